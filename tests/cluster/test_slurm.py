@@ -237,6 +237,15 @@ def test_the_nodes_gpus_are_asked_for(slurm: Slurm, results: Path) -> None:
     assert " --gres gpu:2 " in output.read_text()
 
 
+def test_a_node_has_one_task_whatever_the_batch_job_asked_for(slurm: Slurm, standing_in: Path, results: Path) -> None:
+    """A habit of jobs on GPUs. All tasks of a node started the job: those that came second ended it as failed."""
+    job = {**GOLDEN_JOB, "DGXSYSTEM": SYSTEM, "LOGDIR": str(results)}
+    number = slurm.submit("--ntasks-per-node", "2", "--chdir", str(standing_in), **job)
+    assert slurm.wait(number) == "COMPLETED 0:0", slurm.output(number)
+    (log,) = results.rglob("result_*.txt")
+    assert containers.devices_and_nodes(log) == (2, 2)
+
+
 def until_trains(slurm: Slurm, number: str, log: Path) -> None:
     """Waits for the first steps in a job's log."""
     jobs.until(lambda: jobs.trains(log), why=lambda: slurm.output(number))
