@@ -3,7 +3,7 @@
 import bisect
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from compliance.logged_run import EVENTS_KEPT, LoggedRun
@@ -29,6 +29,8 @@ class Checkpoints:
         self._run = run
         self._most_difference_ms = most_difference_ms
         self._waited_ms_by_step: dict[int, float] = {}  # how long training waited for the checkpoint of a step
+        self._line_by_step: dict[int, int] = {}  # of its event
+        self._last_steps: set[int] | None = set()  # of the windows so far; None: not known of all
         self._ms_before_epoch: dict[int, float] = {}  # from the end of what was before it to its start
 
     def epoch_starts(self, number: int | None, after_ms: float) -> None:
@@ -41,8 +43,19 @@ class Checkpoints:
         if number is not None and after_ms >= 0 and len(self._ms_before_epoch) < EVENTS_KEPT:
             self._ms_before_epoch[number] = after_ms
 
+    def window_ends(self, step: int) -> None:
+        """Note the last step of a window: a checkpoint is begun after such a step alone."""
+        if self._last_steps is not None and len(self._last_steps) < EVENTS_KEPT:
+            self._last_steps.add(step)
+        else:
+            self._last_steps = None
+
+    def forget_windows(self) -> None:
+        """Note that the last step of a window is not known."""
+        self._last_steps = None
+
     def take(self, event: Event, last_step: int | None) -> str:
-        """Keep how long training waited for a checkpoint; return why it is impossible, or its step was not done.
+        """Keep how long training waited for a checkpoint; return that it is impossible, or that no window ended before.
 
         Args:
             event: The event checkpoint, with the step, file name, size and times of a checkpoint that was written. One
@@ -50,8 +63,9 @@ class Checkpoints:
             last_step: The last step that was done. None if it is not known, as after a malformed window.
         """
         checkpoint = dataclass_of(schema.Checkpoint, event.value)  # None if it does not fit the schema
-        if checkpoint is None or not is_possible_checkpoint(checkpoint) or not _may_be_done(checkpoint.step, last_step):
-            return f"no possible checkpoint of a step that was done: {printable(event.value)}"
+        is_possible = checkpoint is not None and is_possible_checkpoint(checkpoint)
+        if checkpoint is None or not is_possible or not self._may_follow(checkpoint.step, last_step):
+            return f"no possible checkpoint of a step that ended a window: {printable(event.value)}"
         return self._keep_wait(event, step=checkpoint.step, waited_s=checkpoint.blocked_s)
 
     def take_failed(self, event: Event, last_step: int | None) -> str:
@@ -62,9 +76,21 @@ class Checkpoints:
             last_step: The last step that was done. None if it is not known.
         """
         failed = dataclass_of(schema.FailedCheckpoint, event.value)  # None if it does not fit the schema
-        if failed is None or failed.blocked_s < 0 or not _may_be_done(failed.step, last_step):
-            return f"no possible checkpoint of a step that was done: {printable(event.value)}"
+        if failed is None or failed.blocked_s < 0 or not self._may_follow(failed.step, last_step):
+            return f"no possible checkpoint of a step that ended a window: {printable(event.value)}"
         return self._keep_wait(event, step=failed.step, waited_s=failed.blocked_s)
+
+    def _may_follow(self, step: int, last_step: int | None) -> bool:
+        """Return whether a checkpoint may have been begun after a step: a window ends with it, as far as is known.
+
+        Args:
+            step: The number of the step, from 1.
+            last_step: The last step that was done. None if it is not known.
+        """
+        if self._last_steps is not None and not self._run.is_resumed:  # else the window may be in another log
+            return step in self._last_steps
+        is_not_ahead = last_step is None or step <= last_step
+        return step > 0 and is_not_ahead
 
     def _keep_wait(self, event: Event, *, step: int, waited_s: float) -> str:
         """Keep how long training waited for the checkpoint of a step; return that the run had not lasted so long.
@@ -74,16 +100,15 @@ class Checkpoints:
             step: The step after which it was begun.
             waited_s: The wait, in seconds.
         """
+        if self._run.start_ms is not None:
+            passed_ms = event.time_ms - self._run.start_ms
+            if waited_s * 1000 > passed_ms + self._most_difference_ms(passed_ms):
+                waited = f"a wait of {six_digits(waited_s)} s for a checkpoint"
+                return f"{waited}, {six_digits(passed_ms / 1000)} s after run_start"
         if len(self._waited_ms_by_step) < EVENTS_KEPT:
             self._waited_ms_by_step[step] = waited_s * 1000
-        if self._run.start_ms is None:
-            return ""
-        passed_ms = event.time_ms - self._run.start_ms
-        most_ms = passed_ms + self._most_difference_ms(passed_ms)
-        if waited_s * 1000 <= most_ms:
-            return ""
-        waited = f"a wait of {six_digits(waited_s)} s for a checkpoint"
-        return f"{waited}, {six_digits(passed_ms / 1000)} s after run_start"
+            self._line_by_step[step] = event.line
+        return ""
 
     def waits(self, epoch_steps: int) -> "Waits":
         """Return how long training waited within its epochs for the checkpoints so far.
@@ -126,6 +151,24 @@ class Checkpoints:
                 return f"{waited}, and the next epoch starts {six_digits(passed_ms / 1000)} s after what was before it"
         return ""
 
+    def waits_without_room(self, room_ms_by_step: Mapping[int, float], epoch_steps: int) -> Iterator[tuple[int, str]]:
+        """Yield the line of each checkpoint for which training waited longer than until its next window began.
+
+        Args:
+            room_ms_by_step: The most time that may lie between two windows of an epoch, in milliseconds, by the step at
+                which the first one ends. A checkpoint of another step is not checked.
+            epoch_steps: The steps of an epoch; 0 if they are not known.
+
+        Yields:
+            The line, and what is wrong.
+        """
+        for step, waited_ms in self._waited_ms_by_step.items():
+            room_ms = room_ms_by_step.get(step, math.inf)
+            if waited_ms > room_ms and not self._is_due_after_epoch(step, epoch_steps):
+                waited = f"a wait of {six_digits(waited_ms / 1000)} s for the checkpoint of step {step}"
+                left = f"the window after it leaves {six_digits(max(room_ms, 0.0) / 1000)} s at most"
+                yield self._line_by_step[step], f"{waited}; {left}"
+
     def more_than_due(self, epoch_steps: int) -> str:
         """Return that the run has more checkpoints than CHECKPOINT_EPOCHS and CHECKPOINT_MINUTES ask for.
 
@@ -167,14 +210,3 @@ class Waits:
         index_of_first = bisect.bisect_left(self._steps, first)
         index_after_last = bisect.bisect_right(self._steps, last)
         return max(0.0, self._sums_ms[index_after_last] - self._sums_ms[index_of_first])
-
-
-def _may_be_done(step: int, last_step: int | None) -> bool:
-    """Return whether a step was done, or may have been.
-
-    Args:
-        step: The number of the step, from 1.
-        last_step: The last step that was done. None if it is not known.
-    """
-    is_not_ahead = last_step is None or step <= last_step
-    return step > 0 and is_not_ahead

@@ -70,6 +70,7 @@ class _EpochClock:
     epoch: int
     start_ms: float
     last_window_ms: float  # when the window before ended, or the epoch started
+    last_step: int | None = None  # at which the window before ended; None: there is none
     windows_ms: float = 0.0  # stated by the windows so far
     set_ahead_ms: float = 0.0  # by which the system's clock was set ahead so far
 
@@ -79,6 +80,7 @@ class ClockedWindows:
 
     The windows of an epoch follow each other, so at the end of each all of them so far have taken the time since the
     epoch's start, but for checkpoints in between. `short` are those where they state less, at most EVENTS_KEPT.
+    `room_ms` is the most time that may lie between two windows of an epoch, by the step at which the first one ends.
     """
 
     def __init__(self, most_difference_ms: Callable[[float], float]) -> None:
@@ -88,6 +90,7 @@ class ClockedWindows:
             most_difference_ms: How far a stated time may differ from a time by the log's clock, both in milliseconds.
         """
         self.short: list[ShortWindow] = []
+        self.room_ms: dict[int, float] = {}
         self._most_difference_ms = most_difference_ms
         self._clock: _EpochClock | None = None  # None: no epoch is open, or a window of it could not be read
 
@@ -130,6 +133,10 @@ class ClockedWindows:
         since_last_ms = end_ms - clock.last_window_ms
         clock.last_window_ms = end_ms
         most_delay_ms = max(MOST_DELAY_MS, _MOST_DELAY_SHARE * since_last_ms)
+        if clock.last_step is not None and len(self.room_ms) < EVENTS_KEPT:
+            most_ms = since_last_ms + self._most_difference_ms(since_last_ms) + most_delay_ms
+            self.room_ms[clock.last_step] = most_ms - 1000 * time_s
+        clock.last_step = last_step
         allowed_ms = self._most_difference_ms(passed_ms) + most_delay_ms
         is_short = passed_ms - clock.windows_ms > allowed_ms
         if is_short and len(self.short) < EVENTS_KEPT:

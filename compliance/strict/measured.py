@@ -220,6 +220,8 @@ class Measured:
             if window.epoch != blamed_epoch and not window.is_explained(waited_ms):
                 self.report_if_project_log(window.line, window.words)
                 blamed_epoch = window.epoch  # its later windows lack the same time
+        for line, what in self._checkpoints.waits_without_room(self._clocked.room_ms, self._plan.epoch_steps):
+            self.report_if_project_log(line, what)
         self._report_if_any(None, self._checkpoints.more_than_due(self._plan.epoch_steps))
         self._report_if_any(None, self._checkpoints.wait_without_time(self._plan.epoch_steps))
 
@@ -280,6 +282,7 @@ class Measured:
         if previous_step is None:  # not known: this window is believed
             previous_step = position.step - window.steps
         self._last_step = position.step
+        self._checkpoints.window_ends(position.step)
         if self.all_images is not None:
             self.all_images += window.images
         self.all_windows_s += window.time_s
@@ -298,6 +301,7 @@ class Measured:
     def _forget_sums_and_last_step(self) -> None:
         """Note that the steps, images and times of a window are not known, because it does not fit the schema."""
         self._last_step = None
+        self._checkpoints.forget_windows()
         self.all_images = None
         self._epoch_sums.are_complete = False
         self._clocked.stop_following()

@@ -7,6 +7,20 @@ from tests.compliance import altered as by
 from tests.compliance.altered import Altered
 from tests.compliance.test_strict import Forgery, broken_rules, judge_forgery
 
+
+def _waiting_meanwhile(log: Altered, waited_s: float, *, room_ms: float = 0.0) -> Altered:
+    """Half of a wait for a checkpoint in the second epoch was cut from each window's time, but for `room_ms` of it."""
+    cut_s = (waited_s - room_ms / 1000) / 2
+    for window in (2, 3):
+        log.inside("step_window", window, time_s=18.0 - cut_s)
+        log.inside("rank_times", window, compute_least_s=1.0, compute_median_s=1.0, compute_most_s=1.0)
+    time_s = 36 - 2 * cut_s
+    log.inside("epoch_throughput", 1, time_s=time_s, images_per_s=1408 / time_s)
+    by.clock(log, lambda ms: ms + room_ms, "rank_times", 3)
+    waited = by.checkpoint(log, step=66, number=3).replace('"blocked_s": 1.0', f'"blocked_s": {waited_s}')
+    return log.add_after("step_window", waited, 3)
+
+
 FORGERIES: dict[str, Forgery] = {
     "times of a rank that is not there": (lambda log, _: by.rank_times(log, data_wait_rank=99), "own-log"),
     "times of a rank of a negative number": (lambda log, _: by.rank_times(log, compute_rank=-1), "own-log"),
@@ -51,6 +65,14 @@ FORGERIES: dict[str, Forgery] = {
         by.stalled_at_the_end(log), CHECKPOINT_MINUTES=15), "own-log"),
     "that of a checkpoint that is due after the epoch, and its evaluation": (lambda log, _: by.settings(
         by.stalled_at_the_end(log), CHECKPOINT_EPOCHS=2), "throughput-agrees"),
+    "an eighth of an epoch called a wait for which no time passed": (lambda log, _: _waiting_meanwhile(
+        log, 4.2), "own-log"),
+    "that, and training waited for it within a window": (lambda log, _: _waiting_meanwhile(
+        log, 4.2).inside("checkpoint", step=51, file="step_000000051.safetensors"), "own-log"),
+    "a wait that took the time between two windows": (lambda log, _: _waiting_meanwhile(
+        log, 4.2, room_ms=4200), ""),
+    "the same of a step within a window": (lambda log, _: _waiting_meanwhile(
+        log, 4.2, room_ms=4200).inside("checkpoint", step=51, file="step_000000051.safetensors"), "own-log"),
     "0.9 s between an epoch's last step and its end: a rank may have been late": (lambda log, _: by.clock(
         log, lambda ms: ms + 900, "epoch_stop", 1), ""),
     "2 s there": (lambda log, _: by.clock(log, lambda ms: ms + 2000, "epoch_stop", 1), "throughput-agrees"),
