@@ -27,6 +27,8 @@ _PHASE_AFTER = {  # what goes on after an event
 }
 # The name in an event's metadata that has the number of its interval, by the interval's kind.
 _NUMBER_NAMES = {"epoch": "epoch_num", "eval": "epoch_num", "block": "first_epoch_num"}
+# What a target is compared with: no further metric of an evaluation belongs here.
+_QUALITY_KEYS = (schema.EVAL_ACCURACY.key, "eval_mean_iou")
 _INTERVAL_KEYS = {*(f"{kind}_start" for kind in _NUMBER_NAMES), *(f"{kind}_stop" for kind in _NUMBER_NAMES)}
 
 
@@ -85,7 +87,7 @@ class Accuracy(NamedTuple):
     """The result of an evaluation."""
 
     line: int
-    key: str  # eval_accuracy or eval_mean_iou
+    key: str  # one of _QUALITY_KEYS
     number: Any  # of the epoch
     value: Any
 
@@ -144,7 +146,7 @@ class Run:
         elif key == schema.RUN_STOP.key:
             status = scalar(metadata.get("status"))
             self.stops.append(Mark(line=event.line, time_ms=event.time_ms, status=status))
-        elif key in ("eval_accuracy", "eval_mean_iou"):
+        elif key in _QUALITY_KEYS:
             epoch = scalar(metadata.get("epoch_num"))
             self.accuracies.append(Accuracy(line=event.line, key=key, number=epoch, value=scalar(event.value)))
         elif key == schema.RANK_TIMES.key:
