@@ -37,7 +37,7 @@ OnProgress = Callable[[int, int], None]  # called with how many of how many file
 class Contents(NamedTuple):
     """The files of a part of a data set: names, sizes and labels."""
 
-    names: Sequence[str]
+    names: Sequence[str]  # of files; or "0", "1", ..., numbers of records, by which the parts are not compared
     sizes: Array  # [samples] int64, bytes
     labels: Sequence[object] | Array | None  # None: not known without reading all
     is_exact: bool  # whether sizes are those of the encoded images, or of records with more in them

@@ -5,7 +5,8 @@ lines for people between them. `python -m runlog schema` prints this file as JSO
 
 What a table holds is said by its section or its event, further down. A field is `Annotated[type, unit, meaning]`; its
 name is the key in the log. A field that is None is written as null: it was not measured. A field with a default is
-left out where it is None. `images` count those of all ranks. Durations are by the monotonic clock.
+left out where it is None; one that joins a table later has a default, so that the logs before it still fit. `images`
+count those of all ranks. Durations are by the monotonic clock.
 """
 
 import dataclasses
