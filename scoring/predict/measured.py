@@ -69,6 +69,9 @@ def measure(args: argparse.Namespace) -> Measured:
     records_by_shape = _records_by_shape(args)
     records = list(itertools.chain.from_iterable(records_by_shape.values()))
     warnings = _warnings_of_mixture(records)
+    said = records[0].batch_per_device  # by all logs alike, or a mixture would have been refused
+    if args.batch not in (None, said):
+        warnings.append(f"--batch {args.batch} is not taken: the logs say {said} images a device")
     points = []
     for shape, repeats in sorted(records_by_shape.items()):
         scored = score(repeats, protocol, skip=args.skip)

@@ -160,6 +160,8 @@ def test_a_batch_is_only_given_to_logs_that_do_not_say_it(tmp_path: Path) -> Non
     for log, batch in ((said, 64), (unsaid, 32)):
         found = json.loads(command("--measured", log, "--batch", 32, "--nodes", "1", "--json").stdout)
         assert found["predictions"][0]["global_batch"] == 8 * batch
+        other = [text for text in found["warnings"] if "--batch" in text]
+        assert other == ([] if log is unsaid else ["--batch 32 is not taken: the logs say 64 images a device"])
 
 
 def test_of_two_figures_of_one_system_the_first_counts() -> None:
