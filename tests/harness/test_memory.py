@@ -273,6 +273,12 @@ def test_a_batch_that_will_not_fit_is_said_before_the_run(
     assert not list(judge_memory(nvidia.Gpu(), job))
 
 
+def test_a_workspace_that_is_no_number_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLAGS_conv_workspace_size_limit", "4GB")
+    with pytest.raises(ValueError, match="FLAGS_conv_workspace_size_limit='4GB': must be a whole number, of MiB"):
+        list(judge_memory(nvidia.Gpu(memory_gib=16.0), job_of(device="gpu", recipe="mlperf_lars")))
+
+
 @pytest.mark.parametrize(
     ("system", "memory_gib", "batch", "status", "input_gib"),
     [

@@ -528,11 +528,17 @@ def _workspace_mib(memory_gib: float, job: env.Job) -> int:
     Args:
         memory_gib: Size of the GPU's memory in GiB, by which the project's own limit is chosen.
         job: Settings of the training job, with those of STRATEGY.
+
+    Raises:
+        ValueError: The user's environment variable is no whole number.
     """
     by_strategy = job.model.knobs.conv_workspace_size_limit
     if by_strategy is not None:
         return by_strategy
     by_user = env.libraries().get(memory.WORKSPACE_LIMIT)
     if by_user:
-        return int(by_user)
+        try:
+            return int(by_user)
+        except ValueError:
+            raise ValueError(f"{memory.WORKSPACE_LIMIT}={by_user!r}: must be a whole number, of MiB") from None
     return int(memory.workspace_limit_mib(memory_gib))
