@@ -94,7 +94,7 @@ def facts(report: Report) -> list[tuple[str, Inline]]:
         line they come from. For MLPerf logs the pairs start with "result", the name that the rules of MLPerf let the
         result have, and "data set".
     """
-    run = report.headline.runs[0]  # the first run of the group whose figure the page shows first
+    runs = [*report.headline.runs, *report.runs]  # the group whose figure the page shows first is named first
     run_counts = [len(group.runs) for group in report.groups]
     mlperf_facts: list[tuple[str, Inline]] = []
     score = report.headline.score
@@ -105,22 +105,33 @@ def facts(report: Report) -> list[tuple[str, Inline]]:
         *mlperf_facts,
         ("system", _systems(report.groups)),
         ("date", _dates(report.runs)),
-        ("organisation", _organisation(run)),
-        ("commit", _commit(run)),
-        ("framework", _framework(run)),
+        ("organisation", _each_once([_organisation(run) for run in runs])),
+        ("commit", _each_once([_commit(run) for run in runs])),
+        ("framework", _each_once([_framework(run) for run in runs])),
         ("protocol", f"{report.protocol.name}: {report.protocol.describe(run_counts)}"),
     ]
 
 
 def _systems(groups: Sequence[Group]) -> Inline:
     """Return the hardware of the groups, each machine once; "not said" if no log says it."""
-    machine_by_text: dict[object, Inline] = {}  # of several links with the same text the last one is kept
-    for group in groups:
-        machine = hardware(group.runs[0])
-        if machine:
-            text = getattr(machine, "text", machine)  # a machine may be plain text instead of a link
-            machine_by_text[text] = machine
-    return _joined(list(machine_by_text.values()), "; ") or NOT_SAID
+    machines = [hardware(group.runs[0]) for group in groups]
+    return _each_once([machine for machine in machines if machine])
+
+
+def _each_once(values: Sequence[Inline]) -> Inline:
+    """Return what several runs say of one thing, such as their frameworks, each value once.
+
+    Args:
+        values: The value of each run, as a link to its line or as plain text; NOT_SAID if the run does not say it.
+
+    Returns:
+        The values in their order. "not said" stands among them if some runs do not say it, and alone if there is none.
+    """
+    value_by_text: dict[object, Inline] = {}  # of several links with the same text the first one is kept
+    for value in values:
+        text = getattr(value, "text", value)  # a value may be plain text instead of a link
+        value_by_text.setdefault(text, value)
+    return _joined(list(value_by_text.values()), "; ") or NOT_SAID
 
 
 class _Start(NamedTuple):

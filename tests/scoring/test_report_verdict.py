@@ -1,4 +1,4 @@
-"""What the verdict of `python -m scoring report` says of runs that failed, are unsteady, or of unsaid origin."""
+"""What `python -m scoring report` says first: of runs that failed, are unsteady, or of unsaid or of several origins."""
 
 import re
 from pathlib import Path
@@ -91,3 +91,22 @@ def test_a_date_and_an_organisation_that_the_page_does_not_show_are_missing(tmp_
     page = page_of(tmp_path, log)
     facts = " ".join(" ".join(page.text).split())
     assert "date not said organisation not said" in facts
+
+
+def test_the_top_names_framework_commit_and_organisation_of_all_runs(tmp_path: Path) -> None:
+    """A reader would take what stands there for that of each figure below it."""
+    ours, theirs = tmp_path / "ours.txt", tmp_path / "theirs.txt"
+    write_log(ours, devices=8, framework="paddlepaddle 2")
+    write_log(theirs, devices=8, seed=8, framework="pytorch 2")
+    changed = theirs.read_text().replace('"commit": "abc"', '"commit": "def"')
+    theirs.write_text(
+        changed.replace('"submission_org", "value": "resnet50_v1.5"', '"submission_org", "value": "Example Lab"')
+    )
+    top = report(ours, theirs).stdout.partition("What to do next")[0]
+    assert re.findall("^- (?:organisation|commit|framework): (.*)", top, re.MULTILINE) == [
+        "resnet50\\_v1.5; Example Lab",
+        "abc; def",
+        "paddlepaddle 2; pytorch 2",
+    ]
+    theirs.write_text("".join(line for line in theirs.read_text().splitlines(True) if '"source"' not in line))
+    assert re.search("^- commit: abc; not said$", report(ours, theirs).stdout, re.MULTILINE)
