@@ -285,19 +285,25 @@ def standing_of_all(standings: Sequence[Standing]) -> Standing:
         standings: The decision on each run, at least one.
 
     Returns:
-        The decision, with the contradictions and unknown facts of all runs, and the facts of the first run.
+        The decision, with the contradictions and unknown facts of all runs, and the facts of the first run. Runs of
+        several divisions have none in common, so theirs is unknown.
     """
     assert standings, "a figure is made of one run at least"
     contradictions = _distinct(itertools.chain.from_iterable(run.contradictions for run in standings))
     unknown = _distinct(itertools.chain.from_iterable(run.unknown for run in standings))
+    facts = standings[0].facts
+    divisions = sorted({run.facts.division for run in standings if run.facts.division is not None})
+    if len(divisions) > 1:
+        facts = facts._replace(division=None)
+        unknown = (*unknown, f"which division ({', '.join(divisions)})")
     is_mlperf: bool | None
     if contradictions:
         is_mlperf = False
-    elif any(run.is_mlperf is None for run in standings):
+    elif facts.division is None or any(run.is_mlperf is None for run in standings):
         is_mlperf = None
     else:
         is_mlperf = True
-    return Standing(facts=standings[0].facts, is_mlperf=is_mlperf, contradictions=contradictions, unknown=unknown)
+    return Standing(facts=facts, is_mlperf=is_mlperf, contradictions=contradictions, unknown=unknown)
 
 
 def notes_on(standings: Iterable[Standing], *, derived_metric: str = "", next_to_verified: bool = False) -> list[str]:

@@ -138,6 +138,15 @@ def test_one_run_that_is_none_makes_the_figure_none() -> None:
     assert mlperf.standing_of_all([good, undated]).is_mlperf is None
 
 
+def test_runs_of_both_divisions_have_the_name_of_none() -> None:
+    """The name went by the first run, so that a set with an open one was called closed."""
+    runs = [standing(_imagenet()), standing(_imagenet(division="open"))]
+    for results in (runs, runs[::-1]):
+        result = mlperf.standing_of_all(results)
+        assert (result.is_mlperf, result.status, result.footnotes()) == (None, "not known", [])
+        assert result.unknown == ("which division (closed, open)",) and result.unknown[0] in result.name
+
+
 def test_synthetic_data_is_not_called_by_the_name_of_a_data_set() -> None:
     result = standing(_imagenet(dataset="uci-digits-64", eval_samples=360, synthetic=True))
     assert result.dataset_in_words == "synthetic, 1281167 samples an epoch"
