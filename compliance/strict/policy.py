@@ -22,7 +22,7 @@ from compliance.strict.pace import check_pace
 from compliance.strict.project_log import ProjectLog
 from compliance.strict.run_order import RunOrder
 from runlog import schema
-from runlog.digits import significant, six_digits
+from runlog.digits import counted, significant, six_digits
 from runlog.reader import Event
 from runlog.text import as_json, printable, visible
 
@@ -182,14 +182,24 @@ class Policy:
     def _check_clock_settings(self) -> None:
         """Report each clock_set by which the system's clock was set back: the run's time is too short by as much.
 
-        The order of the times need not show it, because the clock may have been set during a longer evaluation.
+        The order of the times need not show it, because the clock may have been set during a longer evaluation. A run
+        whose clock was set ahead is no shorter for it, but its rates rest on the windows' times alone: it gets a
+        warning.
         """
         allowed_s = self.collector.strict_rules["time-order"].bounds["back_ms"] / 1000
+        leaps = []
         for event in self.run.all_events[schema.CLOCK_SET.key]:
-            set_back_s = -event.value if is_number(event.value) else 0.0  # the event says by how much it was set ahead
-            if set_back_s > allowed_s:
-                actual = f"the system's clock was set back by {six_digits(set_back_s)} s"
+            set_ahead_s = event.value if is_number(event.value) else 0.0
+            if set_ahead_s < -allowed_s:
+                actual = f"the system's clock was set back by {six_digits(-set_ahead_s)} s"
                 self._add_breach("time-order", event.line, actual)
+            elif set_ahead_s > 0:
+                leaps.append((event.line, set_ahead_s))
+        if leaps:
+            all_s = sum(set_ahead_s for _, set_ahead_s in leaps)
+            actual = f"the system's clock was set ahead {counted(len(leaps), 'time')}, by {six_digits(all_s)} s in all"
+            actual += ": the times of the windows are not held to it there"
+            self.collector.add_breach("time-order", leaps[0][0], actual, severity="warning")
 
     # --- rules of the other benchmarks ---
 

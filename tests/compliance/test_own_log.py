@@ -39,6 +39,8 @@ def test_a_clock_that_was_set_back_is_refused_where_no_time_goes_back(tmp_path: 
 def test_a_clock_that_was_set_ahead_makes_no_run_shorter(by_s: float, tmp_path: Path) -> None:
     status, [file] = check(*write(tmp_path, _with_clock_set(Altered(run()), by_s=by_s).text))
     assert (status, errors(file)) == (0, [])
+    [warning] = [finding for finding in file["findings"] if finding["severity"] == "warning"]
+    assert f"was set ahead 1 time, by {by_s:g} s in all" in warning["actual"]
 
 
 @pytest.mark.parametrize(
