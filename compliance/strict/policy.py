@@ -489,6 +489,11 @@ class Policy:
         """
         for fault in ProjectLog(run=self.run, order=self.order, benchmark=benchmark).faults():
             self._add_breach("own-log", fault.line, fault.what)
+        if self.order.first_back_before_run is not None:
+            event, back_ms = self.order.first_back_before_run
+            actual = f"{printable(event.key)} {significant(back_ms, digits=10)} ms before an event above it"
+            expected = "the events up to run_start are in the order of their times"
+            self.collector.add_breach("time-order", event.line, actual, expected, severity="warning")
 
     def _refuse_breaches_of_form(self) -> None:
         """Report the breaches of form so far once more, as errors of the rule `own-log`.

@@ -37,6 +37,8 @@ class RunOrder:
         self._collector = collector
         # The latest time so far of the events that time the run, by the rank in their launcher's prefix.
         self._latest_ms_by_rank: dict[int | None, float] = {}
+        self._latest_ms_before_run = -math.inf  # of all events above run_start, and of it
+        self.first_back_before_run: tuple[Event, float] | None = None  # that is too early; by how much
         self._latest_end_ms = math.inf  # of a block, an epoch or an evaluation, by the log's last event of one
         self._first_run_start: Event | None = None
         self._first_run_stop: Event | None = None
@@ -76,6 +78,8 @@ class RunOrder:
             event: The event, in the order of the log. `run` must have counted it before, if its key is known, because
                 the checks use these counts.
         """
+        if self._first_run_start is None:
+            self._note_time_before_run(event)
         self._check_time(event)
         handle = self._handlers.get(event.key)
         if handle is not None:
@@ -128,6 +132,20 @@ class RunOrder:
             self._check_timing_event(event)
         elif not may_be_by_other_clock:
             self._check_not_earlier(event, ORDER, allowed_ms=0.0)  # ORDER is the rule that only warns
+
+    def _note_time_before_run(self, event: Event) -> None:
+        """Note the first event up to run_start that is earlier than one above it by more than `back_ms`.
+
+        Only in a log of this project has one clock written them all; and it may have been set, so it is no breach here.
+
+        Args:
+            event: An event above run_start, or the first run_start.
+        """
+        back_ms = self._latest_ms_before_run - event.time_ms
+        allowed_ms = self._collector.strict_rules["time-order"].bounds["back_ms"]
+        if back_ms > allowed_ms and self.first_back_before_run is None:
+            self.first_back_before_run = (event, back_ms)
+        self._latest_ms_before_run = max(self._latest_ms_before_run, event.time_ms)
 
     def _check_timing_event(self, event: Event) -> None:
         """Report an event that times the run, such as epoch_start, if it is too early or after the first run_stop.

@@ -10,7 +10,7 @@ import pytest
 from compliance.strict.own_log import own_log_rules
 from runlog import schema
 from tests.compliance import altered as by
-from tests.compliance.altered import Altered, clock, write
+from tests.compliance.altered import Altered, clock, foreign, write
 from tests.compliance.test_check import check, errors, rules_broken
 from tests.make_log import closed_hrnet_run, closed_run, hrnet_run, run
 
@@ -26,6 +26,27 @@ def _with_clock_set(log: Altered, *, by_s: float) -> Altered:
 def _without_evaluation(log: Altered, number: int) -> Altered:
     """No line is left of an evaluation; the epochs before and after it are."""
     return log.drop("eval_start", number).drop("eval_stop", number).drop("eval_accuracy", number)
+
+
+@pytest.mark.parametrize(
+    ("key", "later_ms", "early"),
+    [
+        ("init_stop", -21_000, "init_stop"),  # so it is before init_start
+        ("init_start", 60_000, "seed"),
+        ("init_stop", 5_000, "run_summary"),
+        ("cache_clear", 60_000, "init_start"),
+        ("init_stop", 90, ""),
+    ],
+)
+def test_marks_of_the_preparation_whose_times_go_back_are_told(
+    key: str, later_ms: int, early: str, tmp_path: Path
+) -> None:
+    """They refuse nothing: no figure rests on them, and a machine's clock may be set while the run prepares."""
+    log = Altered(run()).later(key, later_ms)
+    status, [file] = check(*write(tmp_path, log.text))
+    warned = [(f["rule"], f["line"]) for f in file["findings"] if f["severity"] == "warning"]
+    assert (status, warned) == (0, [("time-order", log.at(early) + 1)] if early else [])
+    assert all(f["rule"] != "time-order" for f in check(*write(tmp_path, foreign(log.text)))[1][0]["findings"])
 
 
 def test_a_clock_that_was_set_back_is_refused_where_no_time_goes_back(tmp_path: Path) -> None:
