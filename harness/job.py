@@ -391,7 +391,11 @@ class Job:
 
     @functools.cached_property
     def hyperparameters(self) -> Any:
-        """The recipe of `paddle_<workload>/config.py`. Raises ValueError where there is none, or none for the batch."""
+        """The recipe of `paddle_<workload>/config.py`. Raises ValueError where there is none, or none for the batch.
+
+        IMAGE_SIZE replaces the recipe's size in it. MAX_EPOCHS does not replace the epochs: `task_of` puts it before
+        them, and the log keeps both.
+        """
         config = importlib.import_module(f"{self.model.package}.config")
         return config.recipe(self.model.recipe, global_batch=self.global_batch, image_size=self.model.image_size)
 
