@@ -105,7 +105,7 @@ def test_no_modules_import_each_other(trees: dict[str, ast.Module]) -> None:
     others = [path.relative_to(REPOSITORY) for path in tracked(".py") if path.relative_to(REPOSITORY).parts[0] in rooms]
     assert len(others) > 60
     all_trees = trees | {dotted(path): ast.parse((REPOSITORY / path).read_text()) for path in others}
-    assert circle(all_trees) == []
+    assert circle(all_trees) == [], "each imports the next: move what two of them share to a module of its own"
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_functions_import_only_heavy_packages(trees: dict[str, ast.Module]) -> N
     for module, tree in trees.items():
         inside = {(node.lineno, name) for function in functions(tree) for node, name in imports(function)}
         wrong += [f"{module}:{line}: {name}" for line, name in sorted(inside) if name.partition(".")[0] not in HEAVY]
-    assert wrong == []
+    assert wrong == [], "import these at the top of the module: only HEAVY packages are imported where they are used"
 
 
 def test_no_product_code_imports_a_mock(trees: dict[str, ast.Module]) -> None:
@@ -180,7 +180,7 @@ def test_each_path_that_the_page_names_is_there() -> None:
     paths = named((REPOSITORY / "docs" / "architecture.md").read_text())
     assert len(paths) > 60
     there = {path for path in paths for place in (".", "launch", "tests") if list((REPOSITORY / place).glob(path))}
-    assert paths - there == set()
+    assert paths - there == set(), "docs/architecture.md names files that are not there"
 
 
 def test_each_module_of_the_training_half_is_named() -> None:
@@ -189,7 +189,8 @@ def test_each_module_of_the_training_half_is_named() -> None:
         for path in sorted((REPOSITORY / room).glob("*.py")):
             name = path.relative_to(REPOSITORY).as_posix()
             found = re.search(rf"\b{re.escape(path.name)}\b", page)
-            assert found or path.stem.startswith("__") or name in WITHOUT_A_ROW, name
+            is_left_out = path.stem.startswith("__") or name in WITHOUT_A_ROW
+            assert found or is_left_out, f"{name}: say in docs/architecture.md what it is for"
 
 
 # ---- how a line reads
@@ -288,7 +289,7 @@ def test_a_docstring_with_a_section_of_arguments_describes_each_and_no_other(tre
             if documented and (set(documented) != names or len(documented) != len(names)):
                 wrong.append(f"{module}:{node.lineno}: {node.name}: {sorted(set(documented) ^ names)}")
     assert described
-    assert wrong == []
+    assert wrong == [], "describe in `Args:` each argument once and no other: these differ"
 
 
 @pytest.mark.parametrize(

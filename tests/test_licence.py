@@ -30,7 +30,7 @@ def test_each_script_says_its_licence() -> None:
     scripts = tracked(".sh", ".sub")
     assert len(scripts) > 30
     unmarked = [script.name for script in scripts if MARK not in script.read_text().splitlines()]
-    assert unmarked == []
+    assert unmarked == [], f"give each a line `{MARK}` below its first comment"
 
 
 def test_the_trademark_of_mlcommons_is_no_possessive() -> None:
