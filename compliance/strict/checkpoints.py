@@ -152,11 +152,11 @@ class Checkpoints:
         return ""
 
     def waits_without_room(self, room_ms_by_step: Mapping[int, float], epoch_steps: int) -> Iterator[tuple[int, str]]:
-        """Yield the line of each checkpoint for which training waited longer than until its next window began.
+        """Yield the line of each checkpoint for which training waited longer than until it went on, or its epoch ended.
 
         Args:
-            room_ms_by_step: The most time that may lie between two windows of an epoch, in milliseconds, by the step at
-                which the first one ends. A checkpoint of another step is not checked.
+            room_ms_by_step: The most time that may lie between a window and the next one, or the end of their epoch, in
+                milliseconds, by the step at which the window ends. A checkpoint of another step is not checked.
             epoch_steps: The steps of an epoch; 0 if they are not known.
 
         Yields:
@@ -166,7 +166,7 @@ class Checkpoints:
             room_ms = room_ms_by_step.get(step, math.inf)
             if waited_ms > room_ms and not self._is_due_after_epoch(step, epoch_steps):
                 waited = f"a wait of {six_digits(waited_ms / 1000)} s for the checkpoint of step {step}"
-                left = f"the window after it leaves {six_digits(max(room_ms, 0.0) / 1000)} s at most"
+                left = f"what follows leaves {six_digits(max(room_ms, 0.0) / 1000)} s at most"
                 yield self._line_by_step[step], f"{waited}; {left}"
 
     def more_than_due(self, epoch_steps: int) -> str:

@@ -80,7 +80,8 @@ class ClockedWindows:
 
     The windows of an epoch follow each other, so at the end of each all of them so far have taken the time since the
     epoch's start, but for checkpoints in between. `short` are those where they state less, at most EVENTS_KEPT.
-    `room_ms` is the most time that may lie between two windows of an epoch, by the step at which the first one ends.
+    `room_ms` is the most time that may lie between a window and the next one, or the end of their epoch, by the step at
+    which the window ends.
     """
 
     def __init__(self, most_difference_ms: Callable[[float], float]) -> None:
@@ -106,8 +107,20 @@ class ClockedWindows:
         else:
             self._clock = _EpochClock(epoch=epoch, start_ms=start_ms, last_window_ms=start_ms)
 
+    def epoch_stops(self, training_ms: float) -> None:
+        """End the epoch.
+
+        Args:
+            training_ms: How long it took by the log's clock, in milliseconds, without evaluations.
+        """
+        clock = self._clock
+        if clock is not None and clock.last_step is not None and len(self.room_ms) < EVENTS_KEPT:
+            since_last_ms = clock.start_ms + training_ms - clock.last_window_ms
+            self.room_ms[clock.last_step] = since_last_ms + self._most_difference_ms(since_last_ms) + MOST_DELAY_MS
+        self._clock = None
+
     def stop_following(self) -> None:
-        """Follow no further windows of this epoch: it has ended, or the time of a window is not known."""
+        """Follow no further windows of this epoch: the time of one is not known."""
         self._clock = None
 
     def clock_was_set_ahead(self, ahead_ms: float) -> None:

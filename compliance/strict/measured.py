@@ -166,7 +166,7 @@ class Measured:
                 milliseconds.
         """
         self._open_epoch = None
-        self._clocked.stop_following()
+        self._clocked.epoch_stops(training_ms)
         self._last_epoch = number
         self._last_epoch_training_ms = training_ms
         for stated in self._stated_times_of_open_epoch:

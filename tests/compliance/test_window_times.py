@@ -105,3 +105,17 @@ def test_no_losses_of_a_run_stand_there_twice_in_a_row(losses: list[float], pass
     [found] = broken_rules("4.0.0", log.text)
     assert ("own-log" not in found) is passes
     assert passes or "5 losses in a row, up to 1.5, are those of 5 windows before" in found["own-log"]
+
+
+@pytest.mark.parametrize(("room_ms", "passes"), [(0.0, False), (3500.0, True)])
+def test_a_wait_for_a_checkpoint_after_the_last_window_of_an_epoch_is_a_time_of_the_epoch(
+    room_ms: float, passes: bool
+) -> None:
+    """The second epoch has one window, of which a tenth is called a wait for the checkpoint after it."""
+    log = by.clock(Altered(make_log.run(samples=(32, 40))), lambda ms: ms + room_ms, "epoch_stop", 1)
+    time_s = 32.5 + room_ms / 1000
+    log.inside("step_window", 1, time_s=time_s).inside("epoch_throughput", 1, time_s=time_s, images_per_s=32 / time_s)
+    log.inside("rank_times", 1, compute_least_s=1.0, compute_median_s=1.0, compute_most_s=1.0)
+    log.add_after("step_window", by.checkpoint(log, step=2, number=1), 1).inside("checkpoint", blocked_s=3.5)
+    [found] = broken_rules("4.0.0", log.text)
+    assert ("own-log" not in found) is passes
