@@ -60,9 +60,10 @@ def _value_with_origin(setting: Setting, environ: Mapping[str, str]) -> ValueWit
     try:
         value = setting.parse(environ[source])
     except ValueError as reason:
+        named = source + str(reason).removeprefix(setting.variable)  # as RN50_BATCHSIZE, where that gave the text
         if source in environ.get("JOB_FROM_CONFIG", "").split():
-            raise ValueError(f"{_config_file(environ)}: {reason}") from None
-        raise
+            named = f"{_config_file(environ)}: {named}"
+        raise ValueError(named) from None
     return {"value": value, "origin": _origin(setting, value, environ)}
 
 

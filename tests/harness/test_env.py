@@ -50,6 +50,7 @@ TF32 = libraries.TF32_OVERRIDE
         ({"IMAGE_DIGEST": "sha256:" + "0" * 63}, "IMAGE_DIGEST='sha256:0+': must be sha256: and 64 hexadecimal digits"),
         ({"SUBMISSION_ORG": "a\nb"}, r"SUBMISSION_ORG='a\\nb': must be one line of printable text"),
         ({"BATCHSIZE": "1000001"}, "BATCHSIZE=1000001: must be at most 1000000"),
+        ({"RN50_BATCHSIZE": "1000001"}, "RN50_BATCHSIZE=1000001: must be at most 1000000"),
         ({"DGXNGPU": "99999999999"}, "DGXNGPU=99999999999: must be at most 10000"),
         ({"DATA_THREADS": "99999999999"}, "DATA_THREADS=99999999999: must be at most 10000"),
         ({"THREADS": "99999999999"}, "THREADS=99999999999: must be at most 10000"),
