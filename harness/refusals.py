@@ -256,6 +256,23 @@ def of_seeds(job: Job) -> Iterator[str]:
         )
 
 
+def of_selected_gpus(job: Job, selected: str) -> Iterator[str]:
+    """Yield a sentence if Paddle is told of another GPU than the one that each rank computes on.
+
+    Only the user's command asks this: each rank is told of its own GPU later.
+
+    Args:
+        job: The settings of the job.
+        selected: Text of the variable FLAGS_selected_gpus, as Paddle's own launcher leaves it; empty if it is not set.
+    """
+    is_of_only_rank = selected == "0" and job.cluster.dgxngpu == 1
+    if selected and job.cluster.on_gpu and not is_of_only_rank:
+        yield (
+            f"FLAGS_selected_gpus={selected}: each rank computes on the GPU of its own number: unset it, and name the "
+            "job's GPUs in CUDA_VISIBLE_DEVICES"
+        )
+
+
 def of_named_paths(job: Job) -> Iterator[str]:
     """Yield a sentence for each file or folder named by the job that is not usable on this machine.
 

@@ -76,6 +76,18 @@ def test_a_dry_run_needs_no_package(tmp_path: Path) -> None:
     assert not (checkout / ".venv").exists() and not (tmp_path / "logs").exists()
 
 
+def test_paddle_is_told_of_no_gpu_but_each_ranks_own() -> None:
+    """As a shell has it from Paddle's own launcher. The ranks but one ended with an error of Paddle's C++."""
+    gpus: dict[str, Any] = {"DEVICE": "gpu", "FLAGS_selected_gpus": "0"}
+    message = "FLAGS_selected_gpus=0: each rank computes on the GPU of its own number: unset it, and name the job's"
+    refused(jobs.called(describe.main, "--shell", **gpus), message)
+    refused(jobs.run_and_time("--dry-run", **gpus), message)
+    other = gpus | {"DGXNGPU": 1, "FLAGS_selected_gpus": "3"}
+    refused(jobs.called(describe.main, "--launch", **other), "FLAGS_selected_gpus=3: each rank")
+    assert jobs.called(describe.main, "--shell", **gpus, DGXNGPU=1).returncode == 0
+    assert jobs.called(describe.main, "--shell", **gpus | {"DEVICE": "cpu"}).returncode == 0
+
+
 def test_a_dry_run_looks_at_the_paths_that_are_named(tmp_path: Path) -> None:
     """As a run does, and before it waits for one of them."""
     os.mkfifo(tmp_path / "pipe")
