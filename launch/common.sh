@@ -164,3 +164,15 @@ await() {
     kill -0 "$1" 2>/dev/null || return "${status}"
   done
 }
+
+# Sends a signal to a child that is a Python program of launch/, once it listens: while it loads its modules Python would
+# end at INT with a stack of its own. It listens to TERM, signal 15, as soon as to all.
+tell() { # SIGNAL PID
+  local caught
+  while kill -0 "$2" 2>/dev/null; do
+    caught=$(sed -n 's/^SigCgt:[[:space:]]*//p' "/proc/$2/status" 2>/dev/null) || true
+    if ((16#${caught:-0} >> 14 & 1)); then break; fi
+    sleep 0.05
+  done
+  kill -"$1" "$2" 2>/dev/null || true
+}

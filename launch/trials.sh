@@ -63,7 +63,7 @@ mpirun_command() {
 # shellcheck disable=SC2329 # the traps call it
 stop() {
   signal="$1"
-  [[ -z "${trial_pid}" ]] || kill -"${signal}" "${trial_pid}" 2>/dev/null || true
+  [[ -z "${trial_pid}" ]] || tell "${signal}" "${trial_pid}"
 }
 
 # Tells launch/nodes.py, which tells the other nodes, why the job fails.

@@ -97,6 +97,20 @@ def test_ctrl_c_as_a_job_is_read_ends_it_without_pythons_words(tmp_path: Path) -
     assert job.returncode == -signal.SIGINT
 
 
+def test_ctrl_c_as_a_trial_begins_ends_it_without_pythons_words(tmp_path: Path) -> None:
+    """The program that keeps a trial showed where Python was in loading its modules."""
+    begun = tmp_path / "begun"
+    checkout = jobs.standing_in(tmp_path / "checkout")
+    loads_slowly = f"import pathlib, time\npathlib.Path({str(begun)!r}).touch()\ntime.sleep(1)\n"
+    program = checkout / "launch" / "trial.py"
+    program.write_text(loads_slowly + program.read_text())
+    job = jobs.run_and_time(start=jobs.begin, cwd=checkout, **{**ENDLESS, "LOGDIR": tmp_path / "logs"})
+    jobs.until(begun.exists, job, every_s=0.01)
+    job.send_signal(signal.SIGINT)
+    assert job.communicate(timeout=jobs.LIMIT_S)[1] == "error: stopped by signal INT\n"
+    assert job.returncode == 130
+
+
 # An engine whose container says which signal it got, and ends by it.
 DOCKER = """#!/usr/bin/env bash
 cd "$(dirname "$0")"
