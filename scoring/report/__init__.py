@@ -49,25 +49,41 @@ def main(args: argparse.Namespace) -> int:
     """
     _refuse_to_print_several_forms(args)
     report = _build_report(args)
-    if args.csv:
-        _write(args.csv, as_csv(report))
-    if args.json:
-        print(json.dumps(jsonable(values(report)), indent=1))
-    markdown_file = args.markdown
-    asks_for_a_form = args.html or args.markdown or args.csv or args.json
-    if not asks_for_a_form:
-        markdown_file = "-"  # standard output
-    if args.html or markdown_file:
-        page = render.page(report, command_words(args))
-        if args.html:
-            _write(args.html, render.html(page))
-        if markdown_file:
-            _write(markdown_file, render.markdown_text(page))
+    text_by_file = _text_by_file(report, args)
+    printed = text_by_file.pop("-", "")
+    for file, text in text_by_file.items():
+        _write(file, text)
+    sys.stdout.write(printed)  # last, because a reader that has seen enough, such as `| head`, ends the command
 
     problems = [group.problem for group in report.groups if group.problem]
     for problem in problems:
         print(f"{called('scoring')} report: {problem}", file=sys.stderr)
     return 1 if problems else 0
+
+
+def _text_by_file(report: Report, args: argparse.Namespace) -> dict[str, str]:
+    """Return the report in each requested form, by the file to write it to; `-` stands for standard output.
+
+    Args:
+        report: The content of the report.
+        args: Options of the command line (see `add_arguments`).
+    """
+    text_by_file = {}
+    if args.csv:
+        text_by_file[args.csv] = as_csv(report)
+    if args.json:
+        text_by_file["-"] = json.dumps(jsonable(values(report)), indent=1) + "\n"
+    markdown_file = args.markdown
+    asks_for_a_form = args.html or args.markdown or args.csv or args.json
+    if not asks_for_a_form:
+        markdown_file = "-"
+    if args.html or markdown_file:
+        page = render.page(report, command_words(args))
+        if args.html:
+            text_by_file[args.html] = render.html(page)
+        if markdown_file:
+            text_by_file[markdown_file] = render.markdown_text(page)
+    return text_by_file
 
 
 def _build_report(args: argparse.Namespace) -> Report:
@@ -113,6 +129,8 @@ def _refuse_to_print_several_forms(args: argparse.Namespace) -> None:
         InputError: More than one form is to be printed. The message names their options.
     """
     printed = []
+    if args.html == "-":
+        printed.append("--html -")
     if args.markdown == "-":
         printed.append("--markdown -")
     if args.csv == "-":
@@ -165,15 +183,12 @@ def _write(file: str, text: str) -> None:
     An existing regular file is replaced only when the new one is complete, so an interrupted write leaves the old one.
 
     Args:
-        file: Path of the file; `-` stands for standard output.
+        file: Path of the file.
         text: The report in one of its forms.
 
     Raises:
         InputError: The file's folder does not exist.
     """
-    if file == "-":
-        sys.stdout.write(text)
-        return
     path = Path(file)
     refuse_missing_folder(path)
     is_pipe_or_device = path.exists() and not path.is_file()

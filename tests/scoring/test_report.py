@@ -140,6 +140,16 @@ def test_a_pipe_may_be_named_by_its_number(tmp_path: Path) -> None:
         assert pipe.read() == report(log, "--csv", "-").stdout
 
 
+def test_files_are_written_though_a_reader_of_the_printed_form_has_seen_enough(tmp_path: Path) -> None:
+    """As `report LOG --html F --json | head -1`, which left no page."""
+    log = write_log(tmp_path / "a.txt")
+    page = tmp_path / "page.html"
+    command = f"'{sys.executable}' -m scoring report '{log}' --html '{page}' --json | true; exit ${{PIPESTATUS[0]}}"
+    done = jobs.run(["bash", "-c", f"exec 2>&1; {command}"])
+    assert (done.returncode, done.stdout) == (0, "")
+    assert Parsed(page.read_text(encoding="utf-8")).by_id["verdict"]
+
+
 def test_a_folders_runs_are_numbered_as_its_logs_are(tmp_path: Path) -> None:
     """Run 3 of eleven was result_10.txt, and other runs than in the report that the job itself makes."""
     folder = folder_of(tmp_path, "runs", [1 + number / 1000 for number in range(11)])
