@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from compliance.official.tool_reading import ToolReading
 from runlog import schema
 from runlog.json_types import JsonObject
-from runlog.reader import Event, dataclass_of, settings_of
+from runlog.reader import Event, from_json, settings_of
 
 EVENTS_KEPT = 100_000  # of a kind of them: 15 MB
 MOST_CLOCK_STEP_MS = 100  # by which a clock is corrected within a run, or threads write out of order
@@ -212,7 +212,7 @@ class LoggedRun:
     @property
     def summary(self) -> schema.RunSummary | None:
         """Return the value of the event run_summary; None if it is missing or does not fit the schema."""
-        return dataclass_of(schema.RunSummary, self.first_event(schema.RUN_SUMMARY).value)
+        return from_json(schema.RunSummary, self.first_event(schema.RUN_SUMMARY).value)
 
     @property
     def is_resumed(self) -> bool:

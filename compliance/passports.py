@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from runlog import schema
-from runlog.reader import dataclass_of
+from runlog.reader import from_json
 
 _TRAINING = "training"
 _EVALUATION = "evaluation"
@@ -41,7 +41,7 @@ def bytes_of_parts(dataset: Mapping[str, object]) -> tuple[PartBytes, ...]:
     """
     parts = []
     for field, part in _PART_OF_FIELD.items():
-        passport = dataclass_of(schema.Passport, dataset.get(field))
+        passport = from_json(schema.Passport, dataset.get(field))
         if passport is not None:
             parts.append(PartBytes(part=part, total_bytes=passport.bytes, is_exact=passport.is_exact))
     return tuple(parts)

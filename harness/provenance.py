@@ -9,7 +9,6 @@ import re
 import socket
 import subprocess
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -188,7 +187,7 @@ def nodes_of_ranks(node_of_each: Sequence[schema.Node], cores_of_each: Sequence[
     for node_of_rank, cores_of_rank in zip(node_of_each, cores_of_each, strict=True):
         nodes[node_of_rank.host] = node_of_rank
         cores_of_nodes.setdefault(node_of_rank.host, set()).update(cores_of_rank)
-    return [replace(one, cores=len(cores_of_nodes[host])) for host, one in nodes.items()]
+    return [one._replace(cores=len(cores_of_nodes[host])) for host, one in nodes.items()]
 
 
 def _cpu_name() -> str:

@@ -1,12 +1,11 @@
 """The contents of a log of ours, which `schema.py` lists, as JSON Schema."""
 
-import dataclasses
 import types
 import typing
 from typing import Annotated, Any
 
 from runlog.json_types import JsonObject
-from runlog.schema import EVENTS, SECTIONS, Format, Mark, Point, Section
+from runlog.schema import EVENTS, SECTIONS, Format, Mark, Point, Section, is_optional
 
 Table = JsonObject
 
@@ -71,7 +70,7 @@ def _metadata(kind: type | None) -> Table:
     """Return the JSON Schema of an event's metadata: what stands next to its value.
 
     Args:
-        kind: The dataclass of the event's own metadata fields; None if it has only those that the logger adds.
+        kind: The named tuple of the event's own metadata fields; None if it has only those that the logger adds.
     """
     # mlperf-logging's mllog adds these two to each event by itself.
     by_logger = {"file": {"type": "string"}, "lineno": {"type": "integer"}}
@@ -98,8 +97,8 @@ def _type(kind: Any) -> Table:
     """Return the JSON Schema of a Python type: `list[int]` -> {"type": "array", "items": {"type": "integer"}}.
 
     Args:
-        kind: Any type of a value that a log holds: a plain type, a union, a list, a dict, a dataclass, `Any`, or one of
-            them as `Annotated[type, unit, meaning]`.
+        kind: Any type of a value that a log holds: a plain type, a union, a list, a dict, a named tuple, `Any`, or one
+            of them as `Annotated[type, unit, meaning]`.
     """
     if kind is Any:
         return {}
@@ -119,20 +118,20 @@ def _type(kind: Any) -> Table:
         return {"type": "array", "items": _type(arguments[0])}
     if origin is dict:
         return {"type": "object", "additionalProperties": _type(arguments[1])}
-    return _dataclass(kind)  # a log holds no other types
+    return _table(kind)  # a log holds no other types
 
 
-def _dataclass(kind: Any) -> Table:
-    """Return the JSON Schema of a dataclass, as an object with a property for each field.
+def _table(kind: Any) -> Table:
+    """Return the JSON Schema of a named tuple, as an object with a property for each field.
 
     Args:
-        kind: The dataclass. A field with the default None may be absent from a log, so it is not required.
+        kind: The named tuple. A field with the default None may be absent from a log, so it is not required.
     """
     hints = typing.get_type_hints(kind, include_extras=True)
     properties = {}
     required = []
-    for field in dataclasses.fields(kind):
-        properties[field.name] = _type(hints[field.name])
-        if field.default is not None:
-            required.append(field.name)
+    for name, hint in hints.items():
+        properties[name] = _type(hint)
+        if not is_optional(kind, name):
+            required.append(name)
     return _object(properties, required)

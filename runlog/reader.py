@@ -89,14 +89,14 @@ T = TypeVar("T")
 hints_of = functools.cache(typing.get_type_hints)  # it compiles text each time
 
 
-def dataclass_of(kind: type[T], value: Any) -> T | None:
-    """Make an instance of a dataclass from a JSON value that was read from a log; None if the value does not fit.
+def from_json(kind: type[T], value: Any) -> T | None:
+    """Make a named tuple of the schema from a JSON value that was read from a log; None if the value does not fit.
 
     The value fits if it is a JSON object whose fields have the declared types. A field that is absent counts as None,
     and other keys than the fields are ignored.
 
     Args:
-        kind: A dataclass of `runlog/schema.py`, such as `Format`.
+        kind: A named tuple of `runlog/schema.py`, such as `Format`.
         value: The value of an event or a header section, as JSON has it.
     """
     if not isinstance(value, dict):
@@ -119,7 +119,7 @@ def other_format(section: Any) -> schema.Format | None:
     Returns:
         The stated form; None if it is that of the schema, or if the section states none.
     """
-    stated = dataclass_of(schema.Format, section)
+    stated = from_json(schema.Format, section)
     return None if stated == schema.Format() else stated
 
 

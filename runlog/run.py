@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from runlog import schema
 from runlog.json_types import JsonObject
-from runlog.reader import Entry, Event, Header, dataclass_of, settings_of
+from runlog.reader import Entry, Event, Header, from_json, settings_of
 
 LONGEST_TEXT = 200  # of a value that is kept
 _FIRST_DATE_MS = 1_514_764_800_000  # Unix time of 2018-01-01, before the first MLPerf logs
@@ -150,7 +150,7 @@ class Run:
             epoch = scalar(metadata.get("epoch_num"))
             self.accuracies.append(Accuracy(line=event.line, key=key, number=epoch, value=scalar(event.value)))
         elif key == schema.RANK_TIMES.key:
-            times = dataclass_of(schema.RankTimes, event.value)
+            times = from_json(schema.RankTimes, event.value)
             if times is not None:
                 step = scalar(metadata.get("step"))
                 self.rank_times.pop(step, None)  # a step may be done again, after a resume: it is the latest then

@@ -9,9 +9,8 @@ left out where it is None; one that joins a table later has a default, so that t
 count those of all ranks. Durations are by the monotonic clock.
 """
 
-import dataclasses
 from dataclasses import KW_ONLY, dataclass
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 from runlog.json_types import JsonObject
 
@@ -23,7 +22,7 @@ HALF_PRECISIONS = ("amp_o1", "amp_o2")  # those of `run_summary` that compute in
 
 @dataclass(frozen=True)
 class Section(Generic[V]):
-    """A line of the header. `value` is its type: a dataclass, or a table of values of one type."""
+    """A line of the header. `value` is its type: a named tuple, or a table of values of one type."""
 
     name: str
     value: Any
@@ -32,7 +31,7 @@ class Section(Generic[V]):
 
 @dataclass(frozen=True)
 class Point(Generic[V]):
-    """An event at a point in time. `value` is its type, `metadata` a dataclass with what stands beside it."""
+    """An event at a point in time. `value` is its type, `metadata` a named tuple with what stands beside it."""
 
     key: str
     value: type[V]
@@ -60,16 +59,14 @@ class Mark:
 # ---- header sections
 
 
-@dataclass(frozen=True, kw_only=True)
-class Format:
+class Format(NamedTuple):
     """The form of the log, which a reader looks at first."""
 
     format: Annotated[str, "", "name of the form"] = "paddle-reference-log"
     version: Annotated[int, "", "1 until a reader of it could be misled"] = 1
 
 
-@dataclass(frozen=True, kw_only=True)
-class Source:
+class Source(NamedTuple):
     """The code that ran."""
 
     commit: Annotated[str | None, "", "of the checkout or the image"]
@@ -78,16 +75,14 @@ class Source:
     image_digest: Annotated[str | None, "", "of the container image"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Setting:
+class Setting(NamedTuple):
     """A setting of the job, and who set it."""
 
     value: Annotated[Any, "", "as resolved"]
     origin: Annotated[str, "", "environment, or the file that set it"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Gpu:
+class Gpu(NamedTuple):
     """A GPU that CUDA shows the job; null is what its driver does not say."""
 
     name: Annotated[str | None, "", "as the driver says it"]
@@ -95,8 +90,7 @@ class Gpu:
     driver: Annotated[str | None, "", "version of the driver"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Topology:
+class Topology(NamedTuple):
     """The matrix of `nvidia-smi topo -m`."""
 
     devices: Annotated[list[str], "", "GPU0, GPU1, ..., then network devices"]
@@ -104,8 +98,7 @@ class Topology:
     cores: Annotated[dict[str, str], "", "of a GPU: the CPU cores next to it"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Node:
+class Node(NamedTuple):
     """A machine of the run, as the job sees it."""
 
     host: Annotated[str, "", "name of the host"]
@@ -117,8 +110,7 @@ class Node:
     topology: Annotated[Topology | None, "", "how the GPUs are linked"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Hardware:
+class Hardware(NamedTuple):
     """The machines of the run, and what computes on them."""
 
     nodes: Annotated[list[Node], "", "one for each host"]
@@ -126,8 +118,7 @@ class Hardware:
     math_mode: Annotated[str, "", "arithmetic of the multiplications, as PRECISION names it"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Passport:
+class Passport(NamedTuple):
     """Which bytes a part of a data set holds; it says nothing of what they show."""
 
     files: Annotated[int, "", "files, or records of packed images"]
@@ -140,8 +131,7 @@ class Passport:
 FORMS = {"files": True, "recordio": True, "tfrecord": False}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Dataset:
+class Dataset(NamedTuple):
     """The data set of the run: its name, sizes and bytes."""
 
     name: Annotated[str, "", "folder, or name of the embedded set"]
@@ -155,8 +145,7 @@ class Dataset:
     eval_source: Annotated[Passport | None, "", "of the files that the evaluation records were packed from"] = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Program:
+class Program(NamedTuple):
     """The training program of a rank, after all passes over it."""
 
     operators: Annotated[dict[str, int], "", "count of each type"]
@@ -179,8 +168,7 @@ SECTIONS: dict[str, Section[Any]] = {s.name: s for s in list(globals().values())
 # ---- tables that are values or metadata of events
 
 
-@dataclass(frozen=True, kw_only=True)
-class CacheState:
+class CacheState(NamedTuple):
     """Whether the page cache of a node was cleared before the run."""
 
     node: Annotated[str, "", "host"]
@@ -189,30 +177,26 @@ class CacheState:
     reason: Annotated[str | None, "", "why it was not cleared"] = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class InEpoch:
+class InEpoch(NamedTuple):
     """The epoch of an event."""
 
     epoch_num: Annotated[int, "", "number of the epoch, from 1"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class InBlock:
+class InBlock(NamedTuple):
     """The epochs up to an evaluation, and the evaluation itself."""
 
     first_epoch_num: Annotated[int, "", "its first epoch"]
     epoch_count: Annotated[int, "", "how many epochs"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class AtStep:
+class AtStep(NamedTuple):
     """The step of an event."""
 
     step: Annotated[int, "steps", "of the run, from 1"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class InWindow:
+class InWindow(NamedTuple):
     """Where a window of steps ends."""
 
     step: Annotated[int, "steps", "the window's last one, from 1"]
@@ -220,15 +204,13 @@ class InWindow:
     phase: Annotated[str, "", "train, warmup or measured"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ended:
+class Ended(NamedTuple):
     """How the run ended."""
 
     status: Annotated[str, "", "success or aborted"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunSummary:
+class RunSummary(NamedTuple):
     """The facts of the run that a score needs."""
 
     devices: Annotated[int, "", "ranks"]
@@ -244,8 +226,7 @@ class RunSummary:
     model: Annotated[str, "", "name of the network"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class StepWindow:
+class StepWindow(NamedTuple):
     """Some steps; evaluation is outside."""
 
     steps: Annotated[int, "steps", "of the window"]
@@ -257,8 +238,7 @@ class StepWindow:
     power_w: Annotated[float | None, "W", "of the job's GPUs of rank 0's node at the last sample"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class RankTimes:
+class RankTimes(NamedTuple):
     """The ranks' own times in a window: the same few numbers for 2 ranks and 8,000.
 
     Computation is what a rank spends on its own, without its waits for others; on GPUs it is not measured.
@@ -276,8 +256,7 @@ class RankTimes:
     compute_host: Annotated[str | None, "", "its host"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class EpochThroughput:
+class EpochThroughput(NamedTuple):
     """Training of an epoch, evaluation left out."""
 
     images: Annotated[int, "images", "of the epoch"]
@@ -286,8 +265,7 @@ class EpochThroughput:
     data_wait_s: Annotated[float, "s", "the part of time_s that rank 0 waited for input"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class TelemetrySummary:
+class TelemetrySummary(NamedTuple):
     """Peaks and totals of the nodes' samplers. A run that failed has none; its telemetry files have the samples."""
 
     peak_gpu_memory_mib: Annotated[float | None, "MiB", "most of a GPU"]
@@ -298,8 +276,7 @@ class TelemetrySummary:
     sampler_cpu_share: Annotated[float, "", "CPU time over elapsed time of the busiest sampler"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Checkpoint:
+class Checkpoint(NamedTuple):
     """A checkpoint that was written."""
 
     step: Annotated[int, "steps", "of the run, from 1"]
@@ -309,8 +286,7 @@ class Checkpoint:
     write_s: Annotated[float, "s", "what the thread took to write it"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class FailedCheckpoint:
+class FailedCheckpoint(NamedTuple):
     """A checkpoint that could not be written."""
 
     step: Annotated[int, "steps", "of the run, from 1"]
@@ -421,22 +397,36 @@ EVENTS: dict[str, Point[Any] | Mark] = {event.key: event for event in _ALL}
 # ---- values as JSON
 
 
+def is_table(kind: Any) -> bool:
+    """Return whether a type is a named tuple of this module, which stands in a log as a JSON object of its fields."""
+    return hasattr(kind, "_field_defaults")
+
+
+def is_optional(kind: Any, name: str) -> bool:
+    """Return whether a log may leave a field out: its default is None.
+
+    Args:
+        kind: A named tuple of this module.
+        name: One of its fields.
+    """
+    return name in kind._field_defaults and kind._field_defaults[name] is None
+
+
 def as_json(value: Any) -> Any:
     """Convert a value of an event or a header section into types that `json.dumps` takes.
 
     Args:
-        value: A dataclass of this module, a dict, a list or a plain value, nested in any way.
+        value: A named tuple of this module, a dict, a list or a plain value, nested in any way.
 
     Returns:
-        The value, with a dictionary of its fields for each dataclass. A field that is None is left out if None is its
-        default, too.
+        The value, with a dictionary of its fields for each named tuple. A field that is None is left out if None is
+        its default, too.
     """
-    if dataclasses.is_dataclass(value):
+    if is_table(type(value)):
         table = {}
-        for field in dataclasses.fields(value):
-            item = getattr(value, field.name)
-            if item is not None or field.default is not None:
-                table[field.name] = as_json(item)
+        for name, item in value._asdict().items():
+            if item is not None or not is_optional(type(value), name):
+                table[name] = as_json(item)
         return table
     if isinstance(value, dict):
         return {name: as_json(item) for name, item in value.items()}

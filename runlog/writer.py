@@ -108,7 +108,7 @@ class RunLog:
         Args:
             point: Which event it is: an entry of `runlog/schema.py`, which says its key and types.
             value: The value of the event, of the type that `point` declares.
-            where: What stands next to the value (its metadata), of the dataclass that `point` declares; None if it
+            where: What stands next to the value (its metadata), of the named tuple that `point` declares; None if it
                 declares none.
         """
         declared_type = point.metadata or type(None)
@@ -120,7 +120,7 @@ class RunLog:
 
         Args:
             mark: Which start or end it is: an entry of `runlog/schema.py`, such as RUN_STOP.
-            where: Its metadata, of the dataclass that `mark` declares; None if it declares none.
+            where: Its metadata, of the named tuple that `mark` declares; None if it declares none.
         """
         declared_type = mark.metadata or type(None)
         assert isinstance(where, declared_type), mark.key

@@ -1,6 +1,5 @@
 """Well-formed logs of ours, written by the schema: the tools must take them, tests alter them."""
 
-import dataclasses
 import io
 import itertools
 import json
@@ -242,7 +241,7 @@ def run(
         log.event(schema.ABORT_REASON, "stopped by signal TERM")
     log.mark(schema.RUN_STOP, schema.Ended(status=status))
     if status == "success":
-        measured: dict[str, Any] = dict.fromkeys(field.name for field in dataclasses.fields(schema.TelemetrySummary))
+        measured: dict[str, Any] = dict.fromkeys(schema.TelemetrySummary._fields)
         measured |= {"samples": int(log.now_ms - started_ms) // 1000, "sampler_cpu_share": 0.001}
         log.event(schema.TELEMETRY_SUMMARY, schema.TelemetrySummary(**measured))
     log.say("done")
@@ -420,7 +419,7 @@ def mllog(
             images = run.every * run.global_batch
             measured = cpu_window(steps=run.every, images=images, time_s=seconds, data_wait_s=waited, loss=6.9)
             if telemetry:
-                measured = dataclasses.replace(measured, gpu_memory_mib=1000.0 + done / run.every, power_w=200.0)
+                measured = measured._replace(gpu_memory_mib=1000.0 + done / run.every, power_w=200.0)
             of_warm_up = done <= (2 * run.every if warm_up is None else warm_up)
             phase = "train" if mode == "train" else ("warmup" if of_warm_up else "measured")
             log.window(measured, step=done, epoch=number + 1, phase=phase)

@@ -10,7 +10,7 @@ from compliance.logged_run import EVENTS_KEPT, LoggedRun
 from compliance.strict.possible_values import is_possible_checkpoint
 from runlog import schema
 from runlog.digits import six_digits
-from runlog.reader import Event, dataclass_of
+from runlog.reader import Event, from_json
 from runlog.text import printable
 
 _MOST_MS_BEFORE_INIT_START = 3_600_000.0  # from the first event on, for the nodes to flush their caches
@@ -62,7 +62,7 @@ class Checkpoints:
                 that is impossible adds no waiting time.
             last_step: The last step that was done. None if it is not known, as after a malformed window.
         """
-        checkpoint = dataclass_of(schema.Checkpoint, event.value)  # None if it does not fit the schema
+        checkpoint = from_json(schema.Checkpoint, event.value)  # None if it does not fit the schema
         is_possible = checkpoint is not None and is_possible_checkpoint(checkpoint)
         if checkpoint is None or not is_possible or not self._may_follow(checkpoint.step, last_step):
             return f"no possible checkpoint of a step that ended a window: {printable(event.value)}"
@@ -75,7 +75,7 @@ class Checkpoints:
             event: The event checkpoint_failed.
             last_step: The last step that was done. None if it is not known.
         """
-        failed = dataclass_of(schema.FailedCheckpoint, event.value)  # None if it does not fit the schema
+        failed = from_json(schema.FailedCheckpoint, event.value)  # None if it does not fit the schema
         if failed is None or failed.blocked_s < 0 or not self._may_follow(failed.step, last_step):
             return f"no possible checkpoint of a step that ended a window: {printable(event.value)}"
         return self._keep_wait(event, step=failed.step, waited_s=failed.blocked_s)

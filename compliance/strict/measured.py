@@ -25,7 +25,7 @@ from compliance.strict.sensors import Sensors
 from compliance.strict.set_clock import SetClock
 from runlog import schema
 from runlog.digits import significant, six_digits
-from runlog.reader import Event, dataclass_of
+from runlog.reader import Event, from_json
 from runlog.text import printable
 
 _QUOTIENT_ERROR = 1e-6  # as a share; a log may write the quotient with seven digits
@@ -259,8 +259,8 @@ class Measured:
         is_first = self._windows_seen == 1
         if is_first:
             self._make_plan()
-        window = dataclass_of(schema.StepWindow, event.value)  # None if it does not fit the schema
-        position = dataclass_of(schema.InWindow, event.metadata)  # None if it does not fit the schema
+        window = from_json(schema.StepWindow, event.value)  # None if it does not fit the schema
+        position = from_json(schema.InWindow, event.metadata)  # None if it does not fit the schema
         self._keep_loss_and_time(window)  # None too, so that the next losses keep their places
         if window is None or position is None or not is_possible_window(window):
             self.report_if_project_log(
@@ -402,8 +402,8 @@ class Measured:
         Args:
             event: The event rank_times. Without a valid run_summary above it, it is reported, too.
         """
-        times = dataclass_of(schema.RankTimes, event.value)  # None if it does not fit the schema
-        position = dataclass_of(schema.AtStep, event.metadata)  # None if it does not fit the schema
+        times = from_json(schema.RankTimes, event.value)  # None if it does not fit the schema
+        position = from_json(schema.AtStep, event.metadata)  # None if it does not fit the schema
         summary = self._run.summary
         self._rank_times_ms = event.time_ms
         self._rank_times_seen += 1
@@ -485,7 +485,7 @@ class Measured:
                 figures are then compared with each other alone.
         """
         line = event.line
-        stated = dataclass_of(schema.EpochThroughput, event.value)
+        stated = from_json(schema.EpochThroughput, event.value)
         if stated is None or not is_positive_throughput(stated):
             wanted = "epoch_throughput has images, time_s and images_per_s, numbers above 0"
             self._collector.add_breach(THROUGHPUT_RULE, line, f"epoch_throughput is {printable(event.value)}", wanted)

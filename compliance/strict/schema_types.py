@@ -1,10 +1,10 @@
 """Whether a value that was read from JSON is of a type of runlog's schema."""
 
 import typing
-from dataclasses import MISSING, fields, is_dataclass
 from types import UnionType
 from typing import Any
 
+from runlog import schema
 from runlog.json_types import JsonObject
 from runlog.reader import hints_of
 
@@ -17,11 +17,11 @@ def fits(kind: Any, value: Any) -> bool:
         fits(float, 3)           -> True, because JSON may write 3.0 as 3
         fits(int, True)          -> False
 
-    A table fits a dataclass if it has the fields of the dataclass, each of its type. Integers of more than 63 bits,
+    A table fits a named tuple if it has the fields of the named tuple, each of its type. Integers of more than 63 bits,
     which JSON may have, fit neither int nor float.
 
     Args:
-        kind: The type: a plain type, a union, a list or dict of some type, a dataclass, or Any.
+        kind: The type: a plain type, a union, a list or dict of some type, a named tuple, or Any.
         value: The value.
     """
     outer_type = typing.get_origin(kind)  # `list` for list[int]
@@ -36,7 +36,7 @@ def fits(kind: Any, value: Any) -> bool:
     if outer_type is dict:
         [_, item_type] = inner_types  # the keys of a table of JSON are always texts
         return isinstance(value, dict) and all(fits(item_type, item) for item in value.values())
-    if is_dataclass(kind):
+    if schema.is_table(kind):
         return isinstance(value, dict) and _has_fields(kind, value)
     if type(value) is int:
         return kind in (int, float) and abs(value) < 2**63
@@ -44,21 +44,19 @@ def fits(kind: Any, value: Any) -> bool:
 
 
 def _has_fields(kind: Any, value: JsonObject) -> bool:
-    """Return whether a table has the fields of a dataclass, each of its type.
+    """Return whether a table has the fields of a named tuple, each of its type.
 
     A field with a default may be missing. Other fields of the table do not matter.
 
     Args:
-        kind: The dataclass.
+        kind: The named tuple.
         value: The table.
     """
     hints = hints_of(kind)
-    for field in fields(kind):
-        if field.name in value:
-            is_right = fits(hints[field.name], value[field.name])
-        else:
-            has_default = field.default is not MISSING
-            is_right = has_default
-        if not is_right:
+    for name in kind._fields:
+        if name not in value:
+            if name not in kind._field_defaults:
+                return False
+        elif not fits(hints[name], value[name]):
             return False
     return True

@@ -4,7 +4,7 @@ from compliance.logged_run import LoggedRun, is_number
 from compliance.strict.clocked_windows import MOST_DELAY_MS
 from runlog import schema
 from runlog.digits import six_digits
-from runlog.reader import Event, dataclass_of
+from runlog.reader import Event, from_json
 from runlog.text import printable
 
 _LEAST_S = 1.0  # that a run calls a setting of the clock; less is the clock's own correction
@@ -47,7 +47,7 @@ class SetClock:
             event: A clock_set.
             last_step: The last step that was done. None if it is not known.
         """
-        position = dataclass_of(schema.AtStep, event.metadata)
+        position = from_json(schema.AtStep, event.metadata)
         if not is_number(event.value) or abs(event.value) < _LEAST_S or position is None:
             return f"no clock_set of a run: {printable(event.value)} s"
         if last_step is not None and position.step != last_step:

@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 from runlog.digits import counted
 from runlog.reader import PACKED, has_old_events, open_log
+from runlog.schema import RankTimes
 from runlog.text import safe_lines
 from scoring.importers import checks, dllogger, gluoncv, keras, mllog, mmseg, oneflow, paddle, paddleclas
 from scoring.importers.evidence import Fact
@@ -555,8 +556,8 @@ def jsonable(value: Any) -> Any:
     """Return a value in types that JSON has.
 
     Args:
-        value: Any value. NaN and infinity become text, as "nan". A dataclass becomes a dictionary of its fields, keys
-            become text, and tuples become lists. All else stays as it is.
+        value: Any value. NaN and infinity become text, as "nan". A dataclass or the ranks' times become a dictionary of
+            its fields, keys become text, and tuples become lists. All else stays as it is.
     """
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
@@ -564,6 +565,8 @@ def jsonable(value: Any) -> Any:
         return {str(key): jsonable(item) for key, item in value.items()}
     if dataclasses.is_dataclass(value):
         return {field.name: jsonable(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, RankTimes):
+        return {name: jsonable(item) for name, item in value._asdict().items()}
     if isinstance(value, list | tuple):
         return [jsonable(item) for item in value]
     return value

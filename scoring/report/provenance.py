@@ -10,7 +10,7 @@ from typing import Any
 
 from runlog import schema
 from runlog.digits import counted
-from runlog.reader import dataclass_of
+from runlog.reader import from_json
 from runlog.text import called, visible
 from scoring.importers import open_unpacked
 from scoring.importers.lines import Lines as LogLines
@@ -264,7 +264,7 @@ def _data_facts(run: ReportedRun) -> list[tuple[str, Inline]]:
     line = run.header_lines.get("dataset")
     facts: list[tuple[str, Inline]] = []
     for name, title in TITLES_OF_PASSPORTS.items():
-        passport = dataclass_of(schema.Passport, dataset.get(name))
+        passport = from_json(schema.Passport, dataset.get(name))
         if passport is not None:
             facts.append((title, link_to_line(run, line, _passport_in_words(passport))))
     return facts

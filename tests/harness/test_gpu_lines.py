@@ -1,7 +1,6 @@
 """What only a GPU runs, with a CPU or a recorded machine in its place; tests/null_gpu/README.md lists the functions."""
 
 import ctypes
-import dataclasses
 import os
 import pkgutil
 import re
@@ -202,7 +201,7 @@ def test_a_nodes_cores_are_those_of_all_its_ranks(monkeypatch: pytest.MonkeyPatc
     node_of_each, cores_of_each = [], []
     for host, cores in (("a", {0, 1}), ("a", {2, 3}), ("a", {2, 3}), ("b", {0, 1})):
         monkeypatch.setattr(os, "sched_getaffinity", lambda _, cores=cores: cores)
-        node_of_each.append(dataclasses.replace(provenance.node(), host=host))
+        node_of_each.append(provenance.node()._replace(host=host))
         cores_of_each.append(provenance.own_cores())
     nodes = provenance.nodes_of_ranks(node_of_each, cores_of_each)
     assert [(node.host, node.cores) for node in nodes] == [("a", 4), ("b", 2)]

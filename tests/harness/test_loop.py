@@ -326,7 +326,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Record:
 
 def rank_times(values: Sequence[Any]) -> RankTimes:
     """Those of a window, in the order of the fields."""
-    named_values: dict[str, Any] = dict(zip(RankTimes.__dataclass_fields__, values, strict=True))
+    named_values: dict[str, Any] = dict(zip(RankTimes._fields, values, strict=True))
     return RankTimes(**named_values)
 
 

@@ -1,7 +1,6 @@
 """Logs made for a report, and what its page holds."""
 
 import json
-from dataclasses import asdict
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ GPU2    NV2    NODE    X     NV1    PHB     0-19
 GPU3    SYS    NV2    NV1     X     PHB     20-39
 mlx5_0  PIX    PIX    PHB    PHB     X
 """
-TOPOLOGY = json.loads(json.dumps(asdict(nvidia_smi.parse_topology(DGX1))))
+TOPOLOGY = json.loads(json.dumps(nvidia_smi.parse_topology(DGX1)._asdict()))
 ODD_LINKS: tuple[dict[str, Any], ...] = (
     {"links": [["X", "NV1"], ["NV1"]]},
     {"links": [["X"]] * 5},

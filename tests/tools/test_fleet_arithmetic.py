@@ -28,7 +28,7 @@ Flip = tuple[int, str, int]  # step from 1, tensor, bit
 Repetitions = list[Flip | None]  # of a rank; None: the right bits
 
 
-def table_of(flip: Flip | None, kind: str) -> list[list[str]]:
+def from_json(flip: Flip | None, kind: str) -> list[list[str]]:
     """The digests of a repetition on a class of GPUs, with one bit flipped or none."""
     rng = np.random.default_rng(list(kind.encode()))
     table = []
@@ -49,7 +49,7 @@ def fleet(
     for rank, kind in enumerate(kinds):
         repetitions: dict[str, int] = {}
         for flip in (wrong or {}).get(rank, [None] * 4):
-            table = table_of(flip, kind or "")
+            table = from_json(flip, kind or "")
             name = digests.result_name(table)
             tables[name] = table
             repetitions[name] = repetitions.get(name, 0) + 1
