@@ -194,7 +194,7 @@ def state_of(run: Run) -> JsonObject:
         "quality": run.last_value(schema.EVAL_ACCURACY),
         "target": target_of(run),
         "left_s": _left_s(run, last_window.get("step"), total, sums),
-        "rank_times": vars(rank_times[-1]) if rank_times else None,
+        "rank_times": rank_times[-1]._asdict() if rank_times else None,
         "last_event_s": None if run.last_ms is None else run.last_ms / 1000,
         "checkpoint": run.last_value(schema.CHECKPOINT),
         "summary": run.last_value(schema.TELEMETRY_SUMMARY),
