@@ -165,12 +165,12 @@ await() {
   done
 }
 
-# Sends a signal to a child that is a Python program of launch/, once it listens: while it loads its modules Python would
-# end at INT with a stack of its own. It listens to TERM, signal 15, as soon as to all.
+# Sends a signal to a child that is a Python program of launch/, once it listens, or after 10 s: while it loads its modules
+# Python would end at INT with a stack of its own. It listens to TERM, signal 15, as soon as to all.
 tell() { # SIGNAL PID
-  local caught
-  while kill -0 "$2" 2>/dev/null; do
-    caught=$(sed -n 's/^SigCgt:[[:space:]]*//p' "/proc/$2/status" 2>/dev/null) || true
+  local caught turn
+  for ((turn = 0; turn < 200; turn++)); do
+    caught=$(sed -n 's/^SigCgt:[[:space:]]*//p' "/proc/$2/status" 2>/dev/null) || break # it has ended
     if ((16#${caught:-0} >> 14 & 1)); then break; fi
     sleep 0.05
   done
