@@ -176,12 +176,13 @@ def _describe_for_user(given: dict[str, str]) -> _Described:
 
     Raises:
         ValueError: A value or the system's config file is wrong, the user has set RESULT_FILE, a trial's seed would be
-            beyond the largest, Paddle is told of a GPU, or a path that the job names is not usable on this machine.
+            beyond the largest, a variable of Paddle contradicts the job, or a path that the job names is not usable on
+            this machine.
     """
     _refuse_result_file(given)
     described = _describe(given)
     refusals.raise_first(refusals.of_seeds(described.job))
-    refusals.raise_first(refusals.of_selected_gpus(described.job, described.environ.get("FLAGS_selected_gpus", "")))
+    refusals.raise_first(refusals.of_paddle_flags(described.job, described.environ))
     refusals.raise_first(refusals.of_named_paths(described.job))
     return described
 

@@ -5,7 +5,7 @@ is in order. `raise_first` makes an error of the first.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -256,21 +256,27 @@ def of_seeds(job: Job) -> Iterator[str]:
         )
 
 
-def of_selected_gpus(job: Job, selected: str) -> Iterator[str]:
-    """Yield a sentence if Paddle is told of another GPU than the one that each rank computes on.
+def of_paddle_flags(job: Job, environ: Mapping[str, str]) -> Iterator[str]:
+    """Yield a sentence for each variable of Paddle's by which the ranks would not compute as the job says.
 
     Only the user's command asks this: each rank is told of its own GPU later.
 
     Args:
         job: The settings of the job.
-        selected: Text of the variable FLAGS_selected_gpus, as Paddle's own launcher leaves it; empty if it is not set.
+        environ: The user's environment, in which Paddle's own launcher may have left FLAGS_selected_gpus.
     """
-    is_of_only_rank = selected == "0" and job.cluster.dgxngpu == 1
-    if selected and job.cluster.on_gpu and not is_of_only_rank:
+    cluster = job.cluster
+    selected = environ.get("FLAGS_selected_gpus", "")
+    is_of_only_rank = selected == "0" and cluster.dgxngpu == 1
+    if selected and cluster.on_gpu and not is_of_only_rank:
         yield (
             f"FLAGS_selected_gpus={selected}: each rank computes on the GPU of its own number: unset it, and name the "
             "job's GPUs in CUDA_VISIBLE_DEVICES"
         )
+    onednn = environ.get("FLAGS_use_mkldnn", "")
+    is_off = onednn.lower() in ("", "0", "f", "false", "n", "no")
+    if not is_off and not cluster.on_gpu:
+        yield f"FLAGS_use_mkldnn={onednn}: oneDNN, in this Paddle, trains wrongly on a CPU: unset it"
 
 
 def of_named_paths(job: Job) -> Iterator[str]:

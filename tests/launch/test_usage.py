@@ -88,6 +88,16 @@ def test_paddle_is_told_of_no_gpu_but_each_ranks_own() -> None:
     assert jobs.called(describe.main, "--shell", **gpus | {"DEVICE": "cpu"}).returncode == 0
 
 
+def test_paddles_onednn_is_refused_on_a_cpu() -> None:
+    """It ended the run as oneDNN "could not create a primitive descriptor"; where it trains, it trains wrongly."""
+    for value, is_refused in (("1", True), ("true", True), ("0", False), ("False", False), ("", False)):
+        done = jobs.called(describe.main, "--launch", FLAGS_use_mkldnn=value)
+        if is_refused:
+            refused(done, f"FLAGS_use_mkldnn={value}: oneDNN, in this Paddle, trains wrongly on a CPU: unset it")
+        else:
+            assert done.returncode == 0, done.stderr
+
+
 def test_a_dry_run_looks_at_the_paths_that_are_named(tmp_path: Path) -> None:
     """As a run does, and before it waits for one of them."""
     os.mkfifo(tmp_path / "pipe")
