@@ -457,6 +457,7 @@ def export_trainer(rank: int, endpoints: list[str]) -> None:
         PADDLE_TRAINERS_NUM=str(len(endpoints)),
         PADDLE_TRAINER_ENDPOINTS=",".join(endpoints),
         PADDLE_CURRENT_ENDPOINT=endpoints[rank],
+        PADDLE_WITH_GLOO="0",  # as a shell may have it from another job: the ranks are connected already
     )
 
 

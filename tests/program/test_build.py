@@ -48,6 +48,12 @@ def test_the_gpu_program_lowered_to_a_cpu_trains_as_the_plain_program_does(name:
     assert np.allclose(programs.losses(built, STEPS), plain_losses(), rtol=1e-5, atol=0)
 
 
+def test_another_jobs_rendezvous_of_paddles_ranks_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell that had PADDLE_WITH_GLOO=1 ended all ranks: "gloo initialized error, please check arguments"."""
+    monkeypatch.setenv("PADDLE_WITH_GLOO", "1")
+    assert any("summed over 2 ranks" in proved for proved in programs.fresh(ranks=2).verified)
+
+
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_fusions_and_input_gradients_by_convolution_change_no_loss(layout: str) -> None:
     built = programs.build(layout=layout)
