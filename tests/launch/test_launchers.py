@@ -238,6 +238,7 @@ JOB_OF_TWO = {"DGXNNODES": "2", "DGXNGPU": "1", "HOSTS": "a,b"}
         ("build_image.sh --ca /dev/null", {}, "not a PEM file"),
         ("lock.sh cuda12", {}, "cuda12 needs --index URL, Paddle's own index for CUDA 12"),
         ("slurm.sub", {}, "this is for sbatch"),
+        ("slurm.sub --dry-run", {**CPUS, "HOSTS": "a", "SLURM_HET_SIZE": "2"}, "the first of the job's 2 components"),
         ("slurm.sub --dry-run", {**ENROOT, "ENGINE": "pyxis"}, "must be one of docker podman apptainer enroot"),
         ("slurm.sub --dry-run", {**ENROOT, "DATADIR": "/a,b"}, "/a,b: a path with a comma or a colon"),
         ("slurm.sub --dry-run", {**ENROOT, "LOGDIR": "/a:b"}, "/a:b: a path with a comma or a colon"),
