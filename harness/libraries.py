@@ -42,7 +42,7 @@ def mkl_settings(proc_cpuinfo: str) -> dict[str, str]:
 
 
 def of_network(environ: Mapping[str, str]) -> list[str]:
-    """List the variables that choose NCCL's network between nodes; a job of one node is started without them.
+    """Return the names of the variables by which a user chooses NCCL's network between nodes.
 
     Args:
         environ: Environment variables.

@@ -152,15 +152,18 @@ class Checkpoints:
         return ""
 
     def waits_without_room(self, room_ms_by_step: Mapping[int, float], epoch_steps: int) -> Iterator[tuple[int, str]]:
-        """Yield the line of each checkpoint for which training waited longer than until it went on, or its epoch ended.
+        """Yield each checkpoint for which training is said to have waited longer than there was time.
+
+        There is time from the end of a window until the next one begins, or until the epoch ends. Checkpoints that are
+        due after an epoch are left out: `wait_without_time` looks at them.
 
         Args:
-            room_ms_by_step: The most time that may lie between a window and the next one, or the end of their epoch, in
-                milliseconds, by the step at which the window ends. A checkpoint of another step is not checked.
+            room_ms_by_step: That time at most, in milliseconds, by the last step of the window. A checkpoint of a step
+                that is not in it is left out.
             epoch_steps: The steps of an epoch; 0 if they are not known.
 
         Yields:
-            The line, and what is wrong.
+            The line of the event, and what is wrong in words.
         """
         for step, waited_ms in self._waited_ms_by_step.items():
             room_ms = room_ms_by_step.get(step, math.inf)

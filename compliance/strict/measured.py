@@ -98,7 +98,7 @@ class Measured:
         self._last_epoch_of_throughput: int | None = None  # that the epoch_throughput before stated
         self._handlers: dict[str, Callable[[Event], None]] = {
             schema.STEP_WINDOW.key: self._take_step_window,
-            schema.RANK_TIMES.key: self._check_rank_times,
+            schema.RANK_TIMES.key: self._keep_rank_times,
             schema.CHECKPOINT.key: self._take_checkpoint,
             schema.CHECKPOINT_FAILED.key: self._take_failed_checkpoint,
             schema.CLOCK_SET.key: self._take_clock_set,
@@ -179,7 +179,7 @@ class Measured:
         Args:
             event: A clock_set, which follows the window or the evaluation during which the clock was set.
         """
-        self._report_if_any(event.line, self._set_clock.take(event, self._last_step))
+        self._report_if_any(event.line, self._set_clock.note_and_check(event, self._last_step))
         if is_number(event.value) and event.value > 0:
             self._epoch_sums.set_ahead_ms += 1000 * event.value
             self._clocked.clock_was_set_ahead(1000 * event.value)
@@ -393,14 +393,14 @@ class Measured:
         """
         return self._most_clock_difference * clock_ms + self._run.clock_tolerance_ms
 
-    def _check_rank_times(self, event: Event) -> None:
-        """Keep an event rank_times for the window that follows. Report, in a log of this project, an impossible one.
+    def _keep_rank_times(self, event: Event) -> None:
+        """Keep the times of the ranks that an event rank_times states, for the window that follows it.
 
-        It must fit the schema, and the ranks that it names must exist in a run of as many devices as run_summary
-        states. A window has one.
+        They are not kept, but reported in a log of this project, if they cannot be those of this run's ranks, if they
+        state no step, or if the window has an event rank_times already.
 
         Args:
-            event: The event rank_times. Without a valid run_summary above it, it is reported, too.
+            event: The event rank_times. How many ranks there are says run_summary, which must stand above it.
         """
         times = from_json(schema.RankTimes, event.value)  # None if it does not fit the schema
         position = from_json(schema.AtStep, event.metadata)  # None if it does not fit the schema

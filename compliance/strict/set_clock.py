@@ -37,15 +37,15 @@ class SetClock:
         """Note that a window could not be read."""
         self._window_ms = None
 
-    def take(self, event: Event, last_step: int | None) -> str:
-        """Return why no run can log this event; "" if one can.
-
-        The clock was set since the window before the last one at the earliest. So the time that has passed since then
-        by the log's clock is that of the last window and the leap at least.
+    def note_and_check(self, event: Event, last_step: int | None) -> str:
+        """Note by how much an event clock_set says that the clock was set; return why no run can have logged it.
 
         Args:
-            event: A clock_set.
+            event: The event clock_set.
             last_step: The last step that was done. None if it is not known.
+
+        Returns:
+            The reason in words; an empty text if a run can have logged it.
         """
         position = from_json(schema.AtStep, event.metadata)
         if not is_number(event.value) or abs(event.value) < _LEAST_S or position is None:
@@ -54,10 +54,21 @@ class SetClock:
             return f"a clock_set of step {position.step}; {last_step} was the last"
         if event.value > 0:
             self._told_s += event.value
+        return self._leap_without_time(event.time_ms)
+
+    def _leap_without_time(self, now_ms: float) -> str:
+        """Return that the clock was set ahead by more than it has gone on; an empty text if it was not.
+
+        A run looks at its clock after each window, so the clock was set in the last window or just behind it. From the
+        end of the window before, it must then have gone on by the last window's time and by all that it was set ahead.
+
+        Args:
+            now_ms: The time by the log's clock.
+        """
         if self._window_before_ms is None:
             return ""
         needed_ms = 1000 * (self._told_s + self._window_s)
-        passed_ms = event.time_ms - self._window_before_ms
+        passed_ms = now_ms - self._window_before_ms
         allowed_ms = passed_ms * (1 + _MOST_ROUNDING) + MOST_DELAY_MS + self._run.clock_tolerance_ms
         if needed_ms <= allowed_ms:
             return ""

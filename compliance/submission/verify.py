@@ -141,19 +141,19 @@ def _read_manifest(folder: Path) -> _ManifestFacts:
         folder: Folder of the package.
 
     Raises:
-        ValueError: The manifest is no JSON object, or one of these three is wrong.
-        KeyError: It lacks one of these three.
+        ValueError: The manifest is no JSON object, or its system, benchmark or ruleset is none that a package can have.
+        KeyError: It does not state one of them.
         OSError: It cannot be opened.
     """
     manifest = read_object(folder / MANIFEST, "a manifest")
     system = str(manifest["system"])
     name = str(manifest["benchmark"])
     if not package.NAME.fullmatch(system):
-        raise ValueError(f"system {system}")
+        raise ValueError(f"{system} is no name of a system")
     ruleset = load(str(manifest["ruleset"]))
     runs_of_result = mlperf.submission_runs(name, ruleset.version)
     if runs_of_result is None:
-        raise ValueError(f"benchmark {name} of ruleset {ruleset.version}")
+        raise ValueError(f"ruleset {ruleset.version} has no benchmark {name}")
     return _ManifestFacts(manifest, system, SubmittedBenchmark(name=name, runs_of_result=runs_of_result), ruleset)
 
 

@@ -8,7 +8,7 @@ H = TypeVar("H", bound="Hook")
 
 
 class Hook:
-    """Called by the loop on this rank; each hook overrides what it needs."""
+    """What the loop calls on this rank. Each method does nothing here; a hook overrides those that it needs."""
 
     def __enter__(self: H) -> H:
         return self
@@ -43,7 +43,7 @@ class Hook:
         return {}
 
     def window_ends(self, main: Any, window: Timing, *, step: int, epoch: int) -> float:
-        """Do what is due after a window, which is some training steps, is logged; the loop calls this.
+        """Do what is due after a window, which is some training steps, is logged: nothing, unless a hook overrides it.
 
         Args:
             main: The training program.
@@ -52,6 +52,6 @@ class Hook:
             epoch: Number of the epoch, from 1.
 
         Returns:
-            Seconds that the training lost by it. They are not counted in the next window.
+            Seconds for which the training had to wait for the hook. They are not counted in the next window.
         """
         return 0.0

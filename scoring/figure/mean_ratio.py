@@ -80,10 +80,11 @@ def interval_by_spread_of_hosts(ratio: float, host_means: IndependentValues) -> 
 
     The runs of one host do not show how much hosts differ. So the width of the interval is computed from how much the
     means of the several hosts differ. Both sides must be the same system, whose hosts are assumed to differ as much.
+    Each host gives one value: the one side has the mean of several values, the other side a single one.
 
     Args:
         ratio: The ratio of the means of the two sides, above zero. Either side may be the numerator.
-        host_means: The mean of each host of the side with several hosts (two or more), and how many runs it is of.
+        host_means: The mean of each host of the side with several hosts (two or more), and the number of its runs.
 
     Returns:
         The bounds, such as (0.97, 1.03) for a ratio of 1.0. The words say what they are computed from: "one host

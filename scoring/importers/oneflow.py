@@ -55,7 +55,8 @@ class OneFlow(EpochFormatReader):
     def steps_of_row(self, last: RowPosition | None, position: RowPosition) -> int | None:
         """Return the number of training steps that a printed row covers.
 
-        Steps are counted anew in each epoch. A row at step 0 counts as one with the usual number of steps.
+        OneFlow counts the steps of each epoch from 0, and prints a row at step 0. No step of its epoch comes before it,
+        so it is taken for a row of the usual number of steps.
 
         Args:
             last: Epoch and step of the row before, or None for the first row.
@@ -68,6 +69,6 @@ class OneFlow(EpochFormatReader):
         if last is None:
             return None
         steps = super().steps_of_row(last, position)
-        if steps == 0:  # at step 0 of an epoch
+        if steps == 0:  # no step of the epoch comes before the row
             return self.usual_steps_per_row
         return steps
