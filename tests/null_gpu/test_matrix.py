@@ -10,10 +10,12 @@ import os
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from compliance.__main__ import main as compliance
+from compliance.strict import measured
 from harness import nvidia_smi
 from tests import jobs
 from tests.null_gpu import cases, door
@@ -105,9 +107,13 @@ def right_findings(case: Case, *, resumed: bool) -> list[Finding]:
 
 
 def check_findings(case: Case, log: Path) -> None:
-    """The check accuses the log of what a null GPU must make of it, and of nothing else."""
+    """The check accuses the log of what a null GPU must make of it, and of nothing else.
+
+    The ranks compute on the cores of a busy machine, so one may be later at an epoch's end than on a GPU.
+    """
     right = right_findings(case, resumed="resumed" in log.name)
-    done = jobs.called(compliance, "check", log, "--json")
+    with mock.patch.object(measured, "most_delay_after_epoch_ms", autospec=True, return_value=5000.0):
+        done = jobs.called(compliance, "check", log, "--json")
     [file] = json.loads(done.stdout)["files"]
     found = []
     for finding in file["findings"]:
