@@ -8,7 +8,7 @@ H = TypeVar("H", bound="Hook")
 
 
 class Hook:
-    """What the loop calls on this rank. Each method does nothing here; a hook overrides those that it needs."""
+    """The loop calls its methods on this rank. Each does nothing here; a hook overrides those that it needs."""
 
     def __enter__(self: H) -> H:
         return self
