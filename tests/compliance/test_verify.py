@@ -91,7 +91,7 @@ def _cached(folder: Path) -> None:
         (in_text("README.md", "Score: ", "Score: 1"), "differs from the report that the logs give"),
         (in_text("submission.json", '"minutes": ', '"minutes": 1'), "differs from what the logs say in: minutes"),
         (in_text("submission.json", '"ruleset": "4.0.0"', '"ruleset": "9.0.0"'), "ruleset 9.0.0: no rules for it"),
-        (in_text("submission.json", '"system": "CPU"', '"system": "../.."'), "system ../.."),
+        (in_text("submission.json", '"system": "CPU"', '"system": "../.."'), "../.. is no name of a system"),
         (in_text("systems/CPU.json", "Example", "Other"), "result_0.txt"),
         (in_text(LOG, '"status": "success"', '"status": "aborted"'), "differs from what the logs say in: "),
         (in_text(LOG, '"key": "epoch_stop"', '"key": "epoch_stopp"'), "result_0.txt"),
