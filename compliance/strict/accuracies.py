@@ -108,8 +108,11 @@ def _fit_real_samples_only(evaluations: Sequence[Evaluation], *, real: int, stat
 def check_schedule(run: LoggedRun, order: RunOrder, *, exact: bool, collector: FindingCollector) -> None:
     """Report the evaluations of a ResNet run that are off the schedule of MLPerf: one every 4 epochs.
 
-    An evaluation states the number of its epoch, which is wrong in some logs. So a run is on schedule, too, if it is by
-    the epochs that have started before each evaluation, and no stated number is more than 4 after the one before.
+    Each evaluation states the number of its epoch, and these numbers are judged. Some logs only number their epochs
+    wrongly. Nothing is reported of a log if both are true:
+
+    - it is on schedule when the epochs that started before each evaluation are counted;
+    - no stated number is more than 4 above the number that the evaluation before it states.
 
     Args:
         run: The facts that the log states of the run, with its evaluations.
@@ -119,8 +122,8 @@ def check_schedule(run: LoggedRun, order: RunOrder, *, exact: bool, collector: F
     """
     period = int(collector.strict_rules[SCHEDULE].bounds["epochs"])  # 4
     is_on_schedule_by_counting = _are_counted_epochs_on_schedule(run, order, period)
-    is_excused = is_on_schedule_by_counting and not _do_stated_epochs_leap(run.evaluations, period)
-    if is_excused:  # the log only states wrong numbers
+    are_only_numbers_wrong = is_on_schedule_by_counting and not _do_stated_epochs_leap(run.evaluations, period)
+    if are_only_numbers_wrong:
         return
     _check_stated_epochs(run, order.last_epoch, period, exact=exact, collector=collector)
 
@@ -154,7 +157,7 @@ def _are_counted_epochs_on_schedule(run: LoggedRun, order: RunOrder, period: int
 
 
 def _do_stated_epochs_leap(evaluations: Sequence[Evaluation], period: int) -> bool:
-    """Return whether any evaluation states an epoch more than `period` epochs after that of the one before.
+    """Return whether any evaluation states an epoch more than `period` epochs after the evaluation before it.
 
     Args:
         evaluations: The run's evaluations, in the order of the log.
@@ -251,17 +254,21 @@ def check_samples(run: LoggedRun, samples: int, collector: FindingCollector) -> 
 
 
 def _find_number_of_samples(run: LoggedRun, samples: int) -> int | None:
-    """Return the least number of samples on which all of a run's accuracies can have been counted.
+    """Return the least number of samples that fits all accuracies of a run.
 
-    A run may drop its last batch or pad it, so all numbers within a global batch of the set's size are tried.
+    A number fits an accuracy if accuracy * number is a whole number of right samples. The numbers from
+    samples - batch to samples + batch - 1 are tried, because a run may drop its last batch or pad it.
 
     Args:
         run: The facts that the log states of the run: its accuracies and its global batch.
         samples: The size of the evaluation set.
 
     Returns:
-        The number. None if no number fits all accuracies, if one may fit by chance because there are few of them, or if
-        the log states no global batch, or one above `samples`.
+        The number. None in these cases:
+
+        - the log states no global batch, or one above `samples`;
+        - there are so few accuracies that a wrong number may fit them by chance;
+        - no number fits.
     """
     batch = run.global_batch
     if batch is None or batch > samples:
@@ -290,11 +297,12 @@ def _possible_numbers_of_samples(samples: int, batch: int) -> range:
 
 
 def _chance_of_accidental_fit(candidates: int, values: int) -> float:
-    """Return a bound on the chance that any wrong number of samples fits all accuracies of a run by accident.
+    """Return a bound on the chance that at least one wrong number of samples fits all accuracies by accident.
+
+    A number fits an accuracy if accuracy * number is whole, within _MOST_COUNT_ERROR. A wrong number fits one accuracy
+    with the chance _CHANCE_OF_WHOLE, so by the union bound
 
         chance <= candidates * _CHANCE_OF_WHOLE ** values
-
-    This is the union bound. _CHANCE_OF_WHOLE is the chance that one accuracy times a wrong number is whole enough.
 
     Args:
         candidates: How many numbers of samples are tried.

@@ -17,7 +17,12 @@ _MOST_MS_BEFORE_INIT_START = 3_600_000.0  # from the first event on, for the nod
 
 
 class Checkpoints:
-    """Follows the checkpoints of a run. Its methods return what a log of this project cannot hold, "" if nothing."""
+    """Follows the checkpoints of a run in its log.
+
+    A wait is the time that training stood still for a checkpoint, as the checkpoint's event states it. A window is the
+    steps between two lines of progress. The methods that return a text say what a log of this project cannot hold; the
+    text is empty if nothing is wrong.
+    """
 
     def __init__(self, run: LoggedRun, most_difference_ms: Callable[[float], float]) -> None:
         """Prepare to follow the checkpoints.
@@ -28,13 +33,16 @@ class Checkpoints:
         """
         self._run = run
         self._most_difference_ms = most_difference_ms
-        self._waited_ms_by_step: dict[int, float] = {}  # how long training waited for the checkpoint of a step
-        self._line_by_step: dict[int, int] = {}  # of its event
-        self._last_steps: set[int] | None = set()  # of the windows so far; None: not known of all
-        self._ms_before_epoch: dict[int, float] = {}  # from the end of what was before it to its start
+        # By the step after which a checkpoint was begun: how long training waited for it, and the line of its event.
+        self._waited_ms_by_step: dict[int, float] = {}
+        self._line_by_step: dict[int, int] = {}
+        # The steps at which the windows so far ended. None: the last step of a window could not be read or kept.
+        self._last_steps: set[int] | None = set()
+        # By the number of an epoch: the time from the end of the epoch or evaluation before it to its start.
+        self._ms_before_epoch: dict[int, float] = {}
 
     def epoch_starts(self, number: int | None, after_ms: float) -> None:
-        """Keep how long training may have waited before an epoch, for a checkpoint of the epoch before.
+        """Keep the time before an epoch, in which training may have waited for a checkpoint of the epoch before.
 
         Args:
             number: The number of the epoch. None: it is not known, and nothing is kept.
@@ -55,12 +63,15 @@ class Checkpoints:
         self._last_steps = None
 
     def take(self, event: Event, last_step: int | None) -> str:
-        """Keep how long training waited for a checkpoint; return that it is impossible, or that no window ended before.
+        """Keep how long training waited for a checkpoint that was written, and return what is wrong with its event.
 
         Args:
-            event: The event checkpoint, with the step, file name, size and times of a checkpoint that was written. One
-                that is impossible adds no waiting time.
+            event: The event checkpoint, with the checkpoint's step, file name, size and times.
             last_step: The last step that was done. None if it is not known, as after a malformed window.
+
+        Returns:
+            An empty text if the wait was kept. Otherwise what is wrong: the event does not fit the schema, its values
+            are impossible, no window ended with its step, or the wait is longer than the run so far.
         """
         checkpoint = from_json(schema.Checkpoint, event.value)  # None if it does not fit the schema
         is_possible = checkpoint is not None and is_possible_checkpoint(checkpoint)
@@ -69,11 +80,14 @@ class Checkpoints:
         return self._keep_wait(event, step=checkpoint.step, waited_s=checkpoint.blocked_s)
 
     def take_failed(self, event: Event, last_step: int | None) -> str:
-        """Do the same for a checkpoint that could not be written, for which training waited all the same.
+        """Keep how long training waited for a checkpoint that could not be written; return what is wrong with it.
 
         Args:
-            event: The event checkpoint_failed.
+            event: The event checkpoint_failed, with the checkpoint's step and the wait.
             last_step: The last step that was done. None if it is not known.
+
+        Returns:
+            An empty text if the wait was kept. Otherwise what is wrong, as `take` does.
         """
         failed = from_json(schema.FailedCheckpoint, event.value)  # None if it does not fit the schema
         if failed is None or failed.blocked_s < 0 or not self._may_follow(failed.step, last_step):
@@ -81,24 +95,31 @@ class Checkpoints:
         return self._keep_wait(event, step=failed.step, waited_s=failed.blocked_s)
 
     def _may_follow(self, step: int, last_step: int | None) -> bool:
-        """Return whether a checkpoint may have been begun after a step: a window ends with it, as far as is known.
+        """Return whether a checkpoint may have been begun after a step: only after the last step of a window.
+
+        If not all windows are known, any step from 1 to the last one will do.
 
         Args:
-            step: The number of the step, from 1.
+            step: The number of the step.
             last_step: The last step that was done. None if it is not known.
         """
-        if self._last_steps is not None and not self._run.is_resumed:  # else the window may be in another log
+        may_window_be_in_other_log = self._run.is_resumed
+        if self._last_steps is not None and not may_window_be_in_other_log:
             return step in self._last_steps
         is_not_ahead = last_step is None or step <= last_step
         return step > 0 and is_not_ahead
 
     def _keep_wait(self, event: Event, *, step: int, waited_s: float) -> str:
-        """Keep how long training waited for the checkpoint of a step; return that the run had not lasted so long.
+        """Keep how long training waited for a checkpoint, unless that is longer than the run has lasted.
 
         Args:
             event: The event of the checkpoint, which is logged after the wait.
-            step: The step after which it was begun.
+            step: The step after which the checkpoint was begun.
             waited_s: The wait, in seconds.
+
+        Returns:
+            A complaint if the wait is longer than the time since run_start, beyond the difference that the log's clock
+            may have. Otherwise an empty text.
         """
         if self._run.start_ms is not None:
             passed_ms = event.time_ms - self._run.start_ms
@@ -111,7 +132,7 @@ class Checkpoints:
         return ""
 
     def waits(self, epoch_steps: int) -> "Waits":
-        """Return how long training waited within its epochs for the checkpoints so far.
+        """Return the waits for the checkpoints so far, without those that are due after an epoch.
 
         Args:
             epoch_steps: The steps of an epoch; 0 if they are not known.
@@ -123,7 +144,9 @@ class Checkpoints:
         return Waits(within_epochs)
 
     def _is_due_after_epoch(self, step: int, epoch_steps: int) -> bool:
-        """Return whether CHECKPOINT_EPOCHS asks for a checkpoint of a step: it is begun after an epoch, not within it.
+        """Return whether a step ends an epoch after which CHECKPOINT_EPOCHS asks for a checkpoint.
+
+        The wait for such a checkpoint comes after the epoch, so it is no time of the epoch.
 
         Args:
             step: The number of the step, from 1.
@@ -135,35 +158,41 @@ class Checkpoints:
         steps_between = every_epochs * epoch_steps  # 0: none is due by epochs
         return steps_between > 0 and step % steps_between == 0
 
-    def wait_without_time(self, epoch_steps: int) -> str:
-        """Return that training waited longer for a checkpoint after an epoch than until the next epoch started.
+    def wait_beyond_next_epoch(self, epoch_steps: int) -> str:
+        """Return a complaint if training waited for a checkpoint after an epoch longer than until the next epoch began.
+
+        The time until the next epoch counts from the end of the epoch, or of the evaluation that follows it. Only
+        checkpoints that CHECKPOINT_EPOCHS asks for come after an epoch.
 
         Args:
             epoch_steps: The steps of an epoch; 0 if they are not known.
+
+        Returns:
+            The complaint, about the first such checkpoint. An empty text if there is none.
         """
         for step, waited_ms in self._waited_ms_by_step.items():
             if not self._is_due_after_epoch(step, epoch_steps):
                 continue
             epoch = step // epoch_steps
-            passed_ms = self._ms_before_epoch.get(epoch + 1, math.inf)
+            passed_ms = self._ms_before_epoch.get(epoch + 1, math.inf)  # without a next epoch, any wait has time
             if waited_ms > passed_ms + self._most_difference_ms(passed_ms):
                 waited = f"a wait of {six_digits(waited_ms / 1000)} s for the checkpoint after epoch {epoch}"
                 return f"{waited}, and the next epoch starts {six_digits(passed_ms / 1000)} s after what was before it"
         return ""
 
     def waits_without_room(self, room_ms_by_step: Mapping[int, float], epoch_steps: int) -> Iterator[tuple[int, str]]:
-        """Yield each checkpoint for which training is said to have waited longer than there was time.
+        """Yield each checkpoint within an epoch whose stated wait is longer than its room.
 
-        There is time from the end of a window until the next one begins, or until the epoch ends. Checkpoints that are
-        due after an epoch are left out: `wait_without_time` looks at them.
+        The room is the time between the window that ends with the checkpoint's step and the next window, or the end of
+        the epoch. A checkpoint that is due after an epoch has no such room: see `wait_beyond_next_epoch`.
 
         Args:
-            room_ms_by_step: That time at most, in milliseconds, by the last step of the window. A checkpoint of a step
-                that is not in it is left out.
+            room_ms_by_step: The most room that there can have been, in milliseconds, by the step of the checkpoint. A
+                step that is not in it has room for any wait.
             epoch_steps: The steps of an epoch; 0 if they are not known.
 
         Yields:
-            The line of the event, and what is wrong in words.
+            The line of the checkpoint's event, and what is wrong in words.
         """
         for step, waited_ms in self._waited_ms_by_step.items():
             room_ms = room_ms_by_step.get(step, math.inf)
@@ -173,13 +202,17 @@ class Checkpoints:
                 yield self._line_by_step[step], f"{waited}; {left}"
 
     def more_than_due(self, epoch_steps: int) -> str:
-        """Return that the run has more checkpoints than CHECKPOINT_EPOCHS and CHECKPOINT_MINUTES ask for.
+        """Return a complaint if the run made more checkpoints by time than CHECKPOINT_MINUTES asks for.
 
-        A run without success may have written one more when a signal ended it. Nothing is checked if the settings are
-        no whole numbers, or in a log without its end.
+        A checkpoint by time is one that CHECKPOINT_EPOCHS does not ask for. One more is allowed in a run without
+        success, which may have made it when a signal ended it.
 
         Args:
             epoch_steps: The steps of an epoch; 0 if they are not known.
+
+        Returns:
+            The complaint. An empty text if there are not too many, if one of the two settings is no whole number, or if
+            the log has no run_stop.
         """
         every_epochs: Any = self._run.settings.get("CHECKPOINT_EPOCHS")
         every_minutes: Any = self._run.settings.get("CHECKPOINT_MINUTES")
@@ -187,11 +220,13 @@ class Checkpoints:
         if type(every_epochs) is not int or type(every_minutes) is not int or stop is None:
             return ""
         by_time = [step for step in self._waited_ms_by_step if not self._is_due_after_epoch(step, epoch_steps)]
-        # Minutes count from the first step on, which comes after these events.
+        # The run counts the minutes from its first step on, whose time no event has. Both times here are earlier, so
+        # `minutes` is too large rather than too small.
         init_start_ms = self._run.first_event(schema.INIT_START).time_ms
         first_ms = self._run.first_event(schema.SUBMISSION_BENCHMARK).time_ms
-        minutes = (stop.time_ms - max(first_ms, init_start_ms - _MOST_MS_BEFORE_INIT_START)) / 60_000
-        most = max(int(minutes / every_minutes), 0) if every_minutes > 0 else 0
+        start_ms = max(first_ms, init_start_ms - _MOST_MS_BEFORE_INIT_START)
+        minutes = (stop.time_ms - start_ms) / 60_000
+        most = max(int(minutes / every_minutes), 0) if every_minutes > 0 else 0  # 0: none by time
         if self._run.status != "success":
             most += 1
         if len(by_time) <= most:

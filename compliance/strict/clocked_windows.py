@@ -1,4 +1,7 @@
-"""The sums over step windows, and their times held against the log's clock: do they state too little?"""
+"""The sums over step windows, and the times that they state held against the log's clock: do they state too little?
+
+A step window is the steps between two lines of progress.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -35,7 +38,7 @@ class WindowSums:
 
 
 class ShortWindow(NamedTuple):
-    """A window up to which an epoch's windows state too little time, unless training waited for checkpoints so long."""
+    """A window up to which the windows of its epoch state too little time, unless waits for checkpoints explain it."""
 
     line: int
     epoch: int
@@ -48,7 +51,8 @@ class ShortWindow(NamedTuple):
     def is_explained(self, waited_ms: float) -> bool:
         """Return whether waits for checkpoints, and settings of the clock, explain the time that the windows lack.
 
-        Call it after the last event of the log, as that of a checkpoint or of the clock may come later.
+        Call it after the last event of the log: the events of a checkpoint and of a setting of the clock may come after
+        this window.
 
         Args:
             waited_ms: How long training waited for the checkpoints of the epoch before this window.
@@ -78,10 +82,13 @@ class _EpochClock:
 class ClockedWindows:
     """Follows the windows of each epoch by the log's clock.
 
-    The windows of an epoch follow each other, so at the end of each all of them so far have taken the time since the
-    epoch's start, but for checkpoints in between. `short` are those where they state less, at most EVENTS_KEPT.
-    `room_ms` is the most time that may lie between a window and the next one, or the end of their epoch, by the step at
-    which the window ends.
+    Only waits for checkpoints lie between the windows of an epoch. So at the end of each window, the times that the
+    windows state so far must add up to the time since the epoch's start.
+
+    Attributes:
+        short: The windows at whose end this sum is too small, at most EVENTS_KEPT.
+        room_ms: By the step at which a window ends, the most time in milliseconds that may lie between that window and
+            the next one, or the end of the epoch. At most EVENTS_KEPT.
     """
 
     def __init__(self, most_difference_ms: Callable[[float], float]) -> None:
@@ -96,7 +103,7 @@ class ClockedWindows:
         self._clock: _EpochClock | None = None  # None: no epoch is open, or a window of it could not be read
 
     def epoch_starts(self, epoch: int | None, start_ms: float) -> None:
-        """Begin an epoch.
+        """Begin an epoch: its windows count from here.
 
         Args:
             epoch: Its number. None if it states none: its windows are not followed.
@@ -108,10 +115,10 @@ class ClockedWindows:
             self._clock = _EpochClock(epoch=epoch, start_ms=start_ms, last_window_ms=start_ms)
 
     def epoch_stops(self, training_ms: float) -> None:
-        """End the epoch.
+        """End the epoch, and keep in `room_ms` the time between its last window and its end.
 
         Args:
-            training_ms: How long it took by the log's clock, in milliseconds, without evaluations.
+            training_ms: How long the epoch took by the log's clock, in milliseconds, without evaluations.
         """
         clock = self._clock
         if clock is not None and clock.last_step is not None and len(self.room_ms) < EVENTS_KEPT:
@@ -129,27 +136,34 @@ class ClockedWindows:
             self._clock.set_ahead_ms += ahead_ms
 
     def take(self, line: int, *, last_step: int, time_s: float, end_ms: float) -> None:
-        """Take the next window.
+        """Take the next window of the open epoch, and hold its stated time against the log's clock.
+
+        This does two things, unless no epoch is open:
+
+        - The room for a checkpoint between the window before and this one goes to `room_ms`. It is the time by the
+          clock from the end of one to the end of the other, less the time that this window states.
+        - If the windows of the epoch state less time so far than has passed since its start, this one goes to `short`.
 
         Args:
-            line: The line of its event.
-            last_step: The step at which it ends.
-            time_s: The time that it states, in seconds.
-            end_ms: The time of the first event that is logged of it. No other line is written between its last step and
-                that event, so a slow disk does not delay it.
+            line: The line of the window's event.
+            last_step: The step at which the window ends.
+            time_s: The time that the window states, in seconds.
+            end_ms: The time of the first event that is logged of the window. No other line is written between its last
+                step and that event, so a slow disk does not delay it.
         """
         clock = self._clock
         if clock is None:
             return
-        clock.windows_ms += 1000 * time_s
-        passed_ms = end_ms - clock.start_ms
         since_last_ms = end_ms - clock.last_window_ms
-        clock.last_window_ms = end_ms
         most_delay_ms = max(MOST_DELAY_MS, _MOST_DELAY_SHARE * since_last_ms)
         if clock.last_step is not None and len(self.room_ms) < EVENTS_KEPT:
             most_ms = since_last_ms + self._most_difference_ms(since_last_ms) + most_delay_ms
-            self.room_ms[clock.last_step] = most_ms - 1000 * time_s
+            self.room_ms[clock.last_step] = most_ms - 1000 * time_s  # by the step at which the window before ended
+        clock.last_window_ms = end_ms
         clock.last_step = last_step
+
+        clock.windows_ms += 1000 * time_s
+        passed_ms = end_ms - clock.start_ms
         allowed_ms = self._most_difference_ms(passed_ms) + most_delay_ms
         is_short = passed_ms - clock.windows_ms > allowed_ms
         if is_short and len(self.short) < EVENTS_KEPT:
@@ -157,14 +171,21 @@ class ClockedWindows:
 
 
 def most_delay_after_epoch_ms(run: LoggedRun) -> float:
-    """Return how long rank 0 may wait for the other ranks after the last step of an epoch, in milliseconds.
+    """Return how long rank 0 may wait for the other ranks between the last step of an epoch and its end, in ms.
 
-    No window counts that time, so no throughput does.
+    The windows and the throughput of an epoch do not contain this wait, so they may state less time than the log's
+    clock by so much.
 
     Args:
-        run: The facts that the log states of the run. A log of another project states no device: nothing is left then.
+        run: The facts that the log states of the run, with the device that it trained on.
+
+    Returns:
+        1 s on CPUs, where a busy machine may stop a rank; 250 ms on GPUs, which end a step together, so that only
+        their hosts may be late; 0 if the log states neither device, as the logs of other projects.
     """
     device = run.header_section(schema.HARDWARE).get("device")
     if device == "cpu":
         return MOST_DELAY_MS
-    return _MOST_DELAY_ON_GPUS_MS if device == "gpu" else 0.0
+    if device == "gpu":
+        return _MOST_DELAY_ON_GPUS_MS
+    return 0.0

@@ -38,17 +38,20 @@ class Mark(NamedTuple):
 
 
 def marks(run: LoggedRun) -> list[Mark]:
-    """Return values by which a run is recognised. Another run with an equal value may be a copy of it.
-
-    Few different values may be equal because of a coarse clock or by chance, so they are no such mark.
+    """Return the marks of a run, which are values to recognise it by. Another run with an equal mark may be a copy.
 
     Args:
         run: The facts that the log states of the run.
 
     Returns:
-        Up to three marks: start, end and accuracies together, unless the log has no run_start; the durations of all
-        intervals, such as epochs, if at least _LEAST_DISTINCT_TIMES differ, zeros aside; and the accuracies alone, if
-        at least _LEAST_DISTINCT_ACCURACIES differ.
+        Up to three marks, in this order:
+
+        - `run`: start, end and accuracies together, if the log has a run_start;
+        - `times`: the durations of all intervals, such as epochs, if they have at least _LEAST_DISTINCT_TIMES
+          different values above 0;
+        - `accuracies`: the accuracies alone, if they have at least _LEAST_DISTINCT_ACCURACIES different values.
+
+        Series with fewer different values are no marks, because they may be equal by chance or by a coarse clock.
     """
     accuracies = tuple(evaluation.value for evaluation in run.evaluations)
     times = tuple(run.intervals.values())
@@ -64,16 +67,23 @@ def marks(run: LoggedRun) -> list[Mark]:
 
 
 def describe_same_run(run: LoggedRun, other: LoggedRun, name_of_other: str) -> str:
-    """Return a sentence that says that two logs are of one run, or "" if too little is equal to show this.
+    """Return a sentence that says that two logs are of one run; "" if too little is equal to show this.
 
-    The sentence is such as "its times and accuracies are those of result_1.txt". Equal times alone are not enough, and
-    equal accuracies alone only with different seeds, as a program may repeat a run of one seed to the digit. So this
-    can be asked of any benchmark.
+    Two logs are of one run if one of these is equal (see `marks`):
+
+    - start, end and accuracies;
+    - times and accuracies;
+    - accuracies, if the seeds differ. A program may repeat a run with the same seed to the digit.
+
+    Times alone do not show it. These signs hold for any benchmark; those of `describe_equal_mark` do not.
 
     Args:
         run: The facts of the one log.
         other: The facts of the other log.
-        name_of_other: How the sentence calls the other log.
+        name_of_other: The name of the other log for the sentence, such as "result_1.txt".
+
+    Returns:
+        The sentence, such as "its times and accuracies are those of result_1.txt", or "".
     """
     equal_marks = _names_of_equal_marks(run, other)
     if _WHOLE_RUN in equal_marks:
@@ -244,12 +254,13 @@ def _variance_of_difference(accuracy: float, samples: int) -> float:
         samples: The size of the evaluation set.
 
     Returns:
-        A quarter of the variance of two independent runs, on the assumption that two runs err on many of the same
-        images.
+        A quarter of the variance that two independent runs have. The quarter is an assumption, as two runs err on many
+        of the same images. It is a careful one: a smaller variance makes equal counts more likely by chance, and the
+        chance that follows from it (0.006) is five times the share of equal counts in published submissions (0.0012).
     """
     variance_of_count = samples * accuracy * (1 - accuracy)  # of a binomial distribution
     variance_if_independent = 2 * variance_of_count
-    return variance_if_independent / 4  # assumed: two runs err on many of the same images
+    return variance_if_independent / 4
 
 
 def _number_of_equal_values(series: Sequence[int], other_series: Sequence[int]) -> int:
@@ -388,9 +399,9 @@ def _compare_intervals(intervals: Sequence[float], others: Sequence[float]) -> _
 def _chance_of_equal_neighbours(intervals: Sequence[float], others: Sequence[float], places: Sequence[int]) -> float:
     """Return an estimate of the chance that two runs have an equal interval at one place by accident.
 
-    The interval of each run at a place is compared with those of the other run up to _NEIGHBOURS places before and
-    after it. Such intervals are similarly long, but two equal ones are an accident. The chance is the share of equal
-    pairs.
+    The interval of each run at a place is compared with the other run's intervals at the places around it: up to
+    _NEIGHBOURS before and after, without the place itself. The chance is the share of equal pairs. Neighbours show it
+    because they are about as long as the interval at the place, and even a copy does not make them equal to it.
 
     Args:
         intervals: Durations of one kind in the one run.
@@ -404,7 +415,7 @@ def _chance_of_equal_neighbours(intervals: Sequence[float], others: Sequence[flo
     equal_pairs = 0
     for place in places:
         for neighbour in _places_around(place, len(intervals)):
-            pairs += 2  # an interval of each run with one of the other
+            pairs += 2  # the interval of each run at the place, with a neighbour in the other run
             equal_pairs += intervals[place] == others[neighbour]
             equal_pairs += others[place] == intervals[neighbour]
     pairs += 2  # one equal and one unequal, so that the chance is never 0
@@ -430,8 +441,8 @@ def _places_around(place: int, count: int) -> list[int]:
 def _describe_equal_losses(run: LoggedRun, other: LoggedRun, name_of_other: str) -> str:
     """Return a sentence such as "9 of 20 losses of step_windows are those of result_1.txt"; "" if too few are equal.
 
-    Two losses are compared if each is of the n-th window of steps in its log. Of equal losses, only different values
-    count.
+    The loss of the n-th window of steps in one log is compared with the loss of the n-th window in the other. A value
+    that is equal in several windows counts once. So the 9 are different values, and the 20 are pairs of windows.
 
     Args:
         run: The facts of the one log.
@@ -439,7 +450,7 @@ def _describe_equal_losses(run: LoggedRun, other: LoggedRun, name_of_other: str)
         name_of_other: How the sentence calls the other log.
 
     Returns:
-        The sentence; "" if fewer than LEAST_EQUAL_VALUES different losses are equal.
+        The sentence; "" if the equal losses have fewer than LEAST_EQUAL_VALUES different values.
     """
     pairs = list(zip(run.first_losses, other.first_losses, strict=False))
     equal_losses = {loss for loss, other_loss in pairs if loss == other_loss and loss is not None}  # None: not read

@@ -223,7 +223,7 @@ class Measured:
         for line, what in self._checkpoints.waits_without_room(self._clocked.room_ms, self._plan.epoch_steps):
             self.report_if_project_log(line, what)
         self._report_if_any(None, self._checkpoints.more_than_due(self._plan.epoch_steps))
-        self._report_if_any(None, self._checkpoints.wait_without_time(self._plan.epoch_steps))
+        self._report_if_any(None, self._checkpoints.wait_beyond_next_epoch(self._plan.epoch_steps))
 
     def _steps_of_epoch(self, epoch: int) -> tuple[int, int]:
         """Return the first and the last step of an epoch.
