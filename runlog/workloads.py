@@ -4,6 +4,7 @@ What training knows of it stands in the folder `paddle_<name>`.
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ class Workload(NamedTuple):
     flop_height: int | None  # pixels of the image that `training_flop` is of
     flop_width: int | None
     training_flop: int | None  # of an image in a step, two a multiply-add, forward and backward; None: not counted
+    recipes: Mapping[str, Mapping[str, float]]  # by a recipe's name, what it fixes: its target, length and image size
 
     def flop_of(self, height: int, width: int) -> int | None:
         """Return the FLOPs of training on one image, forward and backward.

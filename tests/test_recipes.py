@@ -39,6 +39,7 @@ from paddle_hrnet import data as hrnet_data
 from paddle_hrnet import model, train
 from paddle_rn50 import config as rn50
 from paddle_rn50 import data as rn50_data
+from runlog.workloads import named
 from runlog.writer import RunLog
 from tests import jobs
 from tests.program import programs
@@ -46,6 +47,19 @@ from tests.program import programs
 RANKS = 8
 BATCH = {"mlperf_lars": 3264, "nvidia_cosine": 2048, "paddleclas_piecewise": 256}  # images; of the published runs
 SOURCED = (*BATCH, "cityscapes_80k")
+
+
+def test_what_publishing_knows_of_a_recipe_is_what_training_does() -> None:
+    """The row of runlog/workloads.json has each recipe of a workload: a new one, or a changed one, is written there."""
+    of_ours: dict[str, Any] = {
+        "rn50": {**rn50.OF_ANY_BATCH, "mlperf_lars": rn50.mlperf_lars(BATCH["mlperf_lars"])},
+        "hrnet": hrnet.RECIPES,
+    }
+    for name, recipes in of_ours.items():
+        rows = named(name).recipes
+        assert rows.keys() == recipes.keys()
+        for recipe, fixed in rows.items():
+            assert {field: getattr(recipes[recipe], field) for field in fixed} == fixed, recipe
 
 
 def test_every_recipe_of_a_source_is_compared_with_it() -> None:

@@ -28,6 +28,7 @@ ROW = {
     "flop_height": None,
     "flop_width": None,
     "training_flop": None,
+    "recipes": {},
 }
 
 

@@ -72,6 +72,7 @@ def contradictory_values(run: LoggedRun, summary: schema.RunSummary) -> Iterator
         *_consequence_of_learning_rate(run, summary),
         *_consequences_of_image_size(run),
         *_consequences_of_recipe(run, summary),
+        *_values_fixed_by_recipe(run),
     ):
         stated = _stated_value(run, expectation.value_of)
         if stated.value != expectation.expected:
@@ -278,6 +279,29 @@ def _consequences_of_recipe(run: LoggedRun, summary: schema.RunSummary) -> list[
         key = optimizer.hyperparameters["learning_rate_decay_steps"].key  # such as lars_opt_learning_rate_decay_steps
         steps = _decay_steps(run, summary)
         expectations.append(_Expectation(key, follows_from="the recipe, MAX_EPOCHS and the batch", expected=steps))
+    return expectations
+
+
+def _values_fixed_by_recipe(run: LoggedRun) -> list[_Expectation]:
+    """Return the target, length, evaluations and image size that a recipe of this project has by its name.
+
+    Without this check, a log whose target was lowered afterwards would pass with its last epochs cut off.
+
+    Args:
+        run: The facts that the log states of the run. If it names no recipe of its WORKLOAD's row in
+            runlog/workloads.json, the list is empty. With the setting IMAGE_SIZE, the recipe's own size is left out.
+    """
+    settings = run.settings
+    workload = workloads.find(str(settings["WORKLOAD"]))
+    name = settings.get("RECIPE.name")
+    if workload is None or not isinstance(name, str):
+        return []
+    expectations = []
+    for field, value in workload.recipes.get(name, {}).items():
+        setting = f"RECIPE.{field}"
+        has_size_of_job = setting in _SIDES_OF_IMAGES and settings["IMAGE_SIZE"] != 0
+        if not has_size_of_job:
+            expectations.append(_Expectation(setting, follows_from=f"the recipe {name}", expected=value))
     return expectations
 
 

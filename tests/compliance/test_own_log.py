@@ -395,3 +395,32 @@ def test_training_ends_with_the_evaluation_that_reaches_the_target(tmp_path: Pat
     _, [file] = check(*write(tmp_path, log.text))
     assert errors(file) == [("own-log", log.at("eval_accuracy", 1) + 1)]
     assert "epoch 2 reached the target 0.9, and the run trained on to epoch 3" in str(file)
+
+
+# What the recipe digits_small fixes, and a run of it with IMAGE_SIZE=0.
+DIGITS_SMALL = {
+    "RECIPE_name": "digits_small",
+    "RECIPE_target_top1": 0.9,
+    "RECIPE_epochs": 4,
+    "RECIPE_eval_every_epochs": 1,
+    "RECIPE_image_size": 64,
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "refused"),
+    [
+        ({}, ""),
+        ({"RECIPE_target_top1": 0.89}, "RECIPE.target_top1 is 0.89; by the recipe digits_small it is 0.9"),
+        ({"RECIPE_image_size": 32}, "RECIPE.image_size is 32; by the recipe digits_small it is 64"),
+        ({"RECIPE_image_size": 32, "IMAGE_SIZE": 32}, ""),
+        ({"RECIPE_target_top1": 0.89, "RECIPE_name": "digits_quick"}, ""),  # another recipe may have any target
+    ],
+)
+def test_a_recipe_of_ours_has_its_own_target_and_image_size(
+    changed: dict[str, Any], refused: str, tmp_path: Path
+) -> None:
+    log = by.settings(Altered(run(epochs=4, eval_every=1)), **DIGITS_SMALL | changed)
+    _, [file] = check(*write(tmp_path, log.text))
+    found = [finding["actual"] for finding in file["findings"] if finding["severity"] == "error"]
+    assert found == ([refused] if refused else [])
