@@ -22,7 +22,7 @@ class ScalingLoss:
     """The throughput lost to communication between nodes: `loss` in the formula of this module."""
 
     loss: float  # log(linear scaling / throughput), by the share of the all-reduce's traffic that leaves a node
-    spread: float  # standard deviation of log(throughput) from the model, after one doubling of the nodes
+    spread: float  # standard deviation of log(throughput) from the model: spread * sqrt(n) after n doublings of nodes
     tables: int  # how many published tables both are fitted to: figures of one table depend on each other
 
     def throughput_ratio(self, base_nodes: int, nodes: int) -> float:
@@ -129,19 +129,23 @@ class _LostThroughput(NamedTuple):
 
 
 def fit_scaling_loss(tables: Sequence[PublishedTable]) -> ScalingLoss:
-    """Fit the scaling model of this module to published throughputs.
+    """Fit the scaling model to published throughputs: `loss`, its one coefficient, and the figures' spread about it.
 
-    The model's coefficient, the scaling loss, is the throughput lost to communication between nodes. It is the mean
-    over the figures. The spread is their standard deviation from the model after one doubling of the nodes.
+    By the model, M nodes reach this throughput, where M0 is the fewest nodes of the table:
+
+        images/s of M nodes = images/s of M0 nodes * M / M0 * exp(-loss * (1 / M0 - 1 / M))
+
+    Each figure on more than M0 nodes gives a loss by this formula, and `loss` is the mean of these. After n doublings
+    of the nodes, the logarithms of the figures have the standard deviation `spread` * sqrt(n) from the model.
 
     Args:
-        tables: Published throughputs by number of nodes, one table for each system. There must be at least two figures,
-            not counting those on the fewest nodes of their table.
+        tables: Published throughputs by number of nodes, one table for each system. Together they must have at least
+            two figures on more nodes than the fewest of their table.
     """
     figures = _lost_throughputs(tables)
     assert len(figures) >= 2, "a spread takes two figures"
     loss = _mean_loss(figures)
-    return ScalingLoss(loss=loss, spread=_spread_of_one_doubling(figures, loss), tables=len(tables))
+    return ScalingLoss(loss=loss, spread=_spread_per_doubling(figures, loss), tables=len(tables))
 
 
 def _lost_throughputs(tables: Sequence[PublishedTable]) -> list[_LostThroughput]:
@@ -164,13 +168,20 @@ def _lost_throughputs(tables: Sequence[PublishedTable]) -> list[_LostThroughput]
 
 
 def _lost_throughput(fewest_nodes: int, base_rate: float, nodes: int, rate: float) -> _LostThroughput:
-    """Return how much throughput a system lost on more nodes, compared with linear scaling.
+    """Return how far a system's throughput on more nodes falls short of linear scaling, and what that depends on.
+
+    Linear scaling from M0 to M nodes is M / M0 times the throughput on M0 nodes. The result has three fields:
+
+    - log_lost: log(linear scaling / throughput); 0 if nothing is lost
+    - added_traffic_share: 1 / M0 - 1 / M. On M nodes, the share (M - 1) / M of a ring all-reduce's traffic leaves its
+      node. From M0 to M nodes this share grows by (M - 1) / M - (M0 - 1) / M0, which is the same number.
+    - doublings: how often the nodes were doubled, log2(M / M0)
 
     Args:
-        fewest_nodes: The fewest nodes that the system was measured on.
-        base_rate: Its images/s on these nodes.
-        nodes: The greater number of nodes.
-        rate: Its images/s on the greater number of nodes.
+        fewest_nodes: M0, the fewest nodes that the system was measured on.
+        base_rate: Its images/s on M0 nodes.
+        nodes: M, the greater number of nodes.
+        rate: Its images/s on M nodes.
     """
     linear_scaling = nodes / fewest_nodes * base_rate
     return _LostThroughput(
@@ -185,24 +196,26 @@ def _mean_loss(figures: Sequence[_LostThroughput]) -> float:
     return statistics.fmean(figure.log_lost / figure.added_traffic_share for figure in figures)
 
 
-def _spread_of_one_doubling(figures: Sequence[_LostThroughput], loss: float) -> float:
-    """Return the standard deviation of published figures from the model after one doubling of the nodes.
+def _spread_per_doubling(figures: Sequence[_LostThroughput], loss: float) -> float:
+    """Return the standard deviation of published figures from the scaling model, per doubling of the nodes.
 
-    The variance is assumed to grow in proportion to the doublings of the nodes.
+    The variance is assumed to grow in proportion to the doublings, so n doublings have sqrt(n) times this deviation.
 
     Args:
-        figures: What each published figure lost, compared with linear scaling. Two or more.
+        figures: What each published figure lost, compared with linear scaling, as `_lost_throughput` returns it. Two or
+            more. The model expects loss * added_traffic_share, the share of traffic that more nodes send between them.
         loss: The coefficient of the model, fitted to the same figures.
 
     Returns:
         The deviation of the natural logarithms of the figures, so 0.02 is about 2 %.
     """
-    variances_of_one_doubling = []
+    variances_per_doubling = []
     for figure in figures:
-        departure = figure.log_lost - loss * figure.added_traffic_share
-        variances_of_one_doubling.append(departure**2 / figure.doublings)
+        expected_log_lost = loss * figure.added_traffic_share
+        departure = figure.log_lost - expected_log_lost
+        variances_per_doubling.append(departure**2 / figure.doublings)
     # n - 1, because `loss` is fitted to the same figures
-    return math.sqrt(math.fsum(variances_of_one_doubling) / (len(figures) - 1))
+    return math.sqrt(math.fsum(variances_per_doubling) / (len(figures) - 1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,8 +295,13 @@ def _back_tested(table: PublishedTable, nodes: int, scaling_loss: ScalingLoss) -
 def median_errors(results: Sequence[BackTested]) -> dict[str, float]:
     """Return the median absolute error of the scaling model and of two baselines, by name; 0.03 is 3 %.
 
+    - "loss over (M-1)/M": the scaling model. On M nodes it loses throughput in proportion to (M - 1) / M, the share of
+      a ring all-reduce's traffic that leaves its node.
+    - "0.95 x linear": 95 % of linear scaling
+    - "linear": linear scaling, where twice the nodes have twice the throughput
+
     Args:
-        results: Published figures, each with its prediction and that of linear scaling.
+        results: Published figures, each predicted by the scaling model and by linear scaling.
     """
     published = [result.published for result in results]
     linear = [result.linear for result in results]
@@ -310,7 +328,8 @@ def back_test_lines(results: Sequence[BackTested]) -> Iterator[str]:
     They are a heading, a line for each predicted figure, a line of counts, and the median errors.
 
     Args:
-        results: Published figures, each with its prediction.
+        results: Published throughputs with their predictions, as `back_test` makes them: each from the throughput on
+            the fewest nodes of the same table, by a model that was fitted to the tables of all other reports.
     """
     yield "From the fewest nodes of each published table to more, by what the other reports lost"
     for result in results:

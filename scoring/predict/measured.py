@@ -47,9 +47,13 @@ class Measured(NamedTuple):
 
 
 def measure(args: argparse.Namespace) -> Measured:
-    """Read the logs of --measured, and return the throughput of each number of nodes and of devices per node.
+    """Read the logs of --measured, and return the throughput of each shape: a number of nodes, and of devices on each.
 
-    Logs that agree in both numbers (their shape) are scored together, as repeats.
+    Logs of one shape are scored together, as repeats. There is a warning for each of these:
+
+    - a setting that differs between the logs, such as the math mode
+    - --batch, if the logs say another batch
+    - a shape whose runs do not show how far runs lie apart, such as a single run
 
     Args:
         args: The parsed options of `python -m scoring scale`: `measured` are the logs, `protocol` and `skip` say how to
@@ -68,10 +72,11 @@ def measure(args: argparse.Namespace) -> Measured:
         raise InputError(f"protocol {args.protocol} measures no throughput, which the model is made of")
     records_by_shape = _records_by_shape(args)
     records = list(itertools.chain.from_iterable(records_by_shape.values()))
-    warnings = _warnings_of_mixture(records)
-    said = records[0].batch_per_device  # by all logs alike, or a mixture would have been refused
-    if args.batch not in (None, said):
-        warnings.append(f"--batch {args.batch} is not taken: the logs say {said} images a device")
+    warnings = _warnings_of_mixture(records)  # raises InputError for logs of different batches
+    batch_of_all_logs = records[0].batch_per_device
+    if args.batch not in (None, batch_of_all_logs):
+        warnings.append(f"--batch {args.batch} is not taken: the logs say {batch_of_all_logs} images a device")
+
     points = []
     for shape, repeats in sorted(records_by_shape.items()):
         scored = score(repeats, protocol, skip=args.skip)
@@ -162,7 +167,7 @@ def _warnings_of_mixture(records: Sequence[Record]) -> list[str]:
         records: The runs as read from their logs.
 
     Raises:
-        InputError: They differ in model, batch per device or precision: they did different work then.
+        InputError: The runs differ in model, batch per device or precision, so they did different work.
     """
     texts = []
     for warning in figure_warnings.warn_of_mixed_settings(records):
@@ -173,7 +178,7 @@ def _warnings_of_mixture(records: Sequence[Record]) -> list[str]:
 
 
 def _relative_error(interval_95: tuple[float, float] | None) -> float | None:
-    """Return the standard error of a figure, as a share of the figure.
+    """Return the standard error of a figure as a share of the figure, such as 0.01.
 
     Args:
         interval_95: The 95 % interval (low, high) of the figure; None if it has none.
@@ -183,4 +188,5 @@ def _relative_error(interval_95: tuple[float, float] | None) -> float | None:
     """
     if not interval_95:
         return None
-    return spread.half_width(interval_95) / NORMAL_QUANTILE
+    half_width = spread.half_width(interval_95)  # log(high / low) / 2, which is a share of the figure already
+    return half_width / NORMAL_QUANTILE

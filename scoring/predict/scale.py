@@ -182,12 +182,14 @@ def predict_from_logs(args: argparse.Namespace) -> JsonObject:
         TooFewRunsError: The runs of some shape are too few for the protocol.
     """
     records, measured, warnings = measure(args)
-    points = _points_by_nodes(measured, args.devices_per_node)
+    points = _points_by_nodes(measured, args.devices_per_node)  # the measured throughput by the number of nodes
     scaling_loss = fit_scaling_loss(published_tables(read_published()))
-    # The speed of evaluation is derived from the training speed of one device. On the fewest nodes, communication
-    # between nodes slows that down least.
+
+    # Time to train includes evaluations. Their speed is assumed to be a multiple of the training speed of one device on
+    # the fewest nodes, where communication between nodes slows a device down least.
     fewest_nodes = min(points)
     training, assumptions = assumed_training(records, points[fewest_nodes], args.epochs)
+
     some_are_not_measured = bool(set(args.nodes) - set(points))
     if some_are_not_measured:
         assumptions.append(_assumed_scaling_in_words(scaling_loss))
