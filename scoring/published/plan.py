@@ -150,25 +150,29 @@ def read_campaign(name: str, folder: Path = CAMPAIGNS, *, shrink: bool = False, 
 
 
 def _full_size_campaign(name: str, fields: JsonObject) -> Campaign:
-    """Return a campaign, from the fields of its file and the figures of the table of its name in published.csv.
+    """Return the campaign that a file describes: the runs that measure the throughputs of a published report again.
+
+    Its runs are of full size, that is on as many devices and with the same batch as the report's. `_shrunk_campaign`
+    puts tiny ones in their place. The report's figures are the rows of published.csv whose table has the campaign's
+    name.
 
     Args:
         name: Name of the campaign, such as "dlperf".
         fields: Content of its file: "workload", "protocol", "environment", "frameworks", and perhaps "note".
 
     Raises:
-        KeyError: A field or a variable of the environment is missing.
-        TypeError: A field is of a wrong type or unknown, or `workload` is missing.
-        AttributeError: A field is of a wrong type.
-        ValueError: A field has a wrong value, such as an unknown protocol.
+        KeyError, TypeError, AttributeError, ValueError: The fields describe no campaign: one is missing or unknown, or
+            has a wrong type or value. `read_campaign` makes an InputError of each.
     """
     protocol = protocols.find(fields["protocol"])
     environment = {key: str(value) for key, value in fields["environment"].items()}
     # A run's log then marks as warm-up exactly the steps that the protocol drops.
     environment["WARMUP_STEPS"] = str(_warm_up_steps(protocol, environment))
+
     frameworks = fields["frameworks"]
     if not isinstance(frameworks, list) or not frameworks:
         raise ValueError("frameworks is no list of names")
+
     published = select(read_published(), table=name)
     # The other fields are `workload` and perhaps `note`. Campaign raises TypeError for a field that it does not have.
     other_fields = {key: value for key, value in fields.items() if key not in ("protocol", "environment", "frameworks")}

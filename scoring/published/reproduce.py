@@ -79,13 +79,16 @@ def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> 
         published: The published figure.
 
     Returns:
-        A dictionary with "published", "recomputed", "verdict", "notes" and more. "difference" is a share of the
-        published figure. "borne_out" is None if the figure was not decided or not recomputed. "as_recorded" says
-        whether the logs give a figure and published.csv has a note on what they give.
+        A dictionary with "published", "recomputed", "verdict", "notes" and more. Three of its keys need words:
+
+        - "difference": recomputed / published - 1
+        - "borne_out": None if the figure was not decided or not recomputed
+        - "as_recorded": whether published.csv has a note on how these logs fail to bear the figure out. `main` does
+          not count such a figure as a fault. It is False if the figure was not recomputed.
     """
     recomputed = _recompute(rule, paths, published)
     notes = list(recomputed.notes)
-    if rule.is_assumed:
+    if rule.is_assumed:  # it drops as many windows as the publisher's other logs take
         notes.insert(0, "the publisher does not say how many windows it dropped: as in its other logs")
     difference = None  # as a share of the published figure
     if recomputed.figure is not None:
@@ -117,12 +120,15 @@ def _recompute(rule: Rule, paths: Sequence[Path], published: Published) -> Recom
         published: The published figure.
 
     Returns:
-        The figure, the verdict and notes. If the logs cannot be scored, the figure is None, and the only note says why.
+        The figure, the verdict, notes and footnotes. Notes say how the figure was made and judged. Footnotes are the
+        sentences that the rules of MLPerf demand next to an MLPerf result, such as that it is not verified. If the logs
+        cannot be scored, the figure is None, and the only note says why.
     """
     try:
         records = [_read_log(path, rule) for path in paths]
+        # With the name of a system the score does not warn that a log names no machine.
         result = score(records, protocols.find(rule.protocol), skip=rule.skip, system=published.accelerator)
-        published_is_verified = published.metric == "time_to_train"  # all of these are MLPerf results
+        published_is_verified = published.metric == "time_to_train"  # all of these are results that MLCommons verified
         footnotes = result.notes(next_to_verified=published_is_verified)
         judged = _judge(rule, result, records, published)
     except (InputError, TooFewRunsError) as error:
@@ -180,8 +186,12 @@ def _verdict_on_figure(rule: Rule, *, agrees: bool) -> str:
 def _figure_of_logs(rule: Rule, result: Score, records: Sequence[Record], published: Published) -> LogsFigure:
     """Return the figure of the logs that is to be compared with the published one.
 
-    It is their score times the publisher's factor. The images/s in the closing line of a single log are taken instead
-    if they equal the published figure at all its printed digits, while the score is not within TOLERANCE of it.
+    - It is the score of the logs times the publisher's factor.
+    - If this differs from the published figure by more than TOLERANCE, it is the images/s in the closing line of a
+      single log, if these equal the published figure at all its printed digits.
+
+    Some publishers print the closing line of their log. It is the only other figure that is tried, and a wrong figure
+    would hardly equal it in every digit, so that taking it makes no wrong figure pass.
 
     Args:
         rule: How the publisher made the figure from its logs, with the factor or None.
@@ -209,15 +219,17 @@ def _is_within_tolerance(value: float, published: Published) -> bool:
 
 
 def _closing_figure_if_published(records: Sequence[Record], published: Published) -> float | None:
-    """Return the images/s of all devices by a log's closing line, if they equal the published figure as it is printed.
+    """Return the images/s of all devices that a log closes with, if the published figure is just this one.
+
+    If the closing line has the images/s of one device, they are multiplied by the number of devices.
 
     Args:
         records: What the logs of the figure say.
         published: The published figure.
 
     Returns:
-        The images/s: those of the line x devices if the line has those of one device. None for several logs, for a log
-        without such a line, or if the two figures are not equal.
+        The images/s. None if there are several logs. None if the log has no closing line. None if the images/s do not
+        equal the published figure at its printed digits.
     """
     if len(records) != 1 or records[0].summary_rate is None:
         return None
@@ -245,10 +257,14 @@ def _notes_on_score(rule: Rule, result: Score, records: Sequence[Record]) -> lis
 
 
 def _notes_on_logs(rule: Rule, records: Sequence[Record]) -> list[str]:
-    """Return notes on values that come from the report instead of the logs, and on logs of unknown SHA-256.
+    """Return notes on doubts about the logs: what they do not say, and whether they are the known ones.
+
+    - "the log does not say ...": the devices or the batch come from the report
+    - "known by its name alone": the rule has the SHA-256 of the logs from which the figure was recomputed before, and
+      the files at hand have other ones
 
     Args:
-        rule: How the publisher made the figure from its logs, with the SHA-256 of these.
+        rule: How the publisher made the figure from its logs. Its `sha256` are empty if those logs' are not known.
         records: What the logs say.
     """
     notes = []
@@ -316,9 +332,10 @@ def _conditions_that_differ(records: Sequence[Record], published: Published) -> 
 def _fields_to_compare(log: Record, report: Published) -> list[str]:
     """Return the names of the conditions in which a log must agree with its report, such as "devices".
 
-    Devices and batch size are always compared. The math mode is compared if both state FP32 or TF32. If not, the
-    precision is compared, but only if one of the two ran in half precision and the other did not: reports rarely state
-    the level of mixed precision.
+    - always "devices" and "batch_per_device"
+    - "math_mode" if both state FP32 or TF32
+    - else "precision" if one states a half precision and the other does not. Two half precisions count as the same,
+      such as "amp_o1" and "amp_o2", because reports rarely state the level of mixed precision.
 
     Args:
         log: What the log says.
