@@ -47,19 +47,20 @@ def our_figure(job: Job, protocol: Protocol) -> Score | str:
 
 
 def published_row_by_framework(campaign: Campaign, cell: Published, metric: str) -> dict[str, Published | None]:
-    """Return the published figure of each framework under the conditions of one throughput in a report's tables.
+    """Return for each framework the row of published.csv that has its figure under the conditions of a cell.
 
-    The conditions are the accelerator, nodes, devices, batch size and strategy, and the kind of precision, such as AMP
-    of any level.
+    A cell is a published throughput. Its conditions are the accelerator, nodes, devices, batch size and strategy, and
+    the kind of precision, such as AMP of any level. For example, a cell of Paddle on 8 devices gives the rows of Paddle
+    and of OneFlow on 8 devices.
 
     Args:
-        campaign: The runs that measure the report's figures again, with all figures of the report.
-        cell: The published throughput.
-        metric: What the figure is of: "throughput", "speedup" or "gpu_memory", for example.
+        campaign: The campaign of the report. It has the report's rows of published.csv and the names of frameworks.
+        cell: The cell, whose conditions the rows must have.
+        metric: The metric that the rows must have: "throughput", "speedup" or "gpu_memory", for example.
 
     Returns:
-        The row of published.csv, by each framework of the campaign; None if there is none. Of several versions of a
-        framework, the first counts.
+        The rows by framework; None for a framework without such a row. Of several versions of a framework, the first
+        counts.
     """
     condition_names = ("accelerator", "nodes", "devices", "batch_per_device", "strategy")
     conditions = {name: getattr(cell, name) for name in condition_names}
@@ -92,12 +93,12 @@ def _kind_of_precision(row: Published) -> str:
 
 
 def published_figure_by_framework(campaign: Campaign, cell: Published, metric: str) -> dict[str, Figure | None]:
-    """Return the number that each framework's report gives under the conditions of one published throughput.
+    """Return the number that is published for each framework under the conditions of a cell.
 
     Args:
-        campaign: The runs that measure the report's figures again, with all figures of the report.
-        cell: The published throughput.
-        metric: What the number is of: "throughput", "speedup" or "gpu_memory", for example.
+        campaign: The campaign of the report, with all figures of the report.
+        cell: A published throughput. Its conditions, such as devices and batch size, are those of the numbers, too.
+        metric: What the numbers are of: "throughput", "speedup" or "gpu_memory", for example.
 
     Returns:
         The number with its printed digits, by each framework of the campaign. None if it is not published.
@@ -158,7 +159,7 @@ def _results_of_cells(campaign: Campaign, jobs: Sequence[Job]) -> list[_CellResu
     In a shrunk campaign, this is the figure of a tiny run, which several published throughputs may share.
 
     Args:
-        campaign: The runs that measure the report's figures again.
+        campaign: The campaign, which measures the report's figures again.
         jobs: The runs with their trials. They must cover every published throughput of the campaign.
     """
     ours_by_run_of_job = {job.run: our_figure(job, campaign.protocol) for job in jobs}
@@ -173,19 +174,21 @@ def _results_of_cells(campaign: Campaign, jobs: Sequence[Job]) -> list[_CellResu
 def _row_of_cell(
     campaign: Campaign, cell: Published, ours: Score | str, our_value_on_one_device: float | None
 ) -> JsonObject:
-    """Return the row of our table for one throughput in a report's tables, as plain values by column.
+    """Return the row that compares a published throughput with our own, as plain values by column.
 
     The columns of speedup and of memory are left out if the report has no such figures.
 
     Args:
-        campaign: The runs that measure the report's figures again.
+        campaign: The campaign, which measures the report's figures again. A shrunk one does so with tiny runs.
         cell: The published throughput.
-        ours: Our score of the same conditions, or a text that says why there is none.
-        our_value_on_one_device: Our throughput on one device, from which the speedup is worked out. None if there is
-            none.
+        ours: Our score of the run that measures it again, or a text that says why there is none.
+        our_value_on_one_device: Our throughput on one device, by which ours is divided for the speedup; None if there
+            is none.
     """
-    reported_run = run_of_cell(cell, shrink=False)  # the run that the report names
-    scored_run = run_of_cell(cell, shrink=campaign.shrunk)  # the run that we did: a tiny one in a shrunk campaign
+    # The row shows the conditions of the published run, and in its column "ran_as" what was run in its place. The two
+    # differ only in a shrunk campaign.
+    reported_run = run_of_cell(cell, shrink=False)
+    scored_run = run_of_cell(cell, shrink=campaign.shrunk)
     unit_by_metric = {published.metric: published.unit for published in campaign.published}
     title_parts = (cell.accelerator, reported_run.precision, reported_run.strategy)
     return {
@@ -218,12 +221,14 @@ def _records_of(ours: Score | str) -> Sequence[Record]:
 def _speedup_and_memory_columns(
     campaign: Campaign, cell: Published, ours: Score | str, our_value_on_one_device: float | None
 ) -> JsonObject:
-    """Return the columns of speedup and of GPU memory for one row of our table, if the report has such figures.
+    """Return the columns of speedup and of GPU memory in the row that compares a published throughput with our own.
+
+    Each of the two is left out if the published report has no figure of it.
 
     Args:
-        campaign: The runs that measure the report's figures again.
-        cell: The published throughput of the row.
-        ours: Our score of the same conditions, or a text that says why there is none.
+        campaign: The campaign, which measures the report's figures again. It has all figures of the report.
+        cell: The published throughput.
+        ours: Our score of the run that measures it again, or a text that says why there is none.
         our_value_on_one_device: Our throughput on one device, or None if there is none.
     """
     published_metrics = {published.metric for published in campaign.published}
@@ -241,9 +246,9 @@ def _speedup_columns(
     """Return the columns `speedup`, which is ours, and `speedup_published`, which has one for each framework.
 
     Args:
-        campaign: The runs that measure the report's figures again.
+        campaign: The campaign, which measures a report's figures again.
         cell: The published throughput of the row.
-        ours: Our score of the same conditions, or a text that says why there is none.
+        ours: Our score of the run that measures it again, or a text that says why there is none.
         our_value_on_one_device: Our throughput on one device, or None if there is none.
     """
     return {
@@ -253,17 +258,21 @@ def _speedup_columns(
 
 
 def _memory_columns(campaign: Campaign, cell: Published, records: Sequence[Record]) -> JsonObject:
-    """Return the columns of GPU memory in MiB: the most of our runs, and the published one of the first framework.
+    """Return the columns of GPU memory in MiB: the most that our runs took, and the published memory.
+
+    The published memory is a figure of its own, of the same devices, batch size and so on as the row's throughput. Of
+    the campaign's frameworks, the first is the one that all ratios in the table are to.
 
     Args:
-        campaign: The runs that measure the report's figures again.
+        campaign: The campaign, which measures a report's figures again.
         cell: The published throughput of the row.
         records: What the logs of our runs say.
     """
-    published = published_figure_by_framework(campaign, cell, "gpu_memory")
+    memory_by_framework = published_figure_by_framework(campaign, cell, "gpu_memory")
+    first_framework = campaign.frameworks[0]
     return {
         "gpu_memory_mib": _most_memory_mib(records),
-        "gpu_memory_mib_published": published[campaign.frameworks[0]],
+        "gpu_memory_mib_published": memory_by_framework[first_framework],
     }
 
 
@@ -285,9 +294,10 @@ def _our_speedup(ours: Score | str, our_value_on_one_device: float | None) -> fl
 def _our_columns(ours: Score | str, unit: str) -> JsonObject:
     """Return the columns of our throughput: `ours`, `unit`, `interval_95`, `interval_method` and `runs`.
 
+    `runs` is the number of our runs. Without a score it is 0, and value and interval are None.
+
     Args:
-        ours: Our score, or a text that says why there is none. Then the value and the interval are None, and `runs`,
-            which counts them, is 0.
+        ours: Our score, or a text that says why there is none.
         unit: Unit of the published throughputs, which is shown if there is no score.
     """
     if isinstance(ours, Score):
@@ -324,19 +334,21 @@ def _ratio_columns(ours: Score | str, cell: Published) -> JsonObject:
 
 
 def _log_value_by_framework(campaign: Campaign, cell: Published) -> dict[str, float | None]:
-    """Return the throughput that each publisher's own log gives, where it does not confirm the published one.
+    """Return for each framework the throughput by the log that was published with it, if this log contradicts it.
+
+    If Paddle's throughput is published as 2450, and Paddle's log gives 2390.5, the result is {"Paddle": 2390.5}.
 
     Args:
-        campaign: The runs that measure the report's figures again.
-        cell: The published throughput, whose conditions count for all frameworks.
+        campaign: The campaign, which measures a report's figures again. It has the names of the frameworks.
+        cell: A published throughput. Its conditions, such as devices and batch size, count for all frameworks.
 
     Returns:
-        The throughput by each framework of the campaign. None if the log confirms the published one or gives none, or
-        if none is published.
+        The throughput by the log, by framework. None if no throughput of the framework is published. None if the log
+        confirms it. None if the log does not confirm it, but gives no throughput either.
     """
     values: dict[str, float | None] = dict.fromkeys(campaign.frameworks)
     for framework, row in published_row_by_framework(campaign, cell, "throughput").items():
-        if row and row.log_note:  # published.csv has a note only if the log does not confirm the figure
+        if row and row.log_note:  # a note of published.csv on how the log does not confirm the figure
             values[framework] = row.log_value
     return values
 
@@ -354,21 +366,25 @@ def _notes_on_ours(ours: Score | str) -> list[str]:
 
 
 def _notes_on_published(campaign: Campaign, cell: Published) -> list[str]:
-    """Return a note on each published figure that the log of its publisher does not confirm.
+    """Return a note on each published figure in a row of our table that the log of its publisher does not confirm.
 
-    The figures are those of every metric and framework under the conditions of one published throughput. A last note
-    says that our ratio is to the throughput of the log, if that differs from the report.
+    The row compares a published throughput, the cell, with our own. All figures under the conditions of the cell belong
+    to it, of any metric and framework.
 
     Args:
-        campaign: The runs that measure the report's figures again, with all figures of the report.
+        campaign: The campaign, which measures a report's figures again. It has all figures of the report.
         cell: The published throughput.
+
+    Returns:
+        The notes. If the log of the cell gives another throughput, a last note says that our ratio is to this one.
     """
     notes = []
     metrics = dict.fromkeys(row.metric for row in campaign.published)  # each once, in their order
     for metric in metrics:
-        rows = published_row_by_framework(campaign, cell, metric).values()
-        # `log_note` says how the log does not confirm the figure. It is None if the log does, or if there is no log.
-        notes += [_note_on_figure(row) for row in rows if row is not None and row.log_note is not None]
+        for figure in published_row_by_framework(campaign, cell, metric).values():
+            # `log_note` says how the log does not confirm the figure: by another value (`log_value`), or otherwise.
+            if figure is not None and figure.log_note is not None:
+                notes.append(_note_on_figure(figure))
     if cell.log_value is not None:
         notes.append(f"ratio: against {six_digits(cell.log_value)}, which the publisher's own log gives")
     return notes
@@ -491,15 +507,17 @@ def _shown_cells(row: Mapping[str, Any], note_numbers: Mapping[str, int]) -> dic
 def _published_cell(
     row: Mapping[str, Any], framework: str, figure: Figure | None, note_numbers: Mapping[str, int]
 ) -> str:
-    """Return the text of the table cell that shows a published throughput, with a reference to the note on it.
+    """Return the text of the table cell that shows a published throughput, with the number of the note on it.
 
-    It is "2450" if no note says that the log of the publisher does not confirm the figure. It is "2450 [3]" if note 3
-    does, and "2450 (log: 2390.5) [3]" if the log also gives another value.
+    - "not published": there is no such throughput
+    - "2450": no note is on it
+    - "2450 [3]": note 3 says how the publisher's own log does not confirm it
+    - "2450 (log: 2390.5) [3]": note 3 does, and this log gives 2390.5
 
     Args:
         row: The row, as `table_rows` returns it.
         framework: The framework whose figure it is.
-        figure: The published throughput, or None, which is shown as "not published".
+        figure: The published throughput, or None.
         note_numbers: Number of each note on the page, by its text.
     """
     if figure is None:
