@@ -264,8 +264,9 @@ def _record_of_reader(
 ) -> Record:
     """Return the record of a run from the reader that has read its lines.
 
-    Each value that the log states becomes the field of that name, such as `devices`. Values without a field are left
-    out: they are words of the log's format.
+    A fact of the reader is a named value that the log states. If a field of Record has its name, as `devices`, it
+    becomes that field. Any other is left out, as "trainers", a word of Paddle's launcher: the reader has already used
+    it to set fields, in this case the devices.
 
     Args:
         reader: The reader.
@@ -371,7 +372,10 @@ def _runs_in_words(runs: Sequence[LineRange], lines: int) -> str:
 
 
 def _further_runs_in_words(runs: Sequence[LineRange]) -> str:
-    """Return how many runs of a log an error does not name, and what to do if several ranks wrote the log.
+    """Return how many runs of a log an error does not name, as a text: `, and 3 more; of several ranks' rows, ..`.
+
+    So many runs may not be runs. If several ranks write their rows into one log, the step number goes back at each
+    change of the rank, and each time another run seems to begin. So the text also says to keep the rows of one rank.
 
     Args:
         runs: All runs of the log, of which the error names MOST_RUNS_SHOWN.
@@ -381,8 +385,6 @@ def _further_runs_in_words(runs: Sequence[LineRange]) -> str:
     """
     if len(runs) <= MOST_RUNS_SHOWN:
         return ""
-    # If several ranks write their rows into one log, the step number goes back again and again, and each time another
-    # run seems to begin.
     return f", and {len(runs) - MOST_RUNS_SHOWN} more; of several ranks' rows, keep one rank's"
 
 

@@ -186,7 +186,9 @@ def _seconds_by_rows(gaps: Sequence[Gap]) -> float:
 def _rounding_of_stamps_s(gaps: Sequence[Gap], stamp_resolution_s: float) -> float:
     """Return by how many seconds the sum of gaps between time stamps may be off, because the stamps are rounded.
 
-    Ends of epochs and pauses are left out of the sum and cut the rows into stretches, each with an error of its own.
+    A gap goes from one printed row to the next. Gaps that follow each other without a break are a stretch: their sum is
+    the last stamp less the first one, and these two are together off by about one digit. A new stretch begins where a
+    gap was left out, as at the end of an epoch or for a pause. So the error is one digit x number of stretches.
 
     Args:
         gaps: The gaps that are summed, at least one, in the order of the log.
@@ -194,9 +196,9 @@ def _rounding_of_stamps_s(gaps: Sequence[Gap], stamp_resolution_s: float) -> flo
     """
     stretches = 1
     for earlier, later in itertools.pairwise(gaps):
-        if later.before is not earlier.row:
+        is_next_gap = later.before is earlier.row  # it begins with the row with which the earlier gap ends
+        if not is_next_gap:
             stretches += 1
-    # The gaps of a stretch add up to its last stamp less its first one. Two rounded stamps are off by about one digit.
     return stamp_resolution_s * stretches
 
 
@@ -225,9 +227,11 @@ def _stamp_resolution_s(gaps: Sequence[Gap]) -> float:
 def _check_pauses(record: Record) -> Check | None:
     """Report pauses of the program between printed rows of one epoch, if the time stamps show any.
 
-    They do if the stamps span over 1.05 x the time that the rows themselves state, plus 2 s, or plus what whole seconds
-    may add up to over many short epochs. Such a report never makes the log unusable, because figures of speed leave
-    pauses out.
+    A row states the time of its own steps. There are pauses if
+
+        seconds by the stamps > 1.05 x seconds by the rows + the larger of 2 s and the rounding error of the stamps.
+
+    Such a report never makes the log unusable, because figures of speed leave pauses out.
 
     Args:
         record: What the log says. Its `windows` are the rows of training figures.
@@ -286,15 +290,17 @@ def _check_run_time(record: Record) -> Check | None:
 
 
 def _check_evaluations_within_epochs(record: Record) -> Check | None:
-    """Compare images/s by the epochs' own times with images/s without the evaluations that the log marks within them.
+    """Compare two speeds of the same epochs: over all of their time, and over it without the evaluations within them.
 
-    No line says whether training stood still meanwhile. So the epochs' own times count, which give the lower figure.
+    No line says whether training stood still during these evaluations. So reports use the first speed, the lower one:
+    it counts the evaluations as time of training.
 
     Args:
-        record: What the log says. Each of its `windows` must be a whole epoch.
+        record: What the log says: its epochs, as `windows`, and the start and end of each evaluation.
 
     Returns:
-        The result. None if the windows are not whole epochs, or if no time of theirs is an evaluation's or all of it.
+        The result. None if the windows are not whole epochs. None if no evaluation is marked within them, or if
+        evaluations take all of their time.
     """
     rows = rows_of_epochs(record)
     evaluated_s = evaluated_within_epochs_s(record, rows)
@@ -320,8 +326,8 @@ def _check_evaluations_within_epochs(record: Record) -> Check | None:
 def _check_epoch_summaries(record: Record) -> Check | None:
     """Compare the mean of the rates printed every few steps with that of the rates in the summaries of epochs.
 
-    Both means give each epoch the weight of its rows. The seconds of a summary are no weight: GluonCV's are of the
-    epoch's evaluation, too, its rate is not.
+    Both means weight an epoch by the training steps of its rows. The seconds of its summary would be a wrong weight: in
+    GluonCV's logs they include the epoch's evaluation, although the rate does not.
 
     Args:
         record: What the log says. Its `windows` are the rows that are printed every few steps, and its `epochs` are the
@@ -350,6 +356,8 @@ def _check_epoch_summaries(record: Record) -> Check | None:
 
 def _mean_rate_of_summaries(epochs: Sequence[Window], rows: Sequence[Window]) -> float:
     """Return the mean of the rates of epochs by their summaries: sum of steps / sum of (steps / printed rate).
+
+    The steps are those of the rows: a summary does not print how many steps its epoch has.
 
     Args:
         epochs: The summaries. Each has a rate.
@@ -403,12 +411,15 @@ def _check_counted_images(record: Record) -> Check | None:
         record: What the log says.
 
     Returns:
-        The result. None for the log of another program, or if the batch size or the images of some steps are not known.
+        The result. None for the log of another program. None if the batch size is not known, or if the images of some
+        steps cannot be read.
     """
+    # The reader of the log adds a check `images` with one side if it cannot read the images of all windows.
     has_unreadable_images = any(check.what == "images" and check.one_sided for check in record.checks)
-    if has_unreadable_images:  # the importer has added a check that reports this
+    if has_unreadable_images:
         return None
-    # Windows of other programs have no phase. They are left out because their images were computed from their steps.
+    # Only this project's program logs a phase, such as "warmup". The images of other programs' windows were computed as
+    # steps x batch, so that a comparison would show nothing.
     own_windows = [window for window in record.windows if window.phase is not None]
     windows = [window for window in own_windows if window.images and window.steps]
     batch = record.global_batch
@@ -457,12 +468,15 @@ def _check_printed_rates(record: Record) -> Check | None:
 def check_rates_against_blocks(epochs: Sequence[Window], blocks: Sequence[Window]) -> Check | None:
     """Compare the mean of the images/s that a log prints of its epochs with the images/s by its blocks of epochs.
 
+    A block is a group of successive epochs. An MLPerf log marks when it starts and stops, and maybe not when its epochs
+    do. So the images/s of blocks are images of all blocks / their seconds by these marks.
+
     Args:
-        epochs: The epochs, of which some have a rate.
-        blocks: The blocks, by the log's clock. Those without images are skipped.
+        epochs: The epochs. Those without a printed rate are skipped.
+        blocks: A window for each block. Those without images or seconds are skipped.
 
     Returns:
-        The result. None if no epoch has a rate, or no block has images.
+        The result. None if no epoch has a rate, or if no block has both images and seconds.
     """
     rates = [window.printed_rate for window in epochs if window.printed_rate]
     timed_blocks = [block for block in blocks if block.images and block.seconds]
@@ -526,14 +540,17 @@ def _check_batch(record: Record) -> Check | None:
 def _check_batches_of_rows(record: Record) -> Check | None:
     """Compare the batch sizes of one device that the rows imply with their median.
 
-    They differ if the program's batch size changes with the size of the images, or if a row prints the rate of an
-    epoch's last batch, which is smaller. No figure is right then, as rates and images are those of one batch size.
+    A row implies printed rate x step time. PaddleClas prints size of the row's last batch / mean time of all its steps.
+    So the sizes differ if the program changes its batch size with the size of the images, or if a row ends with an
+    epoch's last batch, which is smaller. The rate of such a row is no speed of training, and its images are not
+    steps x the one batch size that all other figures use.
 
     Args:
-        record: What the log says. Its rates must be those of one device.
+        record: What the log says.
 
     Returns:
-        The result. None if rates are not of one device, or if at most 2 % of the rows are over 10 % off the median.
+        The result, which refuses the log if over 25 % of the rows are over 10 % off the median. None if at most 2 % of
+        the rows are. None if no row implies a batch size of one device, because rates are of all devices, for example.
     """
     rows = _rows_with_batch(record)
     if not rows:
