@@ -158,28 +158,33 @@ class PyTorch(EpochFormatReader):
             self.note_problem(f"line {line}: mode {mode}: the rows are of an evaluation, not of training")
 
     def is_training_row(self, text: str) -> bool:
-        """Return whether a printed row is of training, and not of an evaluation.
+        """Return whether a printed row is of training, and note if it shows that later rows are of evaluations.
 
-        Where TensorFlow's examples train with rows of `imgs_per_sec`, rows of `total_ips` are of an evaluation.
+        TensorFlow's examples print rows in two ways. A benchmark of training prints `total_ips`. Any other training
+        prints `imgs_per_sec` for itself and `total_ips` for its evaluations. So after a row of `imgs_per_sec`, the rows
+        of `total_ips` are of evaluations.
 
         Args:
             text: The row as it is printed.
         """
         if _TRAINING_RATE in text:
-            self._evaluates = True  # the rows of `total_ips` that follow are
+            self._evaluates = True  # for the rows of `total_ips`: one of `imgs_per_sec` is of training in any case
             return True
         return not self._evaluates
 
     def steps_of_row(self, last: RowPosition | None, position: RowPosition) -> int | None:
         """Return how many training steps a printed row covers.
 
+        - If steps are counted anew in each epoch, these are the steps since the last row or the start of the epoch.
+        - If steps are counted through the whole run (`steps_run_on`), they are the steps since the last row.
+
         Args:
             last: Epoch and step of the row before, or None for the first row.
             position: Epoch and step of this row.
 
         Returns:
-            The number of steps. None for a first row before which other rows may be missing. With steps that run on,
-            any first row may be of one step or of many and does not say which.
+            The number of steps. None for the first row if steps are counted through the run: it may cover one step or
+            many. None for any other first row that is not at the first step, as rows before it may be missing.
         """
         if not self.steps_run_on:
             return super().steps_of_row(last, position)
@@ -187,15 +192,15 @@ class PyTorch(EpochFormatReader):
             return None
         if position.step > last.step:
             return position.step - last.step
-        return super().steps_of_row(last, position)  # the steps began anew
+        return super().steps_of_row(last, position)  # the step went back: it is counted from the first step again
 
     def device_counts(self) -> dict[str, Fact]:
         """Return how many devices the program used, by each of its parameters that states it: `world_size` and `gpus`.
 
         Returns:
-            The number and its line, by the parameter: {"world_size": Fact(8, line=3)}. The number is None if
-            `world_size` is garbled or 0, or if `gpus` is garbled or is a number above 1 alone, which may also be the
-            name of a single GPU.
+            The number and its line, by the parameter: {"world_size": Fact(8, line=3)}. A number is None if the text of
+            its parameter is garbled, if `world_size` is 0, or if `gpus` leaves it open: `gpus : 3` may be three GPUs or
+            the GPU with the number 3.
         """
         counts: dict[str, Fact] = {}
         world_size = self.facts_by_name.get("world_size")
@@ -236,15 +241,17 @@ class PyTorch(EpochFormatReader):
 def _number_of_gpus(text: str) -> int | None:
     """Return how many GPUs the parameter `gpus` of a training program states.
 
-    A number alone may be the number of one GPU or how many there are. Only `0` and `1` mean one GPU in either case.
+        [0, 1]  -> 2, and so does `0,1`
+        [2]     -> 1: the brackets make it a list
+        0       -> 1: the GPU with this number
+        1       -> 1: the GPU with this number, or one GPU
+        3       -> None: the GPU with this number, or three GPUs
+        none    -> None
 
     Args:
-        text: Value of the parameter, such as "[0, 1]" or "0,1".
-
-    Returns:
-        The number of GPUs. None if no number is printed, or if a number above 1 stands alone.
+        text: Value of the parameter.
     """
-    number_alone = integer(text)  # None for a list, even of one GPU
+    number_alone = integer(text)  # None for a list
     if number_alone is not None and number_alone > 1:
         return None
     listed = re.findall(r"\d+", text)
@@ -346,10 +353,13 @@ class MXNet(PyTorch):
     def device_counts(self) -> dict[str, Fact]:
         """Return how many devices the program used, by each place of the log that says so.
 
-        The places are the parameters, the table that benchmark.py prints last, and mpirun's tags, which put the number
-        of the rank before each line. A rank that prints nothing has no tag. So the tags count only beside another
-        place, and only if no other place states more devices than the tags show. With Horovod, `gpus` lists those that
-        the processes of each node choose from. So several count only beside another place, too.
+        - The parameters `world_size` and `gpus`.
+        - The table that benchmark.py prints last.
+        - mpirun's tags, which put the number of the rank before each line. They show a least number: a rank that prints
+          nothing has no tag. So they are left out if no other place states a number, or if one states more.
+
+        With Horovod, `gpus` lists the GPUs of a single node, and there may be several nodes. So several GPUs are left
+        out if no other place says how many devices there are.
 
         Returns:
             The number and its line, by the place in words: {"gpus": Fact(4, line=3), "the closing table": Fact(4,
@@ -370,9 +380,9 @@ class MXNet(PyTorch):
             if stated and devices >= max(stated):
                 counts["mpirun's ranks"] = Fact(devices, first_lines[highest])
 
-        states_gpus_alone = list(counts) == ["gpus"] and counts["gpus"].value != 1
-        if states_gpus_alone and self.value("kv_store") == "horovod":
-            return {}
+        only_gpus_says_so = list(counts) == ["gpus"]
+        if only_gpus_says_so and counts["gpus"].value != 1 and self.value("kv_store") == "horovod":
+            return {}  # the number may be that of one of several nodes
         return counts
 
 
@@ -447,7 +457,10 @@ class Json(MXNet):
             self._require_image_unit(line, unit[1])
 
     def read_first_row(self, text: str, position: RowPosition, row: Columns) -> None:
-        """Set the framework, the meaning of its batch size and the number of its first step, by the first row.
+        """Set what differs between the four frameworks, by the first row, whose columns show which one wrote the log.
+
+        These are the framework's name, what its parameter `batch_size` means, how it numbers and counts steps, and
+        whether rate x time of a row is the batch.
 
         Args:
             text: The row as it is printed. Its columns show the framework: `train.total_ips` is of PyTorch.
@@ -462,7 +475,7 @@ class Json(MXNet):
                 break
         self.rows_imply_batch = self.framework == Paddle.framework
         self.steps_run_on = self.framework == TensorFlow.framework
-        super().read_first_row(text, position, row)  # now, because it may lower the first step
+        super().read_first_row(text, position, row)  # last: it lowers `first_step` if this row has a lower step
 
 
 class TensorFlow(PyTorch):

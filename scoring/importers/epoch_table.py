@@ -18,10 +18,12 @@ class EpochFormatReader(FormatReader):
             position: Epoch and step of this row.
 
         Returns:
-            The number of steps, or None for a first row before which other rows may be missing.
+            The number of steps. None for a first row that is not at `first_step`, the number of an epoch's first step,
+            mostly 0 or 1: rows before it may be missing.
         """
         if last is None:
-            return 1 if position.step == self.first_step else None
+            return 1 if position.step == self.first_step else None  # at the first step of all, it covers just that one
         if position.epoch == last.epoch and position.step >= last.step:
             return position.step - last.step
-        return position.step - self.first_step + 1  # from the start of an epoch, which may be done again
+        # Of another epoch, or of the same one from its start, if a run was started again.
+        return position.step - self.first_step + 1

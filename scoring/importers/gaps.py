@@ -45,16 +45,16 @@ def seconds_of_row(record: Record, window: Window) -> float | None:
 
 
 def _images_of_rate(record: Record, window: Window) -> float | None:
-    """Return the number of images in a row of training figures that the printed rate of the row counts.
+    """Return how many images a printed row covers: of all devices if its rate is of all devices, else of one device.
 
     Args:
         record: What the log says: whether a rate is of all devices, and the batch size of one device.
         window: The row.
 
     Returns:
-        The images of all devices, or those of one device. None if they are not known.
+        The images, so that images / printed rate is the time of the row. None if they are not known.
     """
-    if record.rate_scope == "global":
+    if record.rate_scope == "global":  # a rate is of all devices
         return window.images
     if window.steps and record.batch_per_device:
         return window.steps * record.batch_per_device
@@ -118,16 +118,20 @@ def gaps_of_training(record: Record) -> list[Gap]:
 def _covers_all_steps(before: Window, row: Window) -> bool:
     """Return whether the figures of a printed row are of all training steps since the row before.
 
-    PaddleClas resets its averages at a step of the epoch, so that the next row is of the steps from there on.
+    They may be of fewer: PaddleClas begins new averages at step 5 of an epoch. The row at step 10 then averages 6
+    steps, although the row before it is at step 0.
 
     Args:
         before: The row before.
-        row: The row, of the same epoch. If one of the two has no step, or this row no number of steps, the result is
-            True.
+        row: The row, of the same epoch.
+
+    Returns:
+        True also if the log does not say so much of the two rows: then nothing shows that steps are missing.
     """
     if before.step is None or row.step is None or row.steps is None:
         return True
-    return row.steps == row.step - before.step
+    steps_since_before = row.step - before.step
+    return row.steps == steps_since_before
 
 
 def _has_line_between(ascending_lines: Sequence[int], first: int, last: int) -> bool:
@@ -166,11 +170,14 @@ def without_pauses(gaps: Sequence[Gap], stamp_resolution_s: float) -> list[Gap]:
 
 
 def _usual_ratio(gaps: Sequence[Gap], stamp_resolution_s: float) -> float:
-    """Return how many times as long gaps between printed rows usually are by the clock as by the rows' own figures.
+    """Return the usual ratio `clock_s / row_s` of gaps between printed rows.
 
-    This is the median ratio of the gaps. If the rows are so short that the rounding of time stamps spoils these ratios,
-    it is the ratio of sums over the gaps instead, without the tenth of them in which the clock exceeds the row most.
-    Those may have pauses.
+    `clock_s` is the time between the two rows by their time stamps. `row_s` is the time that the later row itself
+    states of its steps.
+
+    - For long rows, it is the median of clock_s / row_s.
+    - For rows that are shorter than the rounding of their time stamps, it is sum of clock_s / sum of row_s. The sums
+      leave out the tenth of the gaps with the largest clock_s - row_s: these may have pauses.
 
     Args:
         gaps: The gaps, at least one.
@@ -178,12 +185,14 @@ def _usual_ratio(gaps: Sequence[Gap], stamp_resolution_s: float) -> float:
     """
     median_row_s = statistics.median(gap.row_s for gap in gaps)
     rounding_s = 2 * stamp_resolution_s  # of a gap's two time stamps
-    if median_row_s >= rounding_s:
+    are_rows_long = median_row_s >= rounding_s
+    if are_rows_long:
         return statistics.median(gap.clock_s / gap.row_s for gap in gaps)
 
+    # Rounding spoils the ratio of a single short gap, but cancels out in sums over many gaps.
     least_excess_first = sorted(gaps, key=_excess_s)
     kept = least_excess_first[: math.ceil(0.9 * len(gaps))]
-    clocks_s = math.fsum(gap.clock_s for gap in kept)  # in a sum over many gaps most of the rounding cancels out
+    clocks_s = math.fsum(gap.clock_s for gap in kept)
     rows_s = math.fsum(gap.row_s for gap in kept)
     return clocks_s / rows_s
 

@@ -89,19 +89,23 @@ class Keras(FormatReader):
         super().finish_facts()
 
     def _set_nodes_and_devices(self) -> None:
-        """Set the nodes, and devices = GPUs of a node x nodes, if the log states the hosts and a node's GPUs.
+        """Set the nodes, and devices = GPUs of a node x nodes, by the configuration that the log prints.
 
-        If tags of mpirun name more ranks than there are nodes, neither is set: each rank counts its own GPUs then. Nor
-        is either set if the strategy is one of several nodes and the configuration names no hosts.
+        `worker_hosts` names a host for each node: `a:5000,b:5000` are two nodes, and the text `None` is one. `num_gpus`
+        is the number of GPUs of a node. Nothing is set
+
+        - if one of the two is not printed,
+        - if `None` stands with a strategy of several nodes: the environment may name their hosts,
+        - or if mpirun's tags name more ranks than there are nodes: then `num_gpus` is the number of a single rank.
         """
         gpus_of_node = integer(self.value("gpus"))
-        hosts = self.value("hosts")  # as `a:5000,b:5000`, with a host for each node; `None` for a run on one host
+        hosts = self.value("hosts")
         if hosts is None or not gpus_of_node:
             return
         if hosts == "None" and self.value("strategy") in _STRATEGIES_OF_NODES:
             return
         commas = hosts.count(",")
-        nodes = commas + 1  # the text `None` has no comma, and is one node
+        nodes = commas + 1
         if len(self.lines.ranks) > nodes:
             return
         line = self.line_of("gpus")

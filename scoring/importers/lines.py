@@ -113,15 +113,20 @@ class Lines:
         self.span = span
         self.ranks: dict[int, int] = {}  # by rank: the first line with a tag of it
         self._first_lines: list[int] = []  # of each run that `confirm_run` has confirmed
-        self._start = _PossibleStart(span[0])  # the last noted start
-        self._last_start_text = TaggedLine(0, "", None)  # the last line that held words of a start
+        self._last_start = _PossibleStart(span[0])  # the last line noted as one on which a run may begin
+        self._last_startup_line = TaggedLine(0, "", None)  # the last line with START_WORDS, new start or not
 
     def note_if_start(self, number: int, text: str) -> None:
         """Note that a training run may begin on this line of a log, if the line holds text that tools print at startup.
 
-        A tool prints several startup lines before its first row (a line on its training steps). So a line is a new
-        start only if a row came since the last start, or if the last start failed: it then repeats a text that a tool
-        prints just once, such as "powered by PaddlePaddle". A copy of the line just before does not count.
+        A tool prints several startup lines before its first row (a line on its training steps). They belong to the last
+        noted start. A line is a new start in two cases:
+
+        - A row came since the last start.
+        - The line has a text that a tool prints just once, such as "powered by PaddlePaddle", and a line since the last
+          start had it, too: then the last start has failed.
+
+        A copy of the line just before is skipped, as two programs may write one log.
 
         Args:
             number: Number of the line in the log, from 1.
@@ -130,16 +135,16 @@ class Lines:
         word = _start_word(text)
         if word is None:
             return
-        last = self._last_start_text
-        is_copy = number == last.number + 1 and text == last.text  # as when two programs write one log
-        self._last_start_text = TaggedLine(number, text, None)
+        line_before = self._last_startup_line
+        is_copy = number == line_before.number + 1 and text == line_before.text
+        self._last_startup_line = TaggedLine(number, text, None)
         if is_copy:
             return
-        row_came_since = self._start.has_row
-        last_start_failed = word in _ONCE_PER_START and word in self._start.words
+        row_came_since = self._last_start.has_row
+        last_start_failed = word in _ONCE_PER_START and word in self._last_start.words
         if row_came_since or last_start_failed:
-            self._start = _PossibleStart(number)
-        self._start.words.add(word)
+            self._last_start = _PossibleStart(number)
+        self._last_start.words.add(word)
 
     def note_possible_start(self, number: int) -> None:
         """Note that a training run may begin on a line, unless no row of figures came since the last noted start.
@@ -149,27 +154,31 @@ class Lines:
         Args:
             number: Number of the line in the log, from 1.
         """
-        if self._start.has_row:
-            self._start = _PossibleStart(number)
+        if self._last_start.has_row:
+            self._last_start = _PossibleStart(number)
 
     def confirm_run(self) -> None:
         """Note that a row was read, which makes the last noted start the start of a run."""
-        if not self._start.has_row:
-            self._first_lines.append(self._start.line)
-            self._start.has_row = True
+        if not self._last_start.has_row:
+            self._first_lines.append(self._last_start.line)
+            self._last_start.has_row = True
 
     def runs(self, restarts: Iterable[Restart]) -> list[LineRange]:
         """Return the first and the last line of each training run in the log. Call this after all lines are read.
 
-        A run begins at each start of a tool that `confirm_run` has confirmed. It also begins where the step counter
-        goes back between two rows, unless a confirmed start lies between them.
+        A row is a line that a program prints of its training steps. A run begins
+
+        - at each confirmed start: a line with startup text, such as "powered by PaddlePaddle", that a row followed,
+        - and at each row whose step is below that of the row before, unless a confirmed start lies between the two.
+
+        Each run ends on the line before the next one begins.
 
         Args:
-            restarts: Pairs of successive rows between which the step counter goes back.
+            restarts: Pairs of successive rows between which the step goes back.
 
         Returns:
             Pairs of line numbers in ascending order, such as [(1, 311), (312, None)]. None stands for the end of the
-            log. A log with none of these beginnings is one run.
+            log. Without any beginning, all lines of `span` are one run.
         """
         first_lines = [*self._first_lines]
         for restart in restarts:
@@ -198,12 +207,16 @@ class Lines:
 
         Yields:
             Text of a line. Bytes that are not UTF-8 are replaced, and the rank tags of mpirun stay. The character CUT
-            stands where a line without a newline ends: a number right before it may be incomplete. It also stands where
-            the middle of a long line is left out, with blanks behind it, so that no row is read across.
+            stands where text is missing: a number right before it may be incomplete.
+
+            - A line of over MAX_LINE_BYTES bytes becomes its start, CUT, blanks and its end. The blanks are longer than
+              any row, so that the start of one row and the end of another are not read as one.
+            - If the stream ends without a newline, its last line ends with CUT.
         """
         while raw := self.stream.readline(MAX_LINE_BYTES):
             text = _text_of(raw)
-            if not raw.endswith(b"\n"):
+            is_whole_line = raw.endswith(b"\n")
+            if not is_whole_line:
                 end = self._end_of_line()  # empty if the stream has ended
                 text += f"{CUT}{_BLANKS}{_text_of(end)}" if end else CUT
             yield text
@@ -227,21 +240,24 @@ class Lines:
     def without_repeated_rows(self, marker: str) -> Iterator[tuple[int, str]]:
         """Yield the number and the text of each line of the run, leaving out rows that repeat those of another rank.
 
-        A launcher's tag or label before each line may name the rank that wrote it. Rows of training figures and lines
-        of a tool's startup are kept of one rank alone: the lowest of those that print rows.
+        Before each line may stand the rank that wrote it: in a tag of mpirun or a label of another launcher. Rows of
+        training figures and lines of a tool's startup are kept only of the lowest rank that prints rows, because each
+        rank may print them. All other lines are kept.
 
-            [1,0]<stdout>: loss 0.5     ->  loss 0.5
+            [1,0]<stdout>: loss 0.5     ->  loss 0.5        (a tag)
             [1,1]<stdout>: loss 0.5     ->  left out
             [1,1]<stdout>: saved to /x  ->  saved to /x
+            0: loss 0.5                 ->  0: loss 0.5     (a label)
+            1: loss 0.5                 ->  left out
 
         Args:
             marker: Text that stands in every row of training figures.
 
         Yields:
-            Number of the line, from 1, and its text without mpirun's tags. Lines without a tag or label are all kept.
+            Number of the line, from 1, and its text without mpirun's tags.
         """
-        kept_rank: int | None = None  # None: no rank has printed a row yet
-        kept_label: int | None = None  # the same of ranks that labels name
+        kept_rank: int | None = None  # by tags; None: no rank has printed a row yet
+        kept_label: int | None = None  # by labels
         for block in self._blocks_of_lines():
             # Ranks print a row at about the same time, so the first block with a row has rows of all of them.
             if kept_rank is None:
@@ -265,20 +281,25 @@ class Lines:
             yield [self._tagged_line(number, text) for number, text in block]
 
     def _tagged_line(self, number: int, text: str) -> TaggedLine:
-        """Return a line without the rank tags of mpirun, and note in `ranks` which line has the first tag of a rank.
+        """Return a line with the rank that a launcher put before it, and note in `ranks` the first tag of each rank.
+
+        - mpirun's tag, as in `[1,3]<stdout>: loss 0.5`, becomes `rank` and is removed from the text.
+        - Another launcher's label, as in `3: loss 0.5`, becomes `label` and stays: it may be the line's own text.
 
         Args:
             number: Number of the line in the log, from 1.
             text: The line.
         """
         tag = _first_tag(text)
-        if tag is None:
-            label = _LABEL.match(text)
-            if label is None:
-                return TaggedLine(number, text, None)
-            return TaggedLine(number, text, None, label=int(label[label.lastindex or 0]))
-        self.ranks.setdefault(int(tag[1]), number)
-        return _without_tags(number, text, tag)
+        if tag is not None:
+            self.ranks.setdefault(int(tag[1]), number)
+            return _without_tags(number, text, tag)
+
+        label = _LABEL.match(text)
+        if label is None:
+            return TaggedLine(number, text, None)
+        group_that_matched = label.lastindex or 0  # the pattern has one group for each form of a label
+        return TaggedLine(number, text, None, label=int(label[group_that_matched]))
 
 
 def _with_ended_lines(stream: BinaryIO) -> BinaryIO:
@@ -307,11 +328,11 @@ def _output_of_container(raw: bytes) -> bytes:
     """Return the line that a container printed, by a line of the file in which Docker keeps its output.
 
     Args:
-        raw: The line of the file, as `{"log":"loss 0.5\\n","stream":"stdout","time":".."}`. Any other is returned as
-            it is.
+        raw: The line of the file, as `{"log":"loss 0.5\\n","stream":"stdout","time":".."}`. It must begin with
+            `{"log":"`. If it is no whole JSON, it is returned as it is.
     """
     try:
-        printed = json.loads(raw)["log"]
+        printed = json.loads(raw)["log"]  # it has this key, by its beginning
     except (ValueError, RecursionError):
         return raw
     return str(printed).encode("utf-8", "replace")
@@ -380,26 +401,30 @@ def _lowest_rank_with_rows(lines: Sequence[TaggedLine], marker: str) -> int | No
 
 
 def _lowest_label_with_rows(lines: Sequence[TaggedLine], marker: str) -> int | None:
-    """Return the lowest rank that prints a row of training figures, by labels that may also be the lines' own text.
+    """Return the lowest rank that prints a row of training figures, by the labels before the lines.
 
-    They are labels if they count the writers of rows from 0 or 1 without a gap, and if they go back from line to line.
-    So those of `grep -n`, which count lines, and seconds before each line are none.
+    A label is a number at the beginning of a line, as in `3: loss 0.5`. A launcher may have put the rank there, but it
+    may also be the line's own text, such as seconds or the line numbers of `grep -n`. Labels count as ranks only
+
+    - if several different ones stand before rows,
+    - if these are 0, 1, 2 and so on, or 1, 2, 3 and so on, without a gap,
+    - and if a label is lower than the one before, somewhere: ranks write in turn, while seconds and line numbers grow.
 
     Args:
         lines: Lines of the log, each with the number in its label or None.
         marker: Text that stands in every row.
 
     Returns:
-        The rank. None if fewer than two ranks print rows, or if the numbers are no ranks.
+        The rank, or None if the labels do not count as ranks.
     """
-    writers = {line.label for line in lines if line.label is not None and marker in line.text}
-    if len(writers) < 2:
+    labels_of_rows = {line.label for line in lines if line.label is not None and marker in line.text}
+    if len(labels_of_rows) < 2:
         return None
-    lowest = min(writers)
-    counts_ranks = lowest <= 1 and max(writers) == lowest + len(writers) - 1
-    labels = [line.label for line in lines if line.label in writers]
-    goes_back = any(later < earlier for earlier, later in itertools.pairwise(labels))
-    return lowest if counts_ranks and goes_back else None
+    lowest = min(labels_of_rows)
+    are_without_gap = lowest <= 1 and max(labels_of_rows) == lowest + len(labels_of_rows) - 1
+    labels = [line.label for line in lines if line.label in labels_of_rows]
+    one_goes_back = any(later < earlier for earlier, later in itertools.pairwise(labels))
+    return lowest if are_without_gap and one_goes_back else None
 
 
 def _start_word(text: str) -> str | None:
