@@ -15,7 +15,7 @@ from scoring.figure.levels import IndependentValues, hosts_of_runs
 from scoring.figure.mean_ratio import (
     RatioInterval,
     Runs,
-    hosts_beside_one_host,
+    host_means_against_one_host,
     interval_by_spread_of_hosts,
     interval_of_means,
 )
@@ -240,21 +240,23 @@ def _differ_in_more_than_devices(base: Score, other: Score) -> bool:
 
 
 def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> BetweenRuns | None:
-    """Return how far single runs of a system lie apart, as the compared scores show it; None if they do not.
-
-    A single run does not show this. So the spread is taken from those of `scores` that have several runs of the system.
+    """Return how far single runs of a system lie apart, estimated from the scores that have several runs of it.
 
     Args:
         base: The score of the first system.
-        other: The score that is compared with `base`. A spread is known only if both are of one system.
+        other: The score that is compared with `base`.
         scores: All scores that may show the spread, `base` and `other` among them.
 
     Returns:
-        The relative standard deviation of the runs within such scores. None if no score has several runs of the system
-        that all converged, or if the scores are of several systems. Also None for one host against several.
+        The relative standard deviation of the runs, each compared with the mean of its own score. None in these cases:
+
+        - One of `base` and `other` ran on one host, and the other on several. Hosts lie further apart than the runs of
+          one host, so `ratio_interval` takes the spread of the hosts instead.
+        - `base` and `other`, or the scores that repeat them, are not all of one system.
+        - No score has several runs of the system that all converged.
     """
-    if _several_hosts_beside_one(base, other) is not None:
-        return None  # `ratio_interval` takes how far the hosts lie apart instead
+    if _host_means_against_one_host(base, other) is not None:
+        return None
     repeats = [candidate for candidate in scores if _repeats_both(candidate, base, other)]
     if not _are_all_of_one_system([base, other, *repeats]):
         return None
@@ -409,16 +411,20 @@ def _interval_of_olympic_means(base: Score, other: Score) -> RatioInterval:
 
 
 def _interval_of_single_run(base: Score, other: Score, between_runs: BetweenRuns | None) -> RatioInterval:
-    """Return the 95 % interval of the ratio other / base, where at least one of the two scores has a single run.
+    """Return the 95 % interval of the ratio other / base, if at least one of the two scores has a single run.
 
-    A single run does not show how far repeats lie apart, so this must come from other runs or from the hosts of the
-    other score.
+    A single run does not show how far its repeats would lie apart. The first case that fits decides:
+
+    1. A run did not converge, or the score with several runs is not their mean: there is no interval.
+    2. `between_runs` is known: the interval is made of this spread.
+    3. One score is of one host, and the other is of several hosts of the same system: the interval is made of how far
+       these hosts lie apart.
+    4. Otherwise there is no interval.
 
     Args:
         base: The score in the denominator.
-        other: The score in the numerator.
-        between_runs: How far single runs of the system lie apart, with the source in words. None if not known: the
-            spread of several hosts of one score then stands in, if the other score is of one host of the same system.
+        other: The score in the numerator. It is by the protocol of `base`.
+        between_runs: How far single runs of the system lie apart, with the source in words. None if not known.
 
     Returns:
         The interval, with words that say how it was made. Without an interval, its `bounds` are None and its words say
@@ -427,20 +433,21 @@ def _interval_of_single_run(base: Score, other: Score, between_runs: BetweenRuns
     reason = _why_no_interval_of_single_run(base, other)
     if reason is not None:
         return RatioInterval(None, reason)
-    if between_runs is None:
-        several_hosts = _several_hosts_beside_one(base, other)
-        if several_hosts is None:
-            return _SINGLE_RUN_OF_UNKNOWN_SPREAD
-        return interval_by_spread_of_hosts(other.value / base.value, several_hosts)
+    ratio = other.value / base.value
+    if between_runs is not None:
+        bounds = spread.single_value_interval(
+            ratio=ratio,
+            relative_sd=between_runs.relative_sd,
+            freedom=between_runs.freedom,
+            count=len(base.runs),
+            other_count=len(other.runs),
+        )
+        return RatioInterval(bounds, f"one run against {_most_runs(base, other)}: {between_runs.source}")
 
-    bounds = spread.single_value_interval(
-        ratio=other.value / base.value,
-        relative_sd=between_runs.relative_sd,
-        freedom=between_runs.freedom,
-        count=len(base.runs),
-        other_count=len(other.runs),
-    )
-    return RatioInterval(bounds, f"one run against {_most_runs(base, other)}: {between_runs.source}")
+    host_means = _host_means_against_one_host(base, other)
+    if host_means is not None:
+        return interval_by_spread_of_hosts(ratio, host_means)
+    return _SINGLE_RUN_OF_UNKNOWN_SPREAD
 
 
 def _most_runs(base: Score, other: Score) -> int:
@@ -449,47 +456,49 @@ def _most_runs(base: Score, other: Score) -> int:
 
 
 def _why_no_interval_of_single_run(base: Score, other: Score) -> str | None:
-    """Return why the ratio of two scores can have no interval, where at least one score is of a single run.
-
-    The reason is a run that did not converge, or that the other score is a median or an olympic mean of several runs:
-    the spread of single runs gives no error of these.
+    """Return why the ratio of two scores can have no interval, if at least one score is of a single run.
 
     Args:
         base: The first score.
-        other: The score that is compared with it.
+        other: The score that is compared with it, by the same protocol.
 
     Returns:
-        The reason in words; None if the ratio can have an interval.
+        The reason in words: a run did not converge, or the score with several runs is a median or an olympic mean. How
+        far single runs lie apart does not give the error of a median or an olympic mean. None if the ratio can have an
+        interval.
     """
     if not (_all_converged(base) and _all_converged(other)):
         return "one of the runs did not converge: its figure is infinite"
-    runs_of_other_side = _most_runs(base, other)  # as one side has a single run
-    if runs_of_other_side > 1 and base.protocol.over_runs != "mean":
-        figures = f"{base.protocol.over_runs.replace('_', ' ')}s"  # medians, olympic means
+    most_runs = _most_runs(base, other)  # one score has a single run, so these are of the other one
+    over_runs = base.protocol.over_runs  # how both scores average their runs, as both are by one protocol
+    if most_runs > 1 and over_runs != "mean":
+        figures = f"{over_runs.replace('_', ' ')}s"  # medians, olympic means
         reason = f"single runs do not show how far {figures} lie apart (give several runs of each system)"
-        return f"one run against {runs_of_other_side}: {reason}"
+        return f"one run against {most_runs}: {reason}"
     return None
 
 
 def _interval_of_means(base: Score, other: Score) -> RatioInterval:
     """Return the 95 % interval of the ratio of two means of runs. Each side has two runs or more."""
-    return interval_of_means(_runs_of(base), _runs_of(other), _several_hosts_beside_one(base, other))
+    return interval_of_means(_runs_of(base), _runs_of(other), _host_means_against_one_host(base, other))
 
 
-def _several_hosts_beside_one(base: Score, other: Score) -> IndependentValues | None:
-    """Return the means of the hosts of one score, if the other score is of one host of the same system.
+def _host_means_against_one_host(base: Score, other: Score) -> IndependentValues | None:
+    """Return the mean of each host of the score with several hosts, if the other score is of one host.
+
+    Both scores must be of one system. Either of them may be the one with several hosts.
 
     Args:
-        base: The one score.
-        other: The other score.
+        base: A score.
+        other: The score that is compared with it.
 
     Returns:
-        The means; None if the two are not of one system, if neither or both have several hosts, or if hosts are not
-        known.
+        The means, with the number of runs of each. None if the scores are of different systems, if neither or both have
+        several hosts, or if a log does not name its host.
     """
     if not _agree_but_for_hosts(base, other):
         return None
-    return hosts_beside_one_host(_runs_of(base), _runs_of(other))
+    return host_means_against_one_host(_runs_of(base), _runs_of(other))
 
 
 def _all_converged(score: Score) -> bool:

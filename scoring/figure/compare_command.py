@@ -130,18 +130,24 @@ def _lines_of_system(row: Row, *, is_base: bool) -> list[str]:
 
 
 def _verdict_in_words(row: Row) -> str:
-    """Return in words whether the system of a row differs from the base, as far as the interval of their ratio shows.
+    """Return in words whether the system of a row differs from the base.
+
+    The first case that fits decides:
+
+    1. The ratio of the two figures has no 95 % interval, so nothing is known: "cannot be told apart or alike".
+    2. The interval holds 1: "not shown to differ".
+    3. The ratio is off 1 by as much as two hosts of one kind (like hosts) differ, or more: "different".
+    4. It is nearer to 1: "not called different".
 
     Args:
-        row: The comparison of the system with the base. The interval of the ratio is None if it is not known.
+        row: The comparison of the system with the base.
     """
     if row.ratio_interval_95 is None:
         return "cannot be told apart or alike"
-    if not excludes_1(row.ratio_interval_95):  # the ratio may be 1
+    if not excludes_1(row.ratio_interval_95):
         return "not shown to differ"
     if row.different:
         return "different"
-    # The ratio is not 1, but it is nearer to 1 than that of two hosts of one kind (like hosts) may be.
     return f"not called different: like hosts differ by up to {percent(smallest_difference())}"
 
 

@@ -27,7 +27,7 @@ from scoring.figure.history_file import (
     rows_of,
 )
 from scoring.figure.levels import hosts_of_runs, in_words, independent_values, levels_of_repetition
-from scoring.figure.mean_ratio import Runs, hosts_beside_one_host, interval_of_means
+from scoring.figure.mean_ratio import Runs, host_means_against_one_host, interval_of_means
 from scoring.figure.options import add_score_options, add_system_option, protocol_of
 from scoring.figure.score import Score, score
 from scoring.importers import count, read_records
@@ -42,22 +42,27 @@ PAGE_START = "<!doctype html><meta charset=utf-8><title>History</title>"  # by w
 def interval_of_new_to_past(past: Runs, new: Runs) -> tuple[float, float] | None:
     """Return the 95 % interval of the ratio mean(new) / mean(past) of two sets of runs.
 
-    A single new run has no spread of its own. Its interval is made of the spread of the past values alone: of runs, or
-    of the means of hosts where some host ran several times.
+    What counts as one past value: a run. Only if the past runs are of two hosts or more, and some host ran several
+    times, the mean of each host is one value instead, because runs of one host lie closer together than hosts do.
+
+    - Several new runs: the interval is made of the spread of both sets. If only one of the sets has several hosts, it
+      is at least as wide as their spread makes it.
+    - A single new run: it has no spread, so the interval is made of the spread of the past values alone.
 
     Args:
         past: The throughputs of earlier runs, and the host of each if known.
         new: The throughputs of the new runs, and the host of each if known. At least one.
 
     Returns:
-        The bounds (low, high); None for fewer than 3 (LEAST_RUNS) past runs, or hosts where these count.
+        The bounds (low, high); None for fewer than 3 (LEAST_RUNS) past values.
     """
     past_repeats = independent_values(past.values, past.hosts)
     past_mean = past_repeats.mean_of_runs
     if past_mean is None or len(past_repeats.values) < LEAST_RUNS:
         return None
     if len(new.values) > 1:
-        return interval_of_means(past, new, hosts_beside_one_host(past, new)).bounds
+        host_means = host_means_against_one_host(past, new)  # None unless only one set has several hosts
+        return interval_of_means(past, new, host_means).bounds
     [new_value] = new.values
     return spread.single_value_interval(
         ratio=new_value / past_mean.value,
@@ -112,7 +117,14 @@ class Judgement(NamedTuple):
 
 
 def check(past: Sequence[Row], hosts: Sequence[str] | None, result: Score) -> Judgement:
-    """Return whether a new throughput is lower than that of the past runs, with a line for the user.
+    """Return whether a new throughput is lower than the past throughputs, with a line for the user.
+
+    With ratio = mean(new) / mean(past), the first case that fits decides:
+
+    1. The ratio has no 95 % interval, because the past runs or hosts are too few: it cannot be told.
+    2. The interval has no width, because the figures are printed with too few digits: it cannot be told.
+    3. The upper bound is below 1, and the ratio is below 1 by as much as like hosts differ, or more: it is lower.
+    4. Otherwise it is not lower.
 
     Args:
         past: The earlier runs of the same system, work and protocol, in images/s.
@@ -120,8 +132,7 @@ def check(past: Sequence[Row], hosts: Sequence[str] | None, result: Score) -> Ju
         result: The score of the new runs.
 
     Returns:
-        The verdict. If the past runs or their hosts are too few, or if the figures have too few digits, its text says
-        that it cannot be told, and the result does not count as lower.
+        The verdict. A result of which it cannot be told does not count as lower.
     """
     past_runs = Runs([row.images_per_s for row in past], hosts)
     new_runs = Runs([run.value for run in result.runs], hosts_of_runs(result.records))
@@ -296,8 +307,9 @@ def _write_table(rows: Sequence[Row], output: Path) -> None:
         output: The file to write, .parquet or .csv.
 
     Raises:
-        InputError: The Parquet file exists already, its folder is missing or pyarrow is not installed. Or another file
-            has no suffix .csv, or exists and was not written by this command.
+        InputError: The file cannot be written. For a name that ends in .parquet: the file exists already, its folder is
+            missing or pyarrow is not installed. For any other name: it does not end in .csv, or the file exists and
+            was not written by this command.
     """
     if output.suffix == ".parquet":
         to_parquet([vars(row) for row in rows], output)  # refuses a file that exists

@@ -68,7 +68,13 @@ def _why_not_calibrated(record: Record, protocol: Protocol) -> str | None:
 
 
 def _intervals_by_calibrated_widths(run: RunFigure, kind: str, deviation: float | None) -> Intervals:
-    """Return the 95 % intervals of a single run's own mean and of another run, by widths from published logs.
+    """Return two 95 % intervals about the figure of a single run: for its own mean, and for a repeat of the run.
+
+    A calibrated width is a rule, fitted to published logs, that gives half the width of an interval by how much the run
+    varies. The two intervals have rules of their own:
+
+    - the run's own mean: by how far the times of its windows lie apart
+    - a repeat of the run: by the interval that the windows alone give (`run.windows_interval_95`)
 
     Args:
         run: The figure of the run, with the rates of its windows (what one printed row of the log covers).
@@ -85,7 +91,8 @@ def _intervals_by_calibrated_widths(run: RunFigure, kind: str, deviation: float 
         return Intervals(deviation=deviation, method=_why_no_width(widths, kind))
 
     half_width_share = width.half_width(_relative_sd_of_times(run))
-    if half_width_share > 1 or run.windows_interval_95 is None:  # 1 is as much as the figure itself
+    is_wider_than_figure = half_width_share > 1  # half the width is then more than the figure itself
+    if is_wider_than_figure or run.windows_interval_95 is None:
         return Intervals(deviation=deviation, method="none: the windows are too uneven for one")
     return Intervals(
         deviation=deviation,
@@ -109,20 +116,23 @@ def _relative_sd_of_times(run: RunFigure) -> float:
 def _interval_of_repeat(run: RunFigure, windows_interval: Bounds, kind: str) -> Bounds | None:
     """Return the 95 % interval in which the figure of another run of the same system lies.
 
+    The windows of one run show too little of how far runs lie apart. So half the width of their interval is turned into
+    the half-width for a repeat, by a rule that was fitted to published repeats.
+
     Args:
         run: The figure of the run, with the rates of its windows (what one printed row of the log covers).
-        windows_interval: The 95 % interval of the figure that the windows alone give. The wider it is, the wider is
-            the result.
-        kind: EPOCHS if the windows are whole epochs, else ROWS.
+        windows_interval: The 95 % interval of the figure that the windows alone give.
+        kind: EPOCHS if the windows are whole epochs, else ROWS. Each kind has a rule of its own.
 
     Returns:
-        The bounds (low, high); None if the run has too few windows for a calibrated width.
+        The bounds (low, high); None if the run has too few windows for a calibrated rule.
     """
-    width = width_for(calibration().repeat[kind], len(run.rates))
-    if width is None:
+    calibrated = width_for(calibration().repeat[kind], len(run.rates))
+    if calibrated is None:
         return None
-    half_width_share = width.half_width(spread.half_width(windows_interval))  # as a share of the figure
-    return spread.around(run.value, half_width_share)
+    half_width_by_windows = spread.half_width(windows_interval)
+    half_width_of_repeat = calibrated.half_width(half_width_by_windows)  # both are shares of the figure
+    return spread.around(run.value, half_width_of_repeat)
 
 
 def _why_no_width(widths: Sequence[Width], kind: str) -> str:
@@ -211,7 +221,10 @@ def _interval_of_mean(values: Sequence[float], runs_in_words: str, hosts: Sequen
 
 
 def _interval_of_median(values: Sequence[float], runs_in_words: str) -> _IntervalOfRuns:
-    """Return the interval of the median of runs by order statistics. It needs five runs.
+    """Return the 95 % interval of the median of runs by order statistics: its bounds come from the sorted runs.
+
+    Five runs give no 95 %: even from the least run to the greatest, the interval holds the median in only
+    1 - 2 / 2**5 = 93.75 % of cases. It is given all the same, and the words say so.
 
     Args:
         values: The figure of each run.
@@ -224,7 +237,7 @@ def _interval_of_median(values: Sequence[float], runs_in_words: str) -> _Interva
     if bounds is None:
         return _IntervalOfRuns(None, f"none: {runs_in_words}, order statistics need 5")
     method = f"order statistics of {runs_in_words}"
-    if len(values) == 5:  # even the least and the greatest of five hold the median in no more than 1 - 2 / 2**5
+    if len(values) == 5:
         method += ", least to greatest: 93.75 %"
     return _IntervalOfRuns(bounds, method)
 

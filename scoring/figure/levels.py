@@ -144,9 +144,13 @@ def level_in_words(level: Level) -> str:
 def _counted_in_words(level: Level) -> str:
     """Return how many windows, runs or hosts were measured, and how far they vary, such as "3 runs +-0.31%".
 
-    A count of one or none gives "one run" or "no run". If the count is not known, the text is the reason: "hosts: the
-    logs do not name their hosts". If only the spread is not known, the reason stands in for it: "2 runs (one run of
-    each host)".
+    The other forms, in the order of the code:
+
+    - the count is not known: the reason, "hosts: the logs do not name their hosts"
+    - none: "no run"
+    - one host: "one host", or "one set of 8 hosts" if each run was on 8 hosts at once
+    - one window or run: "one run"
+    - several, whose spread is not known: the reason in its place, "2 runs (one run of each host)"
 
     Args:
         level: The windows, the runs or the hosts of a measurement, with their spread.
@@ -156,8 +160,10 @@ def _counted_in_words(level: Level) -> str:
         return f"{level.name}s: {why_unknown}"
     if level.count == 0:
         return f"no {level.name}"
+    if level.count == 1 and level.name == "host":
+        return why_unknown  # why one host has no spread is said as "one host" or "one set of 8 hosts"
     if level.count == 1:
-        return why_unknown if level.name == "host" else f"one {level.name}"
+        return f"one {level.name}"
     counted = f"{level.count} {level.name}s"
     if level.relative_sd is None:
         return f"{counted} ({why_unknown})"

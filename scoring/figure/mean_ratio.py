@@ -21,16 +21,20 @@ class RatioInterval(NamedTuple):
     basis: str  # what the interval is made of, or why there is none
 
 
-def interval_of_means(base: Runs, other: Runs, several_hosts: IndependentValues | None) -> RatioInterval:
-    """Return the 95 % interval of the ratio mean(other) / mean(base) of two sets of runs, by Welch's t.
+def interval_of_means(base: Runs, other: Runs, host_means: IndependentValues | None) -> RatioInterval:
+    """Return the 95 % interval of the ratio mean(other) / mean(base) of two sets of runs.
 
-    If the runs of a side are of two hosts or more, and some host has several, each of its hosts counts as one value.
+    It is the interval by Welch's t. For this test each run counts as one value. Only if a set is of two hosts or more,
+    and some host ran several times, each host of the set counts as one value instead.
+
+    If one set is of one host and the other of several, a second interval is made, of how far the hosts lie apart, and
+    the wider one is returned. The runs of one host hide how much hosts differ, so Welch's t alone may be too narrow.
 
     Args:
         base: The runs in the denominator, two or more, with their hosts if known.
         other: The runs in the numerator, two or more, with their hosts if known.
-        several_hosts: The means of the hosts of one side, if the other is of one host (see `hosts_beside_one_host`);
-            else None. With it, the interval is no narrower than their spread makes it.
+        host_means: The means of the several hosts for that second interval, as `host_means_against_one_host` returns
+            them. None makes no second interval.
 
     Returns:
         The interval, with words that say how it was made.
@@ -43,26 +47,26 @@ def interval_of_means(base: Runs, other: Runs, several_hosts: IndependentValues 
     bounds = spread.mean_ratio_interval(base_mean, other_mean)
     by_runs = RatioInterval(bounds, f"Welch's t over {_counts_in_words(base_repeats, other_repeats)}")
 
-    if several_hosts is None:
+    if host_means is None:
         return by_runs
-    by_hosts = interval_by_spread_of_hosts(other_mean.value / base_mean.value, several_hosts)
+    by_hosts = interval_by_spread_of_hosts(other_mean.value / base_mean.value, host_means)
     assert by_hosts.bounds is not None, "it has one by the spread of two hosts or more"
     return by_hosts if spread.half_width(by_hosts.bounds) > spread.half_width(bounds) else by_runs
 
 
-def hosts_beside_one_host(base: Runs, other: Runs) -> IndependentValues | None:
-    """Return the means of the hosts of one set of runs, if the other set is of a single host.
+def host_means_against_one_host(base: Runs, other: Runs) -> IndependentValues | None:
+    """Return the mean of each host of the set of runs with several hosts, if the other set is of a single host.
 
     The runs of one host do not show how far hosts lie apart, but the means of several hosts do. Both sets must be of
     one system, because the hosts of another may lie further apart.
 
     Args:
-        base: One set of runs, with their hosts if known.
-        other: The other set of runs, with their hosts if known.
+        base: A set of runs, with their hosts if known. It or `other` may be the one with several hosts.
+        other: The set of runs that is compared with it.
 
     Returns:
-        The means of the hosts of the set that has several; None if neither or both have several, or if hosts are not
-        known.
+        The means, with the number of runs of each. None if neither or both sets have several hosts, or if the hosts of
+        a set are not known.
     """
     if base.hosts is None or other.hosts is None:
         return None
@@ -76,15 +80,19 @@ def hosts_beside_one_host(base: Runs, other: Runs) -> IndependentValues | None:
 
 
 def interval_by_spread_of_hosts(ratio: float, host_means: IndependentValues) -> RatioInterval:
-    """Return the 95 % interval of the ratio of two means, if one side ran on one host and the other on several.
+    """Return the 95 % interval of the ratio of two means, if one is of a single host and the other of several.
 
     The runs of one host do not show how much hosts differ. So the width of the interval is computed from how much the
-    means of the several hosts differ. Both sides must be the same system, whose hosts are assumed to differ as much.
-    Each host gives one value: the one side has the mean of several values, the other side a single one.
+    means of the several hosts differ. Both means must be of one system, whose hosts are assumed to differ as much. With
+    `sd` for the standard deviation of the host means / their mean, and k for their number, the interval is
+
+        ratio * exp(-h) to ratio * exp(h),   h = t * sd * sqrt(1 / k + 1 / 1)
 
     Args:
-        ratio: The ratio of the means of the two sides, above zero. Either side may be the numerator.
-        host_means: The mean of each host of the side with several hosts (two or more), and the number of its runs.
+        ratio: The ratio of the two means, above zero. Either may be the numerator.
+        host_means: The means of the several hosts (two or more), and the number of runs of each. If these numbers
+            differ, the mean of all runs varies more than that of k equal hosts: k is then the smaller
+            `effective_count`.
 
     Returns:
         The bounds, such as (0.97, 1.03) for a ratio of 1.0. The words say what they are computed from: "one host
@@ -95,8 +103,8 @@ def interval_by_spread_of_hosts(ratio: float, host_means: IndependentValues) -> 
         ratio=ratio,
         relative_sd=spread.relative_sd(host_means.values),
         freedom=hosts - 1,
-        count=host_means.effective_count,  # less than `hosts` if some hosts have more runs than others
-        other_count=1,  # the side that ran on one host
+        count=host_means.effective_count,  # k of the docstring
+        other_count=1,  # the single host
     )
     return RatioInterval(bounds, f"one host against {hosts}: the spread of {hosts} hosts of this system")
 

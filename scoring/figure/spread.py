@@ -203,14 +203,18 @@ def single_value_interval(
 ) -> tuple[float, float]:
     """Return the 95 % interval (low, high) of the ratio of two means, if at least one of them is of a single value.
 
-    Student's t is that of 98 % to both sides (SINGLE_RUN_PROBABILITY), because no mean evens out the tails of
-    single values.
+    It is ratio * exp(-h) to ratio * exp(h), with h = t * relative_sd * sqrt(1 / count + 1 / other_count).
+
+    Single values lie far out more often than Student's t assumes, and no mean evens that out. With the t of a 95 %
+    interval, too many equal systems were called different, so t is taken from a 98 % interval
+    (SINGLE_RUN_PROBABILITY = 0.99, 1 % above it and 1 % below).
 
     Args:
         ratio: The ratio of the two means.
         relative_sd: How far other values lie apart, as a share of their mean: a single value does not show it.
         freedom: Degrees of freedom of `relative_sd`.
-        count: How many values, such as runs or hosts, one mean is of. A fraction if their weights differ.
+        count: How many values, such as runs or hosts, one mean is of. If these are means of unequal numbers of runs,
+            it is a fraction: as many equal values would have a mean that varies as much.
         other_count: How many values the other mean is of.
     """
     half_width = t_quantile(freedom, SINGLE_RUN_PROBABILITY) * relative_sd * math.sqrt(1 / count + 1 / other_count)
