@@ -51,18 +51,29 @@ _COUNT = _ValueType("a whole number above 0", is_count)
 
 
 def _value_type(event: schema.Point[Any] | schema.Mark) -> _ValueType | None:
-    """Return the type that an event's value must have. None if its type is not checked here.
+    """Return the type that an event's value must have; None if any value is taken here.
+
+    The schema's type decides:
+
+        str                           -> a name
+        float                         -> a number
+        int that must be 1 or more    -> a count, such as a number of samples
+        any other: seed, bool, table  -> None
 
     Args:
         event: The event, as the schema of this project's logs describes it.
     """
-    if not isinstance(event, schema.Point) or event.key.endswith("learning_rate_decay_steps"):
+    if not isinstance(event, schema.Point):  # a mark has no value
+        return None
+    if event.key.endswith("learning_rate_decay_steps"):
         return None  # training_rules.adoc: the steps are "unconstrained"; some log the name of a schedule
-    if event.value is str:
+    schema_type = event.value
+    if schema_type is str:
         return _NAME
-    if event.value is float:
+    if schema_type is float:
         return _NUMBER
-    return _COUNT if event.least == 1 else None
+    must_be_positive = event.least == 1
+    return _COUNT if must_be_positive else None
 
 
 def _is_possible_accuracy(value: Any, largest: float | None) -> bool:
@@ -189,13 +200,16 @@ class Checker:
         return self._refused_line_count >= MOST_REFUSED_LINES
 
     def _take_problem(self, problem: Problem) -> None:
-        """Report a damaged line. A problem that leaves the event readable only breaks the form of a log.
+        """Report a line that our reader objects to, and count it if the official parser refuses it.
+
+        - If the line's event is readable, as in a text that is no UTF-8, the line breaks the rule `log-form`.
+        - Otherwise it breaks the rule `line-damaged`.
 
         Args:
             problem: What is wrong with the line, from the reader.
         """
         if problem.kind in _OFFICIALLY_REFUSED_PROBLEMS:
-            self._refused_line_count += 1
+            self._refused_line_count += 1  # `feed` ends at MOST_REFUSED_LINES
         actual = printable(problem.message)
         if problem.text:
             actual += f": {printable(problem.text)}"
@@ -206,8 +220,8 @@ class Checker:
     def _take_header(self, header: Header) -> None:
         """Keep a section of the header, and report it if it names a stand-in for a device.
 
-        Other names than those of runlog's schema are lines of the user's own, and mean nothing. A second section of the
-        same name is reported in a log of this project, and is not kept.
+        - A section that runlog's schema does not have is ignored: it is a line of the user's own.
+        - A second section of the same name is not kept. In a log of this project it is reported.
 
         Args:
             header: A line `# {"<section>": value}` of the log.
@@ -216,12 +230,13 @@ class Checker:
             return
         self._check_devices(header)
         sections = self._run.headers
-        if header.section in sections:
-            # Whether this is a log of this project is known after the last entry.
-            what = f"a second header section {printable(header.section)}"
-            self._order.measured.report_if_project_log(header.line, what)
-        else:
+        if header.section not in sections:
             sections[header.section] = header.value
+            return
+        # Whether this is a log of this project is only known after the last entry. Until then, `measured` keeps the
+        # faults that only such a log can have.
+        what = f"a second header section {printable(header.section)}"
+        self._order.measured.report_if_project_log(header.line, what)
 
     def _check_devices(self, header: Header) -> None:
         """Report a header's section on the run's devices that names a null GPU, a stand-in that computes nothing.
@@ -398,7 +413,9 @@ class Checker:
 def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> Report:
     """Check one log. Return a report with its findings and the facts of its run.
 
-    A log that is a link to a file in another folder gets a finding that says so.
+    - A log with damaged lines is read a second time, as mlperf-logging's tools read these lines.
+    - A log without events that has events of MLPerf v0.5 or v0.6 gets a finding that names these rounds.
+    - A log that is a link to a file in another folder gets a finding that says so.
 
     Args:
         path: The path of the log.
@@ -416,9 +433,9 @@ def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> Re
     findings, run = checker.finish(benchmark)
     has_damaged_lines = any(finding.rule == _DAMAGED and finding.line is not None for finding in findings)
     if has_damaged_lines:
-        findings = _findings_on_damaged_log(path, findings, run, ruleset)  # reads the log a second time
-        if run is not NOTHING:
-            run.as_tools_read = reading_of_tools(path, ruleset)
+        findings = _findings_on_damaged_log(path, findings, run, ruleset)
+        if run is not NOTHING:  # the log has events that our reader reads
+            run.as_tools_read = reading_of_tools(path, ruleset)  # the time and the convergence for the official score
     has_no_events = any(finding.rule == _NO_EVENTS for finding in findings)
     if has_no_events and has_old_events(path):
         findings = tuple(_naming_old_events(finding) for finding in findings)
@@ -440,8 +457,12 @@ def _findings_on_damaged_log(
 ) -> tuple[Finding, ...]:
     """Return the findings on a log with damaged lines, revised by how mlperf-logging's parser reads these lines.
 
-    In a log of this project, or of one of its benchmarks, damage stays an error. In any other log, errors that may come
-    from our reader's strictness alone are excused.
+    In a log of this project, or of one of its benchmarks, damage stays an error. For any other log there are three
+    changes more:
+
+    - Errors that may only come from our reader's skipping a damaged line are excused.
+    - An accuracy of Infinity does not count as reaching the target.
+    - A log that would then pass, but has no run time, breaks the rule `run-time`: it would have no score.
 
     Args:
         path: The path of the log, which is read again.
@@ -454,18 +475,19 @@ def _findings_on_damaged_log(
     if run.is_project_log or is_benchmark_of_ours:
         return revised
     excused = _excuse_errors_on_damaged_log(revised)
-    excused = (*_findings_on_infinities(path, excused, ruleset), *excused)
-    has_error = any(finding.severity == "error" for finding in excused)
-    if run.minutes is None and not has_error:  # it would pass, and have no score
+    result = (*_findings_on_infinities(path, excused, ruleset), *excused)
+    would_pass = all(finding.severity != "error" for finding in result)
+    if would_pass and run.minutes is None:
         actual = "no time: run_start or run_stop stands on a damaged line"
-        excused = (breach(ruleset.strict["run-time"], actual), *excused)
-    return excused
+        result = (breach(ruleset.strict["run-time"], actual), *result)
+    return result
 
 
 def _findings_on_infinities(path: Path, others: Sequence[Finding], ruleset: Ruleset) -> list[Finding]:
-    """Return the findings on the accuracies of a log if an infinite one is none, as JSON has no such number.
+    """Return the findings on a log's accuracies that are made if its infinite accuracies are ignored.
 
-    The official parser takes it, and it reaches any target.
+    JSON has no infinite number, so our reader skips such a line as damaged. The official parser takes it, and
+    Infinity reaches any target.
 
     Args:
         path: The path of the log, which has damaged lines.
@@ -477,7 +499,7 @@ def _findings_on_infinities(path: Path, others: Sequence[Finding], ruleset: Rule
     for finding in official_findings_without_infinities(path, ruleset):
         is_about_accuracy = finding.rule.startswith(f"{schema.EVAL_ACCURACY.key}.")
         if is_about_accuracy and finding.rule not in rules_of_others:
-            findings.append(replace(finding, official=False))
+            findings.append(replace(finding, official=False))  # the official checker does not ignore them
     return findings
 
 
@@ -486,20 +508,25 @@ def _is_link_to_another_folder(path: Path) -> bool:
 
 
 def _excuse_errors_on_damaged_log(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Return the findings on a log with damaged lines, without errors that only our strict reader may cause.
+    """Return the findings on a log with damaged lines, with the errors excused that only our reader may cause.
 
-    Our reader skips a damaged line, and so misses its event, where mlperf-logging's parser may read it. Of the errors
-    that are not official, those about a damaged line become warnings, and those about a key of events are dropped.
+    Our reader skips a damaged line and misses its event. mlperf-logging's parser may read the line. So of the errors
+    that the official checker does not have:
+
+    - An error about a damaged line becomes a warning.
+    - An error about the events of a key is dropped: an event that it calls missing may stand on a skipped line.
+    - Any other error stays.
 
     Args:
         findings: The findings by our reader, each marked by whether the official checker has it.
     """
-    kept = []
+    result = []
     for finding in findings:
-        is_our_error = finding.severity == "error" and not finding.official
-        may_be_in_skipped_line = is_our_error and finding.is_about_key  # such as the event that it calls missing
-        if is_our_error and finding.rule == _DAMAGED:
-            kept.append(replace(finding, severity="warning"))
-        elif not may_be_in_skipped_line:
-            kept.append(finding)
-    return tuple(kept)
+        is_only_our_error = finding.severity == "error" and not finding.official
+        if is_only_our_error and finding.rule == _DAMAGED:
+            result.append(replace(finding, severity="warning"))
+        elif is_only_our_error and finding.is_about_key:
+            continue
+        else:
+            result.append(finding)
+    return tuple(result)

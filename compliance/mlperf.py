@@ -278,28 +278,30 @@ def standing(facts: ResultFacts) -> Standing:
 def standing_of_all(standings: Sequence[Standing]) -> Standing:
     """Decide whether a figure of several runs is an MLPerf result.
 
-    If one run is no MLPerf result, neither is the figure. Otherwise, if this is not known of one run, it is not known
-    of the figure either.
+    - False if one run is no MLPerf result.
+    - None, for not known, if the decision on one run is not known, or if the runs are of both divisions.
+    - True otherwise.
 
     Args:
         standings: The decision on each run, at least one.
 
     Returns:
-        The decision, with the contradictions and unknown facts of all runs, and the facts of the first run. Runs of
-        several divisions have none in common, so theirs is unknown.
+        The decision, with the contradictions and unknown facts of all runs, and the facts of the first run. The
+        division is None if the runs are of both.
     """
     assert standings, "a figure is made of one run at least"
     contradictions = _distinct(itertools.chain.from_iterable(run.contradictions for run in standings))
     unknown = _distinct(itertools.chain.from_iterable(run.unknown for run in standings))
     facts = standings[0].facts
     divisions = sorted({run.facts.division for run in standings if run.facts.division is not None})
-    if len(divisions) > 1:
+    are_divisions_mixed = len(divisions) > 1
+    if are_divisions_mixed:
         facts = facts._replace(division=None)
         unknown = (*unknown, f"which division ({', '.join(divisions)})")
     is_mlperf: bool | None
     if contradictions:
         is_mlperf = False
-    elif facts.division is None or any(run.is_mlperf is None for run in standings):
+    elif are_divisions_mixed or any(run.is_mlperf is None for run in standings):
         is_mlperf = None
     else:
         is_mlperf = True
@@ -307,10 +309,12 @@ def standing_of_all(standings: Sequence[Standing]) -> Standing:
 
 
 def notes_on(standings: Iterable[Standing], *, derived_metric: str = "", next_to_verified: bool = False) -> list[str]:
-    """Return the notes that must stand below a table of results, with the trademark's legend last.
+    """Return the notes that must stand below a table of results: a paragraph for each name, then the legend.
+
+    The legend of the trademark stands once, however many results there are.
 
     Args:
-        standings: The decision on each result, whether it is an MLPerf result.
+        standings: For each result, whether it is an MLPerf result and what it is called.
         derived_metric: The name of a metric of the table that MLPerf does not have, such as "images/s"; "" if there is
             none.
         next_to_verified: Whether the table shows verified results, too.
@@ -321,7 +325,7 @@ def notes_on(standings: Iterable[Standing], *, derived_metric: str = "", next_to
     paragraphs = []
     for one in standings:
         footnotes = one.footnotes(derived_metric=derived_metric, next_to_verified=next_to_verified)
-        paragraphs += footnotes[:1]  # without the legend, which is added once
+        paragraphs += footnotes[:1]  # without the legend, which `notes_in_order` adds
     return notes_in_order(paragraphs)
 
 

@@ -51,14 +51,14 @@ def differences(parts: tuple[PartBytes, ...], published: PublishedSizes) -> Iter
     """Yield a sentence for each part of a data set that has too few or too many bytes for the published files.
 
     Args:
-        parts: The sums of bytes that the log states. One that is not exact is that of records, which hold more than the
-            published images, so it is only compared with the least size.
+        parts: The sums of bytes that the log states.
         published: The least and the most bytes of the data set as its publisher distributes it.
     """
     for stated in parts:
         size = stated.total_bytes
         least, most = _published_bytes(published, stated.part)
         is_too_small = size < least
+        # A sum that is not exact is one of records with more in them than the images. So no size is too large.
         is_too_large = stated.is_exact and size > most
         if is_too_small or is_too_large:
             yield (

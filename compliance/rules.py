@@ -210,15 +210,20 @@ def _benchmark_of(workload: workloads.Workload) -> Benchmark:
 
 
 def _written_rules(texts: Mapping[str, str]) -> tuple[WrittenRule, ...]:
-    """Return the rules of written.yaml. Each source gets the text that was read, and the first ruleset in force.
+    """Return the rules of written.yaml. Each source is completed with the document and the first ruleset in force.
+
+    These are the same for all of the rules: they were read in the oldest document, which belongs to the oldest ruleset,
+    and are taken to stand in all later ones.
 
     Args:
         texts: The titles of the documents of rules that were read, by short names.
     """
+    oldest_document = texts["rules_0.7"]
+    oldest_ruleset = versions()[0]
+    read_in = f"read in: {oldest_document}; in force from ruleset {oldest_ruleset} on"
     rules = []
     for fields in read_rules("written.yaml"):
         rule = WrittenRule(**fields)
-        read_in = f"read in: {texts['rules_0.7']}; in force from ruleset {versions()[0]} on"
         rules.append(rule._replace(source=f"{rule.source}; {read_in}"))
     return tuple(rules)
 
@@ -226,12 +231,15 @@ def _written_rules(texts: Mapping[str, str]) -> tuple[WrittenRule, ...]:
 def _strict_rule(name: str, row: JsonObject, version: str, texts: Mapping[str, str]) -> StrictRule:
     """Return a rule that the official checker does not have, from its row of strict.yaml.
 
-    A rule of the class "form" is in force in each ruleset. Any other one is in force from the ruleset `since` on, and
-    was read in a document.
+    The class of the rule decides:
+
+        form                -> a warning; in force in each ruleset; it was read in no document
+        rule, plausibility  -> an error; in force from the ruleset `since` on; its source names the document
 
     Args:
         name: The name of the rule, such as "seed-present".
-        row: The row. Its field `text` has the key of the rule's document in `texts`.
+        row: The row. Its field `text` has the key of the rule's document in `texts`. Its field `severity`, if any,
+            replaces the class's.
         version: The version of the rules by which logs are checked.
         texts: The titles of the documents of rules that were read, by short names.
     """
@@ -246,8 +254,9 @@ def _strict_rule(name: str, row: JsonObject, version: str, texts: Mapping[str, s
         assert kind in ("rule", "plausibility"), f"{name}: unknown class {kind}"
         assert row["text"] and since, f"{name}: it must name the text that it was read in, and the first ruleset"
         usual_severity = "error"
-        is_in_force = version >= since  # compared as texts: right while each number of a version has one digit
+        is_in_force = _numbers_of(version) >= _numbers_of(since)
         source += f"; read in: {texts[row['text']]}; in force from ruleset {since} on"
+    other_fields = _without(row, _FIELDS_OF_STRICT_ROWS)  # expected, fix, ...: StrictRule refuses an unknown one
     return StrictRule(
         name=name,
         kind=kind,
@@ -255,8 +264,13 @@ def _strict_rule(name: str, row: JsonObject, version: str, texts: Mapping[str, s
         source=source,
         since=since,
         in_force=is_in_force,
-        **_without(row, _FIELDS_OF_STRICT_ROWS),
+        **other_fields,
     )
+
+
+def _numbers_of(version: str) -> tuple[int, ...]:
+    """Return the numbers of a version, by which versions are ordered: 4.1.0 -> (4, 1, 0)."""
+    return tuple(map(int, version.split(".")))
 
 
 # --- what a check finds ---

@@ -62,13 +62,16 @@ def _either_in_words(first: ast.expr, second: ast.expr) -> str:
 
 
 def _words_for_text(expression_text: str) -> str:
-    """Return the words for an expression, by the first pattern in _WORDS that matches.
+    """Return what the text of a rule's expression asks for, in the words that findings show to the user.
+
+    In the expression, `v` is the event and `s` the state, the values that earlier events have set. The first pattern in
+    _WORDS that matches gives the words. If none does, the names alone are made plain:
+
+        v['value'] >= 0.8        -> at least 0.8
+        v['value'] in s['names'] -> value in names
 
     Args:
         expression_text: The text of the expression, as ast.unparse writes it.
-
-    Returns:
-        The words. If no pattern matches, the text with plain names: `v['value'] in s['names']` -> `value in names`.
     """
     for pattern, words in _WORDS:
         match = re.fullmatch(pattern, expression_text)

@@ -32,23 +32,27 @@ class Judge:
         self.target_reached_ms: float | None = None  # after `finish`: when an accuracy first met the target
 
     def take(self, event: Event) -> None:
-        """Keep an event if a rule of any file is about its key.
+        """Keep a reduced copy of an event until `finish`, if a rule of any file is about its key.
+
+        The copy takes half the memory. Its metadata lacks `file` and `lineno`, the place in the code, which no rule
+        asks for. Its names are shared with the other events.
 
         Args:
             event: The next event of the log.
         """
         if event.key not in self._keys:
             return
-        if isinstance(event.metadata, dict):  # half the memory: no rule asks for the place in the code
+        if isinstance(event.metadata, dict):  # a log may hold anything
             metadata = {sys.intern(name): value for name, value in own_metadata(event.metadata).items()}
             event = event._replace(key=sys.intern(event.key), metadata=metadata)
         self._events.append(event)
 
     def finish(self) -> None:
-        """Apply the rule files to the events that were taken, and report everything that violates them.
+        """Apply the rule files to the events that were taken, report what violates them, and set `target_reached_ms`.
 
-        Several files may have a rule for one key. The last one that was applied decides whether an event of the key
-        fails, and whether the number of its events is wrong. All other findings are reported by `_apply_files`.
+        A benchmark's file may have another rule for a key than the common file. As in the official checker, the rule
+        of the file that was applied last counts for the events of the key and for their number. All other findings of
+        a file count whatever later files say, and are reported by `_apply_files`.
         """
         last_result_by_key: dict[str, KeyResult] = {}
         for file_result in self._apply_files():
@@ -61,14 +65,17 @@ class Judge:
             key_result.report_wrong_count(self._collector)
 
     def _apply_files(self) -> "list[_FileResult]":
-        """Apply common.yaml and all rule files that it leads to, each once.
+        """Apply common.yaml and all rule files that it leads to, each once, and report part of what they find.
 
-        An event's value may lead to a further file: the division `closed` leads to closed_common.yaml. A file that does
-        not exist or was applied already is reported.
+        An event's value may lead to a further file: the division `closed` leads to closed_common.yaml. That file
+
+        - is reported if it does not exist or was applied already,
+        - is left alone if it is in the queue already,
+        - is put into the queue otherwise.
 
         Returns:
-            The results, in the order of application. Their `findings` have been reported, but their other failures are
-            left to the caller.
+            The results, in the order of application. Their `findings` have been reported. The failures of single events
+            and the numbers of events, in `result_by_key`, have not: a later file may replace them.
         """
         result_by_file: dict[str, _FileResult] = {}
         queue = deque([f"training_{self._version}/common.yaml"])
@@ -82,8 +89,8 @@ class Judge:
                 was_applied = enqueued.file in result_by_file
                 is_in_queue = enqueued.file in queue
                 if is_unknown or was_applied:
-                    key_result = file_result.result_by_key[enqueued.event.key]
-                    self._report_refused_file(enqueued, key_result)
+                    result_of_event_key = file_result.result_by_key[enqueued.event.key]
+                    self._report_refused_file(enqueued, result_of_event_key)
                 elif not is_in_queue:
                     queue.append(enqueued.file)
         return list(result_by_file.values())
@@ -91,12 +98,15 @@ class Judge:
     def _report_refused_file(self, enqueued: Enqueued, key_result: KeyResult) -> None:
         """Report an event whose value leads to a rule file that does not exist, or was applied already.
 
-        If the value is the benchmark, the rule known-benchmark is broken. Any other value, such as a division, is kept
-        as a failure in `key_result`, unless that has a failure already.
+        For instance, the code of a rule makes of the division "ajar" the file training_4.0.0/ajar_common.yaml, which
+        does not exist.
+
+        - A benchmark that leads to such a file breaks the rule known-benchmark.
+        - Any other value, such as a division, is a failure of its key, unless the key has a failure already.
 
         Args:
             enqueued: The rule file, and the event whose value leads to it.
-            key_result: The result of the event's key in the file that enqueued the further one.
+            key_result: The result of the event's key, by the file whose rule led there.
         """
         event = enqueued.event
         if event.key == schema.SUBMISSION_BENCHMARK.key:
@@ -106,18 +116,16 @@ class Judge:
             key_result.keep_failure(key_result.finding_on_event("value", event.line, wanted, printable(event.value)))
 
     def _refuse_benchmark(self, event: Event, rule_file: str) -> None:
-        """Report a benchmark whose rule file does not exist, or is not that of a benchmark.
-
-        For instance, if a closed run calls its benchmark `common`, the file is closed_common.yaml, which is applied to
-        any closed run.
+        """Report a benchmark that has no rule file of its own, as a breach of the rule known-benchmark.
 
         Args:
             event: The event that states the benchmark.
-            rule_file: The file that it leads to, such as training_4.0.0/closed_resnet.yaml.
+            rule_file: The file that it leads to, such as training_4.0.0/closed_resnet.yaml. It does not exist, or was
+                applied already.
         """
         benchmark = printable(event.value, 60)
         does_exist = rule_file in names()
-        if does_exist:
+        if does_exist:  # the benchmark "common" leads to closed_common.yaml, which is applied to any closed run
             why = f"{printable(rule_file)} has no rules of a benchmark"
         else:
             rulesets = [version for version in versions() if event.value in benchmarks(version)]
@@ -157,7 +165,10 @@ class _FileJudge:
         self._first_crash: Finding | None = None  # on the first event at which the official checker ends by a traceback
 
     def judge(self, events: Sequence[Event]) -> _FileResult:
-        """Apply the rules of the file to all events of a log, one after the other, and return what they find.
+        """Apply the rules of the file to all events of a log, and return what they find and which files they lead to.
+
+        For stable_diffusion, further events follow those of the log: one for each evaluation, with all its metrics. As
+        in the official checker, they come last.
 
         Args:
             events: The events, in the order of the log.
@@ -172,23 +183,22 @@ class _FileJudge:
         return _FileResult(self._findings_on_all_events(), self._result_by_key, self._state.enqueued)
 
     def _joined_metrics(self, events: Sequence[Event]) -> list[Event]:
-        """Return one more event for each evaluation, with all its metrics, for the rules of stable_diffusion.
+        """Return one more event for each evaluation of stable_diffusion, with all its metrics; none for other files.
 
-        The official checker crashes at a metric that cannot be joined with the others. The first such metric becomes a
-        finding.
+        stable_diffusion logs each metric of an evaluation in an event of its own. The events of one evaluation have the
+        same count, such as the samples trained on, in a field of their metadata. The official checker crashes at an
+        event whose count is missing or cannot be looked up. The first such event becomes a finding.
 
         Args:
             events: All events of the log, in their order.
-
-        Returns:
-            The events; empty for the rule files of other benchmarks.
         """
-        if self._file.joining_field is None:
+        count_field = self._file.joining_field
+        if count_field is None:
             return []
-        joined = join_metrics(events, self._file.joining_field)
+        joined = join_metrics(events, count_field)
         if joined.first_unusable is not None:
             # The official checker joins the metrics before it applies any rule. So this crash is always its first.
-            self._keep_if_first_crash(self._finding_on_unusable_metric(joined.first_unusable, self._file.joining_field))
+            self._keep_if_first_crash(self._finding_on_unusable_metric(joined.first_unusable, count_field))
         return joined.events
 
     def _keep_if_first_crash(self, crash: Finding) -> None:
@@ -250,7 +260,8 @@ class _FileJudge:
     def _finding_if_names_differ(self, wanted: WantedNames) -> Finding | None:
         """Return a finding if the events of a key do not list each wanted name exactly once.
 
-        For instance, the events weights_initialization together must name each tensor of the reference model once.
+        In all rule files that ask for names, the events weights_initialization together must name each tensor of the
+        reference model once. The code of the rule adds the name in each event to a list in the state.
 
         Args:
             wanted: The key, and the names that its events must list.
@@ -261,7 +272,7 @@ class _FileJudge:
         key_result = self._result_by_key[wanted.key]
         if key_result.event_count == 0:
             return None
-        listed_names = self._state[wanted.state_name]  # a list, to which the code of the key's rule has added
+        listed_names = self._state[wanted.state_name]
         are_all_texts = all(isinstance(name, str) for name in listed_names)  # a log may list anything
         is_each_listed_once = are_all_texts and Counter(listed_names) == Counter(wanted.names)
         if is_each_listed_once:
@@ -273,11 +284,12 @@ class _FileJudge:
     # --- one event ---
 
     def _apply_rule(self, event: Event) -> None:
-        """Count an event, and apply the rule of its key to it.
+        """Count an event, and apply the rule of its key to it, in this order:
 
-        The rule has checks and code for each event. It may also have a check for the first event, and one that at least
-        one event must meet. For a key `submission_...`, the checks and the code for each event are only applied to the
-        first one.
+        1. the checks for each event, then the rule's code, which changes the state that later checks read.
+           Of the events of a key with `submission_`, as in mlp_compliance.py, only the first one gets these.
+        2. the check for the first event of the key, if the rule has one
+        3. the check that at least one event of the key must meet, if the rule has one
 
         Args:
             event: An event whose key has a rule in this file.
@@ -286,7 +298,7 @@ class _FileJudge:
         rule = key_result.rule
         key_result.count(event)
         is_first = key_result.event_count == 1
-        is_only_first_checked = "submission_" in event.key  # as in mlp_compliance.py
+        is_only_first_checked = "submission_" in event.key
         if is_first or not is_only_first_checked:
             self._apply_checks_and_code(key_result, event)
         if is_first and rule.first_check is not None:
@@ -341,18 +353,18 @@ class _FileJudge:
         return True
 
     def _apply_any_check(self, check: Check, key_result: KeyResult, event: Event) -> None:
-        """Note whether an event meets the check that at least one event of its key must meet.
+        """Note in the result of a key whether an event meets a check that one event of the key has to meet.
 
-        The number that comes nearest to the check is kept, for the finding that no event meets it. The official checker
-        crashes if the check raises an exception, as for a text that it compares with a number. Its first crash becomes
-        a finding.
+        The event's value is noted, too, if it is the best so far: the finding that no event meets the check shows it.
+        If the check raises an exception, as where it compares a text with a number, the official checker crashes. Its
+        first crash becomes a finding.
 
         Args:
             check: The check, such as that an accuracy reaches the target.
-            key_result: The result of the event's key, in which this is noted.
+            key_result: The result of the event's key.
             event: The event.
         """
-        key_result.keep_if_best(event, check)
+        key_result.keep_if_best(event, check)  # it looks at numbers only, and does not compute the check
         try:
             is_met = bool(check.is_met(event, self._state))
         except Exception:  # noqa: BLE001  a log may hold anything
@@ -387,8 +399,14 @@ class _FileJudge:
     def _objection(self, check: Check, event: Event) -> _Objection:
         """Return what a check wanted of an event that does not meet it, and what the log has instead.
 
+        A check is about one of three things:
+
+        - the order: the event must stand before or after the events of another key
+        - the time: the event must come soon enough after the first init_start
+        - the event's value or its metadata, which is then shown
+
         Args:
-            check: The check that is not met.
+            check: The check that is not met. Its `aspect` says what it is about.
             event: The event.
         """
         if check.order is not None:
@@ -438,13 +456,12 @@ def _finding_on_crash(check: Check, key_result: KeyResult, event: Event) -> Find
 
 
 def _objection_to_time(times: ComparedTimes) -> _Objection:
-    """Return what is wrong with an event that comes too late after the first init_start.
+    """Return what was wanted of an event that comes too late after the first init_start, and what the log has instead.
 
     Args:
-        times: The time that has passed until the event, and its limit. The limit is 0 until submission_division, whose
-            value sets it, has come.
+        times: The time that has passed until the event, and its limit.
     """
-    if times.limit_ms == 0:
+    if times.limit_ms == 0:  # the value of submission_division sets it
         return _Objection("submission_division before it, for its time limit", "no submission_division")
     limit_min = six_digits(times.limit_ms / _MINUTE_MS)
     passed_min = times.passed_ms / _MINUTE_MS

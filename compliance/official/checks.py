@@ -142,23 +142,24 @@ def _aspect(expression_text: str) -> str:
 
 
 class ComparedTimes(NamedTuple):
-    """The two sides of a check of the time, both in milliseconds."""
+    """The two sides of a check of the time, `passed < limit`, both in milliseconds."""
 
     passed_ms: float
     limit_ms: float
 
 
 def compared_times(check: Check, event: Event, state: State) -> ComparedTimes:
-    """Return the time that a check of the time compares for an event, and its limit.
+    """Return the values of the left and the right side of a check that limits how late an event may come.
 
-    They are the left and the right side of
+    Such a check is, for instance:
 
         ll.timestamp - s['first_init_start'] < s['compile_time_mins'] * 60 * 1000.0
+        time passed until the event          < its limit
 
     Args:
-        check: The check, a comparison.
+        check: The check.
         event: The event.
-        state: The names that the code of the rules has set, here first_init_start and compile_time_mins.
+        state: The values that the code of the rules has set, here first_init_start and compile_time_mins.
     """
     assert isinstance(check.node, ast.Compare), "the checks of the time in the rule files are comparisons"
     compute_passed = compile_expression(check.node.left)
@@ -178,19 +179,22 @@ class WantedNames(NamedTuple):
 
 
 def read_wanted_names(text: str, key_by_state_name: KeyByStateName) -> WantedNames:
-    """Return the names that all events of a key together must list.
+    """Return the names that a check wants the events of a key to list, such as the tensors of a model.
 
-    They stand in a check such as:
+    The check compares the wanted names with a list in the state `s`, to which the rule of the key adds the name in each
+    event:
 
-        sorted(s['initialized_tensors']) == sorted(['conv0_weight', ...])
+        sorted(s['initialized_tensors']) == sorted(['conv0_weight', 'conv0_bias'])
+        -> the events weights_initialization must list conv0_weight and conv0_bias
 
     Args:
         text: The check.
-        key_by_state_name: Which key's events add to a list in the state, such as {"initialized_tensors":
+        key_by_state_name: The key whose events add to a list in the state, such as {"initialized_tensors":
             "weights_initialization"}.
 
     Raises:
-        SyntaxError: The check has any other form, or `key_by_state_name` does not have the list.
+        SyntaxError: The check has any other form, or `key_by_state_name` does not have the list. The caller gives the
+            message.
     """
     text_on_one_line = ast.unparse(parse_expression(text))
     check = _CHECK_OF_NAMES.fullmatch(text_on_one_line)

@@ -270,24 +270,30 @@ def _allowed_samples(benchmark: str, ruleset: str) -> int:
     if benchmark not in ALLOWED_SAMPLES:
         return 0
     since, samples = ALLOWED_SAMPLES[benchmark]
-    return samples if ruleset >= since else 0
+    is_in_force = ruleset >= since  # compared as texts: right while each number of a version has one digit
+    return samples if is_in_force else 0
 
 
 def _point_of_record(record: Mapping[str, Any], submission_runs: int, allowed_samples: int) -> ReferencePoint:
     """Return the reference point of the runs that the reference did at one global batch, as rcp_checker computes it.
 
+    - `mean`: of the runs without the fastest and the slowest ones
+    - `std`: of all runs
+    - `least`: the least mean with which a submission passes a t-test against these runs, less the allowed samples
+
     Args:
         record: A record of mlperf-logging's file of reference points, with the batch, the epochs (or samples) of each
             run and the hyperparameters.
-        submission_runs: How many runs a submission has. The least mean of the point is that of a t-test for so many.
-        allowed_samples: The samples by which a result may converge earlier than that; 0 for most benchmarks.
+        submission_runs: How many runs a submission has, for the t-test.
+        allowed_samples: By how many samples a mean may be below the least one of the t-test. 0 for all benchmarks that
+            count epochs.
     """
     unit = "Epochs to converge" if "Epochs to converge" in record else "samples to converge"
     reference_runs = sorted(record[unit])
     # As in rcp_checker, the benchmark is the one that the record names, which may differ from the submission's.
     kept_runs = _without_fastest_and_slowest(reference_runs, rounds.dropped_runs(record["Benchmark"]))
     mean = _numpy_mean(kept_runs)
-    std = _numpy_std(reference_runs)
+    std = _numpy_std(reference_runs)  # as in rcp_checker, of all runs
     least = _least_mean_by_t_test(mean, std, reference_runs=len(kept_runs), submission_runs=submission_runs)
     return ReferencePoint(
         global_batch=record["BS"],
@@ -319,16 +325,17 @@ def _points_kept_by_tool(points: Sequence[ReferencePoint]) -> tuple[ReferencePoi
 
 
 def _interpolated(batch: int, low: ReferencePoint, high: ReferencePoint, reference: ReferenceSet) -> ReferencePoint:
-    """Return the reference point for a global batch between those of two points.
+    """Return the reference point for a global batch between the batches of two points, as rcp_checker computes it.
 
-    The mean and the standard deviation are interpolated. The least mean follows from them by a t-test, less the samples
-    that the round allows the benchmark to save, as in rcp_checker, the official test of convergence.
+    - `mean` and `std`: interpolated between the two points
+    - `least`: the least mean with which a submission passes a t-test against these two numbers, less the allowed
+      samples. These are 0 for all benchmarks that count epochs.
 
     Args:
         batch: The global batch.
         low: The point of the next lower batch.
         high: The point of the next higher batch.
-        reference: The set of both points, which gives the number of runs for the t-test.
+        reference: The set that both points are from. It says how many runs a submission has.
     """
     mean = _value_on_line(batch, low.global_batch, high.global_batch, low.mean, high.mean)
     std = _value_on_line(batch, low.global_batch, high.global_batch, low.std, high.std)
@@ -433,6 +440,8 @@ def _numpy_sum(values: Sequence[float]) -> float:
 
 def _sum_of_full_rows(values: Sequence[float]) -> float:
     """Return the sum of rows of eight numbers: first each column is summed, then these sums are added in pairs.
+
+    numpy adds in this order. Sums of floats in another order differ in their last digits.
 
     Args:
         values: The numbers, row after row; a multiple of eight.

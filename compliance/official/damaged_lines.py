@@ -29,9 +29,9 @@ _MOST_CHARACTERS = 1 << 24  # of a line that is read; a longer one is refused
 def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> tuple[Finding, ...]:
     """Return the findings on a log with damaged lines, each marked by whether the official checker reports it.
 
-    The official parser reads some damaged lines, ignores others, and ends with an error at a fatal one. So the log is
-    judged once more as that parser reads it, unless all findings are about damage and one is an error about a fatal
-    line.
+    mlperf-logging's parser reads some of the lines that our reader skips, ignores others, and ends with an error at a
+    fatal one. So the log is judged once more, as that parser reads it. In one case this is not needed: our findings are
+    all about damage, and one of them is an error about a fatal line. The official checker reports that line alone.
 
     Args:
         path: The path of the log.
@@ -48,17 +48,19 @@ def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> 
     if are_all_about_damage:
         last_damaged_line = max(finding.line or 0 for finding in ours)
         fatal_lines = _fatal_lines_up_to(last_damaged_line, path)
-        if _has_error_about(fatal_lines, ours):  # the official checker ends there, and reports nothing else
+        if _has_error_about(fatal_lines, ours):
             return tuple(_with_official_set(ours, fatal_lines, rules_broken_officially=set()))
     as_parser_reads = _judge_as_parser_reads(path, ruleset)
     return _joined_findings(ours, as_parser_reads)
 
 
 def _joined_findings(ours: Sequence[Finding], as_parser_reads: "_SecondJudgement") -> tuple[Finding, ...]:
-    """Return our findings on a log, then those of the official checker whose rules are not among ours.
+    """Return the findings on one log from two readings, our reader's and mlperf-logging's parser's, in this order:
 
-    `official` is set in each finding that the official checker reports. If the log has fatal lines and none of ours is
-    an error about one, an official error about the first fatal line is added.
+    1. Our findings. `official` is set in those that the official checker reports, too.
+    2. An official error about the first fatal line, at which mlperf-logging's parser ends with an error. It is left out
+       if there is no such line, or if one of our findings is an error about a fatal line.
+    3. The official findings by rules that none of our findings is about.
 
     Args:
         ours: The findings by our reader, at least one of them about damage.
@@ -176,7 +178,9 @@ def _judge_lines(lines: "Iterable[_ParsedLine]", ruleset: Ruleset) -> _SecondJud
 
 
 def official_findings_without_infinities(path: Path, ruleset: Ruleset) -> Sequence[Finding]:
-    """Return what breaks the official rules if an eval_accuracy of Infinity or -Infinity is no event.
+    """Return what breaks the official rules if each eval_accuracy of Infinity or -Infinity is ignored.
+
+    The official parser takes such a value, though JSON has none, and Infinity reaches any target.
 
     Args:
         path: The path of the log.
@@ -200,8 +204,11 @@ def _is_infinite_accuracy(line: "_ParsedLine") -> bool:
 def reading_of_tools(path: Path, ruleset: Ruleset) -> ToolReading:
     """Return the time and the convergence that the official tools read from a log with damaged lines.
 
+    A fatal line, at which their parser ends with an error, is skipped: a log with one has no official score in any
+    case.
+
     Args:
-        path: The path of the log. Its fatal lines are skipped, as it has no official score in any case.
+        path: The path of the log.
         ruleset: The rules by which the log is judged.
 
     Raises:
@@ -209,7 +216,7 @@ def reading_of_tools(path: Path, ruleset: Ruleset) -> ToolReading:
     """
     reader = ToolReader(ruleset.version)
     for line in _lines_as_parser_reads(path):
-        if line.event is not None:
+        if line.event is not None:  # the line is not fatal
             reader.take(line.event)
     return reader.result()
 
@@ -287,13 +294,13 @@ def _parse_event(text: str, line: int) -> Event:
     """Return the event of a text such as `:::MLLOG {"key": "seed", "value": 1, "metadata": {}, "time_ms": 5}`.
 
     Args:
-        text: The text of a line from its last token on.
+        text: The text of a line from its last token `:::MLLOG ` on, without blanks at its end.
         line: The number of the line.
 
     Raises:
         ValueError, TypeError, KeyError, OverflowError, RecursionError: The text is not such an event.
     """
-    if not text.startswith(_TOKEN):  # the text is the token alone, stripped of the blank at its end
+    if not text.startswith(_TOKEN):  # nothing followed the token, so stripping the line took the token's last blank
         raise ValueError("no event")
     fields: JsonObject = json.loads(text[len(_TOKEN) :])
     time_ms = float(fields["time_ms"])

@@ -235,9 +235,10 @@ def _compile_conditional(node: ast.IfExp) -> Expression:
 
 
 def _compile_and_or(node: ast.BoolOp) -> Expression:
-    """Compile `X and Y` or `X or Y` into a function that gives True or False: no rule uses another value of `or`.
+    """Compile `X and Y` or `X or Y`, of two terms or more, into a function that gives True or False.
 
-    As in Python, terms after the one that decides are not computed: they could raise.
+    Python would give the value of the term that decides, such as 3 for `0 or 3`. No rule needs this value. As in
+    Python, the terms after the one that decides are not computed: they could raise.
 
     Args:
         node: The syntax tree of the expression.

@@ -266,12 +266,14 @@ def load(name: str) -> RuleFile:
 
 
 def _check_alternative_keys(name: str, rules: Mapping[str, Rule]) -> None:
-    """Check that each alternative key of the rules of a file has a rule, too.
+    """Raise an error if a rule of a file names an alternative key that has no rule in the file.
+
+    A rule with `REQ: AT_LEAST_ONE_OR(other_key)` asks for an event of its own key or of the other one. The events of
+    the other key are only counted if it has a rule.
 
     Args:
         name: The name of the file, for the message.
-        rules: The rules by their keys. An event of the alternative key of a rule will do in place of one of its own
-            key.
+        rules: The rules by their keys.
 
     Raises:
         ValueError: An alternative key has no rule.
@@ -303,14 +305,14 @@ class _Block(NamedTuple):
         return ValueError(f"{self.file}: {self.title}: no meaning for {text!r:.200}")
 
     def parsed(self, parse: Callable[[str], _Parsed], text: str) -> _Parsed:
-        """Return what a function makes of a text of the block.
+        """Return what a parser makes of the text of a field. Its error gets a message with the file and the block.
 
         Args:
-            parse: The function. It raises SyntaxError for a text of an unknown form.
-            text: The text, such as "v['value'] > 0".
+            parse: The parser. It raises SyntaxError for a text of an unknown form.
+            text: An expression or a statement of a rule, such as "v['value'] > 0".
 
         Raises:
-            ValueError: The form of the text is not known. The message names the file and the block.
+            ValueError: The form of the text is not known.
         """
         try:
             return parse(text)
@@ -379,21 +381,24 @@ class _Begin(NamedTuple):
 
 
 def _read_begin(block: _Block) -> _Begin:
-    """Return what is to be done before the first event, by the code in a BEGIN block of a rule file.
+    """Return what the code in a BEGIN block of a rule file wants done before the first event: one of two things.
 
-    The code of stable_diffusion joins metrics, and is known by its checksum alone.
+    - stable_diffusion logs each metric of an evaluation in an event of its own. Its code joins them into one event, by
+      a field of their metadata. The code is known by its checksum and not compiled: only the field is returned.
+    - Any other code is compiled into statements, which set names in the state.
 
     Args:
         block: The block.
 
     Raises:
-        ValueError: It has any other code that cannot be compiled.
+        ValueError: Code of the second kind has a statement of an unknown form.
     """
     code: str = block.fields["CODE"]
     joining_field = _field_by_which_code_joins_metrics(code)
     if joining_field is not None:
         return _Begin(statements=(), joining_field=joining_field)
-    return _Begin(statements=block.parsed(compile_statements, code), joining_field=None)
+    statements = block.parsed(compile_statements, code)
+    return _Begin(statements=statements, joining_field=None)
 
 
 def _field_by_which_code_joins_metrics(code: str) -> str | None:
@@ -409,7 +414,14 @@ def _field_by_which_code_joins_metrics(code: str) -> str | None:
 
 
 def _read_end(block: _Block, key_by_state_name: KeyByStateName) -> list[WantedNames]:
-    """Return the lists of names that an END block checks.
+    """Return the names that an END block wants the events of a key to list, for each of its checks.
+
+    Such a block is, for instance:
+
+        - END:
+            CHECK: sorted(s['initialized_tensors']) == sorted(['conv0_weight', 'conv0_bias'])
+
+    The events weights_initialization, whose rule adds to initialized_tensors, must then list these two tensors.
 
     Args:
         block: The block.

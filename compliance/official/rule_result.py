@@ -211,7 +211,11 @@ def _fix(aspect: str, key: str, wanted: str) -> str:
 
 
 def shown(event: Event, aspect: str) -> str:
-    """Return in words the part of an event that a check looks at: its metadata, else its value.
+    """Return the part of an event that a check looks at, for a message: its metadata, else its value.
+
+        metadata                   -> metadata {'epoch_num': 3}, without the place in the code
+        a text with letters        -> resnet
+        any other value, as JSON   -> 0.33, or "0.33" for a text, so that it is not taken for the number
 
     Args:
         event: The event.
@@ -225,4 +229,4 @@ def shown(event: Event, aspect: str) -> str:
     is_text_with_letters = isinstance(event.value, str) and re.search("[A-Za-z]", event.value)
     if is_text_with_letters:
         return printable(event.value)
-    return visible(as_json(event.value), 160)  # in which the text "0.33" keeps its quotes
+    return visible(as_json(event.value), 160)

@@ -47,8 +47,11 @@ class ToolReader:
     def take(self, event: Event) -> None:
         """Read the next event: its time as result_summarizer reads it, and its convergence as rcp_checker does.
 
-        rcp_checker ends at its first error. This error becomes the `problem` of the result, such as "line 7: run_stop
-        without 'status'", and from then on only times are read.
+        rcp_checker ends at its first error. This error becomes the `problem` of the result, and from then on only times
+        are read. An error that is raised here for it has a text that continues "without", as a KeyError has:
+
+            line 7: run_stop without 'status'
+            line 7: run_stop without a usable number of epochs or samples before it
 
         Args:
             event: The event, in the order of the log.
@@ -60,8 +63,8 @@ class ToolReader:
         try:
             self._read_convergence(event)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            reason = str(error)  # of a KeyError, this is the name of what is missing, in quotes
-            self._problem = f"line {event.line}: {event.key} without {printable(reason, 80)}"
+            missing = str(error)  # of a KeyError, the name of what is missing, in quotes
+            self._problem = f"line {event.line}: {event.key} without {printable(missing, 80)}"
 
     def result(self) -> ToolReading:
         """Return what was read. Call it after the last event."""
@@ -87,18 +90,21 @@ class ToolReader:
             self._stop_ms = event.time_ms
 
     def _read_convergence(self, event: Event) -> None:
-        """Keep what rcp_checker, the official test of convergence, keeps of an event.
+        """Keep what rcp_checker, the official test of convergence, keeps of an event:
 
-        That is the global batch, the benchmark, how far the training was at an evaluation, and how many epochs or
-        samples the run needed to reach the target.
+            global_batch_size                        the batch
+            submission_benchmark                     the benchmark
+            an evaluation of stable_diffusion        one of its metrics
+            an evaluation of any other benchmark     the epochs or samples that were trained until then
+            run_stop                                 the epochs or samples that the run needed to reach the target
 
         Args:
             event: Any event of the log.
 
         Raises:
-            KeyError: The event, or one before it, lacks something that rcp_checker needs, so that it ends with an
+            KeyError: This event or an earlier one lacks something that rcp_checker needs. rcp_checker ends here with an
                 error.
-            TypeError: A value has a type at which rcp_checker ends with an error.
+            TypeError: A value has a wrong type. rcp_checker ends here with an error.
             ValueError: No number of epochs or samples to the target can be taken from the log.
         """
         is_evaluation = event.key in _EVALUATION_KEYS
@@ -116,15 +122,18 @@ class ToolReader:
     def _read_metric(self, evaluation: Event) -> None:
         """Keep a metric of stable_diffusion, which logs each metric of an evaluation in an event of its own.
 
+        The events of one evaluation state the same count: the steps or samples trained until then. Which of the two a
+        log states, and in which field, follows from the ruleset.
+
         Args:
-            evaluation: The event, with the name of the metric and the steps or samples trained until then in its
-                metadata.
+            evaluation: The event, with the name of the metric and the count in its metadata.
 
         Raises:
             KeyError: The metadata lacks one of them.
-            TypeError: One of them is a list or a dict.
+            TypeError: One of them is a list or a dict, by which nothing can be looked up.
         """
-        metrics = self._metrics_by_count[evaluation.metadata[self._metric_count_field]]
+        count = evaluation.metadata[self._metric_count_field]
+        metrics = self._metrics_by_count[count]
         metrics[evaluation.metadata["metric"]] = evaluation.value
 
     def _trained_at(self, evaluation: Event) -> float:
@@ -144,33 +153,30 @@ class ToolReader:
         return epochs
 
     def _trained_to_target(self, stop: Event) -> float:
-        """Return how many epochs or samples the run needed to reach the target.
+        """Return how many epochs or samples the run needed to reach the target, as rcp_checker takes them:
 
-        rcp_checker takes the last evaluation for the one that reached the target; for stable_diffusion, the earliest
-        one that did.
+            a run without success    NOT_CONVERGED
+            stable_diffusion         those until the earliest evaluation that reaches the target
+            any other benchmark      those until the last evaluation
 
         Args:
             stop: The run_stop of the run.
 
-        Returns:
-            The number; NOT_CONVERGED for a run without success.
-
         Raises:
-            KeyError: run_stop has no status, or no evaluation before it; for stable_diffusion, an evaluation lacks a
+            KeyError: run_stop has no status, or no evaluation before it. For stable_diffusion, an evaluation lacks a
                 metric that is needed.
             TypeError: For stable_diffusion, a metric is no number.
-            ValueError: Nothing can be computed with what the evaluation states; for stable_diffusion, no evaluation
-                reaches the target.
+            ValueError: The number cannot be computed with. For stable_diffusion, no evaluation reaches the target.
         """
         if stop.metadata["status"] != "success":
             return NOT_CONVERGED
         if self._benchmark == STABLE_DIFFUSION:
             trained = self._earliest_at_target()
         elif self._last_trained is None:
-            raise KeyError("an evaluation before it")  # read as: run_stop without 'an evaluation before it'
+            raise KeyError("an evaluation before it")  # shown as: line 7: run_stop without 'an evaluation before it'
         else:
             trained = self._last_trained
-        if not _is_computable(trained):
+        if not _is_computable(trained):  # shown as: line 7: run_stop without a usable number ...
             raise ValueError("a usable number of epochs or samples before it")
         return trained
 
