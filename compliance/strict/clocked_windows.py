@@ -3,11 +3,12 @@
 A step window is the steps between two lines of progress.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from compliance.logged_run import EVENTS_KEPT, LoggedRun
+from compliance.strict.checkpoints import Waits
 from runlog import schema
 from runlog.digits import six_digits
 
@@ -50,9 +51,6 @@ class ShortWindow(NamedTuple):
 
     def is_explained(self, waited_ms: float) -> bool:
         """Return whether waits for checkpoints, and settings of the clock, explain the time that the windows lack.
-
-        Call it after the last event of the log: the events of a checkpoint and of a setting of the clock may come after
-        this window.
 
         Args:
             waited_ms: How long training waited for the checkpoints of the epoch before this window.
@@ -168,6 +166,25 @@ class ClockedWindows:
         is_short = passed_ms - clock.windows_ms > allowed_ms
         if is_short and len(self.short) < EVENTS_KEPT:
             self.short.append(ShortWindow(line, clock.epoch, last_step, clock.windows_ms, passed_ms, allowed_ms, clock))
+
+    def unexplained(self, waits: Waits, epoch_steps: int) -> Iterator[ShortWindow]:
+        """Yield, of each epoch, the first window up to which too little time is stated, and nothing explains it.
+
+        Waits for checkpoints before the window, and settings of the clock in its epoch, may explain it. Call this after
+        the last event of the log, because the events of both may come after the window.
+
+        Args:
+            waits: How long training waited for the checkpoint of each step.
+            epoch_steps: The steps of an epoch; 0 if they are not known.
+        """
+        blamed_epoch = None
+        for window in self.short:
+            first_step = (window.epoch - 1) * epoch_steps + 1
+            last_step_before_end = window.last_step - 1  # the wait for the checkpoint of the last step comes later
+            waited_ms = waits.between(first_step, last_step_before_end)
+            if window.epoch != blamed_epoch and not window.is_explained(waited_ms):
+                yield window
+                blamed_epoch = window.epoch  # its later windows lack the same time
 
 
 def most_delay_after_epoch_ms(run: LoggedRun) -> float:

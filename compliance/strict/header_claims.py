@@ -27,7 +27,7 @@ _GB_IN_NAME = re.compile(r"\b(\d+) ?GB\b")
 # The GeForce RTX 2050 is a later one: it has 8.6.
 _WITHOUT_TF32 = re.compile(r"\b(?:G?V100\w?|T\d+G?|[PMK]\d+\w?|GTX|TITAN|Quadro RTX|RTX 20[678]0)\b")
 _TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"
-_LEAST_POWERS = 20  # windows with a power, and samples during the run: fewer may all be of a moment without work
+_LEAST_READINGS = 20  # windows with a power, and telemetry's samples: fewer may all be of a moment without work
 _MOST_ENERGY_RATIO = 3.0  # of the energy and the windows' power over the run's time: nodes and moments differ
 _LEAST_POWER_W = 10  # of a GPU in the window of the most power; an A100 that does nothing takes some 50
 _MOST_POWER_W = 2000  # of a GPU; a B200's limit is 1000
@@ -53,7 +53,7 @@ def faults_of_claims(run: LoggedRun, summary: schema.RunSummary, sensors: Sensor
     """
     hardware = run.header_section(schema.HARDWARE)
     yield from _impossible_nodes(run, hardware["nodes"])
-    yield from _caches_of_other_nodes(run, hardware["nodes"])
+    yield from _wrong_cache_clears(run, hardware["nodes"])
     if hardware["device"] == "gpu":
         claims = _GpuClaims(run, sensors, hardware["nodes"])
         yield from claims.faults(summary)
@@ -62,8 +62,8 @@ def faults_of_claims(run: LoggedRun, summary: schema.RunSummary, sensors: Sensor
     yield from _impossible_readings(run, sensors)
     for what in faults_of_program(run, summary):
         yield Fault(_line(run), what)
-    yield from _other_passports(run)
-    yield from _other_form(run)
+    yield from _wrong_passports(run)
+    yield from _wrong_form(run)
     yield from _epochs_beyond_plan(run, last_epoch)
 
 
@@ -94,11 +94,14 @@ def _impossible_nodes(run: LoggedRun, nodes: list[JsonObject]) -> Iterator[Fault
         hosts.add(host)
 
 
-def _caches_of_other_nodes(run: LoggedRun, nodes: list[JsonObject]) -> Iterator[Fault]:
-    """Yield a fault for each described node without a cache_clear, and for each cache_clear that no run logs.
+def _wrong_cache_clears(run: LoggedRun, nodes: list[JsonObject]) -> Iterator[Fault]:
+    """Yield a fault for each cache_clear that a run cannot have written, and for each node that has none.
 
-    Such a one is of another node, has a value and a status that contradict each other, or says that the cache was
-    cleared although the settings forbid it.
+    An event cache_clear says whether a node cleared its caches. A run cannot have written it in these cases:
+
+    - it says that the caches were cleared, and the setting CLEAR_CACHES forbids this;
+    - its value and its status contradict each other: True goes with "done", False with any other status;
+    - it is of a node that the header does not describe.
 
     Args:
         run: The facts that the log states of the run, with its events cache_clear.
@@ -135,6 +138,9 @@ class _GpuClaims(NamedTuple):
     def faults(self, summary: schema.RunSummary) -> Iterator[Fault]:
         """Yield what is wrong with the GPUs' memory, arithmetic, power and energy.
 
+        The memory that a window states is the most that was held since the run began, so it cannot fall from one window
+        to the next.
+
         Args:
             summary: The value of the event run_summary: the precision, and the number of devices and nodes.
         """
@@ -157,13 +163,18 @@ class _GpuClaims(NamedTuple):
         return cards
 
     def _memory_beyond_names(self) -> Iterator[Fault]:
-        """Yield a fault for the first card with more memory than its name says."""
+        """Yield a fault for the first card with more memory than its name says, such as "NVIDIA A100-SXM4-80GB".
+
+        Up to _MOST_OF_NAMED_MEMORY GiB are allowed for each GB of the name. A card is left out if its name has no GB,
+        or if its memory is not known.
+        """
         for card in self._cards:
             memory_in_name = _GB_IN_NAME.search(card["name"] or "")
             memory_gib = card["memory_gib"]
             if memory_in_name is None or memory_gib is None:
                 continue
-            named_gb = int(memory_in_name.group(1)[:6])  # cut, as a name may have thousands of digits
+            digits = memory_in_name.group(1)[:6]  # int() refuses thousands of digits, which a forged name may have
+            named_gb = int(digits)
             if memory_gib > _MOST_OF_NAMED_MEMORY * named_gb:
                 what = f"hardware has a {printable(card['name'])} of {six_digits(memory_gib)} GiB"
                 yield Fault(_line(self.run), what)
@@ -205,22 +216,23 @@ class _GpuClaims(NamedTuple):
             yield Fault(line, f"{what}; its first step_window has {six_digits(held_mib)}")
 
     def _has_enough_samples(self) -> bool:
-        """Return whether the run is known to be long enough for _LEAST_POWERS samples of telemetry."""
+        """Return whether the run is known to be long enough for _LEAST_READINGS samples of telemetry."""
         interval_s: Any = self.run.settings.get("TELEMETRY_S")
         if not is_number(interval_s) or self.run.minutes is None:
             return False
-        return bool(self.run.minutes * 60 >= _LEAST_POWERS * interval_s)
+        return bool(self.run.minutes * 60 >= _LEAST_READINGS * interval_s)
 
     def _impossible_power(self, summary: schema.RunSummary) -> Iterator[Fault]:
-        """Yield a fault if the windows' power is less than GPUs at work take, or more than any GPU takes.
+        """Yield a fault if the most power of a window is less than GPUs at work take, or more than any GPU takes.
+
+        Nothing is checked if fewer than _LEAST_READINGS windows state a power, or if the run states no nodes.
 
         Args:
-            summary: The value of the event run_summary. A window's power is of the run's GPUs on the first node, and
-                all nodes use equally many.
+            summary: The value of the event run_summary. All nodes use equally many GPUs.
         """
-        if self.sensors.powers < _LEAST_POWERS or summary.nodes < 1:
+        if self.sensors.windows_with_power < _LEAST_READINGS or summary.nodes < 1:
             return
-        gpus = summary.devices // summary.nodes
+        gpus = summary.devices // summary.nodes  # on the first node: a window states the power of these alone
         most_w = self.sensors.most_power_w
         if not _LEAST_POWER_W * gpus <= most_w <= _MOST_POWER_W * gpus:
             what = f"step_windows with a power of up to {six_digits(most_w)} W"
@@ -249,18 +261,23 @@ class _GpuClaims(NamedTuple):
                 return
 
     def _energy_beyond_power(self, energy_j: float | None, line: int) -> Iterator[Fault]:
-        """Yield a fault if the energy is far from what the GPUs' power in the windows of steps comes to.
+        """Yield a fault if the stated energy is far from what the GPUs' power in the windows of steps comes to.
 
-        The energy is that of all nodes, from the first step to the end; the power is that of the first node's GPUs, at
-        moments. So they only agree roughly, within a factor of _MOST_ENERGY_RATIO.
+        Telemetry states the energy of all nodes, from the first step to the end. A window states the power of the first
+        node's GPUs, at one moment. So only two bounds are known, each widened by the factor _MOST_ENERGY_RATIO:
+
+            energy >= least power of a window * time of the windows  (the other nodes add to it)
+            energy <= most power of a window * time of the run * nodes
+
+        Nothing is compared if fewer than _LEAST_READINGS windows state a power, or if telemetry had time for fewer
+        samples.
 
         Args:
-            energy_j: The energy that telemetry_summary states, in joules. None if it states none: nothing is compared
-                then, nor if there were too few moments.
+            energy_j: The energy that telemetry_summary states, in joules. None if it states none: nothing is compared.
             line: The line of telemetry_summary.
         """
-        are_windows_few = self.sensors.powers < _LEAST_POWERS
-        if energy_j is None or are_windows_few or not self._has_enough_samples():
+        are_powers_few = self.sensors.windows_with_power < _LEAST_READINGS
+        if energy_j is None or are_powers_few or not self._has_enough_samples():
             return
         assert self.run.minutes is not None  # else it would not have enough samples
         run_s = self.run.minutes * 60
@@ -289,19 +306,26 @@ def _figures_of_absent_gpus(run: LoggedRun, sensors: Sensors) -> Iterator[Fault]
 
 
 def _impossible_readings(run: LoggedRun, sensors: Sensors) -> Iterator[Fault]:
-    """Yield a fault for each sensor's figure that cannot be.
+    """Yield a fault for each figure of a sensor that is impossible.
 
-    These are a power or memory below 0, a GPU's temperature below 0 or above 150 degrees C, and a CPU share below 0 or
-    above that of one thread.
+    In the windows of steps, impossible are
+
+    - a power below 0;
+    - a GPU's memory below 0.
+
+    In telemetry_summary, if it fits the schema, impossible are
+
+    - a GPU's temperature below 0 or above _MOST_TEMPERATURE_C;
+    - a CPU share below 0 or above _MOST_CPU_SHARE. It is the CPU time over the elapsed time of the sampler, the thread
+      that reads the sensors.
 
     Args:
-        run: The facts that the log states of the run. If its telemetry_summary does not fit the schema, only the
-            windows are checked. The CPU share is that of the program that takes the samples.
+        run: The facts that the log states of the run.
         sensors: The power and memory of GPUs that the windows of steps state.
     """
-    if sensors.powers and sensors.least_power_w < 0:
+    if sensors.least_power_w < 0:  # infinite if no window states a power
         yield Fault(_line(run), f"a step_window with a power of {six_digits(sensors.least_power_w)} W")
-    if sensors.least_memory_mib < 0:
+    if sensors.least_memory_mib < 0:  # infinite if no window states it
         yield Fault(_line(run), f"a step_window that held {six_digits(sensors.least_memory_mib)} MiB of a GPU")
     telemetry = run.first_event(schema.TELEMETRY_SUMMARY)
     if not fits(schema.TelemetrySummary, telemetry.value):
@@ -317,46 +341,80 @@ def _impossible_readings(run: LoggedRun, sensors: Sensors) -> Iterator[Fault]:
 # --- data and epochs ---
 
 
-def _other_passports(run: LoggedRun) -> Iterator[Fault]:
-    """Yield a fault for each part of the data set whose description in the header cannot be that of its files.
+def _wrong_passports(run: LoggedRun) -> Iterator[Fault]:
+    """Yield a fault for each passport in the header that cannot be true of the data set.
 
-    The description is a passport: the number of files, the sum of their bytes and a SHA-256. Real data must have one,
-    of as many files as samples, with at least as many bytes as files and a digest of the right form, which training
-    and evaluation data do not share. Synthetic data must have none.
+    A passport describes the files of a part of the data set: their number, the sum of their bytes and a SHA-256. The
+    header may have four: `train` and `eval` of the data themselves, `train_source` and `eval_source` of the files that
+    the data were packed from.
 
     Args:
         run: The facts that the log states of the run. Its header's section `dataset` must fit the schema.
     """
     dataset = run.header_section(schema.DATASET)
     for part in ("train", "eval"):
-        passport = dataset.get(part)  # None if the header has none
-        samples = dataset[f"{part}_samples"]
-        if dataset["synthetic"]:
-            if passport is not None:
-                yield Fault(_line(run), f"dataset.{part} describes files, of a run on synthetic data")
-        elif passport is None:
-            yield Fault(_line(run), f"no dataset.{part}, which says what files a run on real data read")
-        elif passport["files"] != samples:
-            what = f"dataset.{part} has {passport['files']} files; dataset.{part}_samples is {samples}"
-            yield Fault(_line(run), what)
-        elif passport["bytes"] < passport["files"] or not _SHA256.fullmatch(passport["sha256"]):
-            digest = printable(passport["sha256"])
-            yield Fault(_line(run), f"dataset.{part} of {passport['bytes']} bytes with the digest {digest}")
-    for kind in ("", "_source"):  # the data themselves, and the files that they were packed from
-        names = [f"{part}{kind}" for part in ("train", "eval") if dataset.get(f"{part}{kind}") is not None]
-        if len({dataset[name]["sha256"] for name in names}) < len(names):
-            what = f"dataset.{names[0]} and dataset.{names[1]} have one digest"
-            yield Fault(_line(run), f"{what}: what was trained on was evaluated")
-        for name in names:
-            if kind and not _SHA256.fullmatch(dataset[name]["sha256"]):
-                yield Fault(_line(run), f"dataset.{name} with the digest {printable(dataset[name]['sha256'])}")
+        yield from _wrong_passport_of_data(run, dataset, part)
+    yield from _equal_digests(run, dataset, "train", "eval")
+    yield from _equal_digests(run, dataset, "train_source", "eval_source")
+    for name in ("train_source", "eval_source"):
+        passport = dataset.get(name)  # None if the data were not packed
+        if passport is not None and not _SHA256.fullmatch(passport["sha256"]):
+            yield Fault(_line(run), f"dataset.{name} with the digest {printable(passport['sha256'])}")
 
 
-def _other_form(run: LoggedRun) -> Iterator[Fault]:
-    """Yield a fault if the form of the training data is none of the schema's, or not that of their passport.
+def _wrong_passport_of_data(run: LoggedRun, dataset: JsonObject, part: str) -> Iterator[Fault]:
+    """Yield a fault if a part of the data set has a passport that it cannot have, or lacks the one that it must have.
 
-    The sizes of files and of RecordIO's records are those of the images; TFRecord's records have more in them. Files of
-    their own were packed from nothing. A log that states no form is not checked.
+    Synthetic data must have none. Real data must have one, with as many files as samples, at least as many bytes as
+    files, and a digest that has the form of a SHA-256.
+
+    Args:
+        run: The facts that the log states of the run.
+        dataset: The header's section `dataset`.
+        part: "train" or "eval".
+    """
+    passport = dataset.get(part)  # None if the header has none
+    samples = dataset[f"{part}_samples"]
+    if dataset["synthetic"]:
+        if passport is not None:
+            yield Fault(_line(run), f"dataset.{part} describes files, of a run on synthetic data")
+    elif passport is None:
+        yield Fault(_line(run), f"no dataset.{part}, which says what files a run on real data read")
+    elif passport["files"] != samples:
+        what = f"dataset.{part} has {passport['files']} files; dataset.{part}_samples is {samples}"
+        yield Fault(_line(run), what)
+    elif passport["bytes"] < passport["files"] or not _SHA256.fullmatch(passport["sha256"]):
+        digest = printable(passport["sha256"])
+        yield Fault(_line(run), f"dataset.{part} of {passport['bytes']} bytes with the digest {digest}")
+
+
+def _equal_digests(run: LoggedRun, dataset: JsonObject, name: str, other_name: str) -> Iterator[Fault]:
+    """Yield a fault if two passports have the same digest: then the training data were evaluated.
+
+    Args:
+        run: The facts that the log states of the run.
+        dataset: The header's section `dataset`. It may lack either passport.
+        name: The one passport, such as "train".
+        other_name: The other passport, such as "eval".
+    """
+    passport = dataset.get(name)
+    other = dataset.get(other_name)
+    if passport is None or other is None:
+        return
+    if passport["sha256"] == other["sha256"]:
+        what = f"dataset.{name} and dataset.{other_name} have one digest"
+        yield Fault(_line(run), f"{what}: what was trained on was evaluated")
+
+
+def _wrong_form(run: LoggedRun) -> Iterator[Fault]:
+    """Yield a fault if the form that holds the training images is unknown or contradicts another entry of the header.
+
+    The form, if the header states one, must
+
+    - be one of schema.FORMS: files, recordio or tfrecord;
+    - agree with the training data's passport. It says by `is_exact` whether its sizes are those of the images alone;
+      a TFRecord has more in its records;
+    - not be files, if the header says what the data were packed from.
 
     Args:
         run: The facts that the log states of the run. Its header's section `dataset` must fit the schema.
@@ -368,7 +426,7 @@ def _other_form(run: LoggedRun) -> Iterator[Fault]:
     passport = dataset.get("train")  # None of synthetic data
     if form not in schema.FORMS:
         yield Fault(_line(run), f"dataset.form is {printable(form)}, none of {', '.join(schema.FORMS)}")
-    elif passport is not None and passport["is_exact"] != schema.FORMS[form]:
+    elif passport is not None and passport["is_exact"] != schema.FORMS[form]:  # FORMS has the is_exact of each form
         sizes = f"dataset.train has is_exact {printable(passport['is_exact'])}"
         yield Fault(_line(run), f"{sizes}, and dataset.form is {form}")
     elif form == "files" and dataset.get("train_source") is not None:

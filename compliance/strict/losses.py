@@ -8,22 +8,28 @@ _LEAST_SPREAD = 1e-3  # of such losses, as a share of the largest: far above the
 
 
 def faults_of_losses(losses: Sequence[float | None], not_read: int) -> Iterator[str]:
-    """Yield in words what no training gives: losses that are no numbers, all 0, all equal, or there twice.
+    """Yield in words what is wrong with losses that no training gives.
 
-    The first losses of a run are above 0. No two steps see the same images with the same weights, so many losses are
-    not all equal, and some in a row do not stand there again, as in an epoch that was copied.
+    These are losses that
+
+    - are no numbers;
+    - are all 0;
+    - are all equal, if they are at least _LEAST_EQUAL_LOSSES;
+    - repeat earlier ones in the same order, as in an epoch that was copied.
+
+    No two steps see the same images with the same weights, so their losses differ.
 
     Args:
-        losses: The losses of a run's first windows, in their order; None for one that is no number.
-        not_read: How many of these windows could not be read. They have been reported already.
+        losses: The losses of a run's first windows, in their order; None for a loss that is no number.
+        not_read: How many of these windows could not be read. Their losses are None, and are reported already.
     """
     first = f"of the first {len(losses)} step_windows"
     missing_losses = losses.count(None) - not_read
     if missing_losses:
         yield f"{missing_losses} of the losses {first} are no numbers"
-    if losses and not any(losses) and not missing_losses:
+    elif losses and not any(losses):
         yield f"all losses {first} are 0"
-    elif len(losses) >= _LEAST_EQUAL_LOSSES and len(set(losses)) == 1 and not missing_losses:
+    elif len(losses) >= _LEAST_EQUAL_LOSSES and len(set(losses)) == 1:
         yield f"all losses {first} are {losses[0]}"
     start = _start_of_repeated_losses(losses)
     if start is not None:
@@ -32,10 +38,15 @@ def faults_of_losses(losses: Sequence[float | None], not_read: int) -> Iterator[
 
 
 def _start_of_repeated_losses(losses: Sequence[float | None]) -> int | None:
-    """Return the index of the first of _REPEATED_LOSSES in a row that stood in a row before; None if there are none.
+    """Return the index at which _REPEATED_LOSSES successive losses begin that stand earlier, too, in the same order.
 
-    Only losses that differ from each other count: those of a run that learns nothing may repeat. So may those of a run
-    that has learned its one synthetic batch by heart, which differ in their last digits alone.
+    Two kinds of successive losses may be repeated by an honest run, and do not count:
+
+    - losses of which two are equal, as a run that learns nothing has them;
+    - losses that differ by _LEAST_SPREAD or less, as a run has them that has learned its one synthetic batch by heart.
+
+    Returns:
+        The index. None if no losses are repeated.
     """
     seen = set()
     for start in range(len(losses) - _REPEATED_LOSSES + 1):
@@ -43,6 +54,7 @@ def _start_of_repeated_losses(losses: Sequence[float | None]) -> int | None:
         if in_a_row in seen:
             return start
         numbers = {loss for loss in in_a_row if loss is not None}
-        if len(numbers) == _REPEATED_LOSSES and max(numbers) - min(numbers) > _LEAST_SPREAD * max(numbers):
+        are_all_different = len(numbers) == _REPEATED_LOSSES
+        if are_all_different and max(numbers) - min(numbers) > _LEAST_SPREAD * max(numbers):
             seen.add(in_a_row)
     return None

@@ -48,7 +48,7 @@ class Fastest(NamedTuple):
 
 
 class _StatedTime(NamedTuple):
-    """The time of an epoch that an event epoch_throughput states, and the line of the event."""
+    """The time of an epoch as an event epoch_throughput states it, and the line of the event."""
 
     line: int
     epoch: int
@@ -56,7 +56,7 @@ class _StatedTime(NamedTuple):
 
 
 class _ShortThroughput(NamedTuple):
-    """An epoch_throughput that states too little time for its epoch, unless training waited for checkpoints so long."""
+    """An epoch_throughput that states too little time for its epoch, unless waits for checkpoints explain it."""
 
     line: int
     epoch: int
@@ -67,7 +67,8 @@ class _ShortThroughput(NamedTuple):
 class Measured:
     """Follows the windows, throughputs and checkpoints of a run in their order, and each epoch's start and stop.
 
-    `faults` are contradictions that a log of this project cannot hold. The first FINDINGS_PER_RULE are kept.
+    A window, logged as a step_window, is the steps between two lines of progress. `faults` are contradictions that a
+    log of this project cannot hold, but a log of another project may. The first FINDINGS_PER_RULE are kept.
     """
 
     def __init__(self, run: LoggedRun, collector: FindingCollector) -> None:
@@ -118,7 +119,7 @@ class Measured:
             handle(event)
 
     def report_if_project_log(self, line: int | None, what: str) -> None:
-        """Keep a fault, to be reported if the log turns out to be one of this project. Logs of others may have it.
+        """Keep a fault, to be reported if the log turns out to be one of this project. Other projects may log such.
 
         Only the first FINDINGS_PER_RULE faults are kept.
 
@@ -145,12 +146,13 @@ class Measured:
         self._window_began_ms = start.time_ms
 
     def epoch_starts(self, start: Event, number: int | None, *, after_ms: float) -> None:
-        """Begin an epoch.
+        """Begin an epoch: its windows are summed and clocked anew, and the time before it is kept.
 
         Args:
-            start: Its epoch_start.
+            start: The epoch_start.
             number: The number of the epoch. None if the event states none.
-            after_ms: The time since the epoch or evaluation before it ended. Negative if there is none.
+            after_ms: The time since the epoch or evaluation before it ended, in which training may have waited for a
+                checkpoint. Negative if there is none.
         """
         self._open_epoch = number
         self.begin_window_sums(start)
@@ -158,7 +160,9 @@ class Measured:
         self._checkpoints.epoch_starts(number, after_ms)
 
     def epoch_stops(self, number: int | None, training_ms: float) -> None:
-        """End an epoch, and compare the times that were stated for it while it was open with the log's clock.
+        """End an epoch, keep its training time, and compare with it the times that were stated while it was open.
+
+        An epoch_throughput after the epoch_stop is compared with the kept time, too.
 
         Args:
             number: The number that the epoch stated at its start; None if it stated none.
@@ -170,11 +174,13 @@ class Measured:
         self._last_epoch = number
         self._last_epoch_training_ms = training_ms
         for stated in self._stated_times_of_open_epoch:
-            self._compare_time(stated)
+            self._compare_time(stated)  # with the last epoch, which is this one now
         self._stated_times_of_open_epoch.clear()
 
     def _take_clock_set(self, event: Event) -> None:
         """Note by how much the clock was set ahead within an epoch, which then seems to have taken so much longer.
+
+        A clock_set that no run can have logged is reported.
 
         Args:
             event: A clock_set, which follows the window or the evaluation during which the clock was set.
@@ -185,16 +191,17 @@ class Measured:
             self._clocked.clock_was_set_ahead(1000 * event.value)
 
     def check_losses_and_last_step(self, line: int) -> None:
-        """Report a run of this project that succeeded, if no training gives its losses or its last step is not planned.
+        """Report, if this log is of this project, losses that no training gives and a last step that is not planned.
 
-        The last step is only checked in a run that measures throughput, because only its plan has one.
+        Call it at the end of a run that succeeded. The last step is only checked in a run that measures throughput,
+        because only the plan of such a run has one.
 
         Args:
             line: The line of the run_stop, which is blamed.
         """
         for what in faults_of_losses(self._run.first_losses, self._losses_not_read):
             self.report_if_project_log(line, what)
-        planned_last_step = self._plan.measured_end  # 0 in any other run
+        planned_last_step = self._plan.measured_end  # 0 in a run that does not only measure throughput
         if planned_last_step > 0 and self._is_not_at_step(planned_last_step):
             self.report_if_project_log(line, f"the run ends with step {self._last_step}, not {planned_last_step}")
 
@@ -203,27 +210,30 @@ class Measured:
         return self._last_step is not None and self._last_step != step
 
     def judge_waits_for_checkpoints(self) -> None:
-        """Report what lacks time that no wait for a checkpoint explains, and checkpoints that were not due.
+        """Report what the waits for checkpoints do not explain, and checkpoints that cannot have been.
 
-        Call it after the last event: that of a checkpoint comes when it is written, and so maybe after the end of its
-        epoch. What lacks time is an epoch_throughput, or a window of steps in a log of this project.
+        In this order, these are reported (all but the first only if the log is of this project):
+
+        - an epoch_throughput that states too little time, if the waits in its epoch are shorter than what is missing;
+        - the first window of an epoch up to which too little time is stated, if the waits before it are shorter;
+        - a wait that is longer than the room between its window and the next one;
+        - more checkpoints than were due;
+        - a wait after an epoch that is longer than until the next epoch.
+
+        Call it after the last event of the log. A checkpoint is logged once it is written, maybe after its epoch.
         """
-        waits = self._checkpoints.waits(self._plan.epoch_steps)
+        epoch_steps = self._plan.epoch_steps
+        waits = self._checkpoints.waits(epoch_steps)
         for short in self._short_throughputs:
             first_step, last_step = self._steps_of_epoch(short.epoch)
             if short.missing_ms > waits.between(first_step, last_step):
                 self._collector.add_breach(THROUGHPUT_RULE, short.line, short.breach)
-        blamed_epoch = None
-        for window in self._clocked.short:
-            first_step, _ = self._steps_of_epoch(window.epoch)
-            waited_ms = waits.between(first_step, window.last_step - 1)
-            if window.epoch != blamed_epoch and not window.is_explained(waited_ms):
-                self.report_if_project_log(window.line, window.words)
-                blamed_epoch = window.epoch  # its later windows lack the same time
-        for line, what in self._checkpoints.waits_without_room(self._clocked.room_ms, self._plan.epoch_steps):
+        for window in self._clocked.unexplained(waits, epoch_steps):
+            self.report_if_project_log(window.line, window.words)
+        for line, what in self._checkpoints.waits_without_room(self._clocked.room_ms, epoch_steps):
             self.report_if_project_log(line, what)
-        self._report_if_any(None, self._checkpoints.more_than_due(self._plan.epoch_steps))
-        self._report_if_any(None, self._checkpoints.wait_beyond_next_epoch(self._plan.epoch_steps))
+        self._report_if_any(None, self._checkpoints.more_than_due(epoch_steps))
+        self._report_if_any(None, self._checkpoints.wait_beyond_next_epoch(epoch_steps))
 
     def _steps_of_epoch(self, epoch: int) -> tuple[int, int]:
         """Return the first and the last step of an epoch.
@@ -248,9 +258,11 @@ class Measured:
     def _take_step_window(self, event: Event) -> None:
         """Check an event step_window, which has the figures of the steps between two lines of progress.
 
-        The loss and time of the first LOSSES_KEPT windows are kept. A window that does not fit the schema is reported
-        in a log of this project, and makes the sums and the last step unknown. Any other is compared with the log's
-        clock and with the steps that the settings plan.
+        Its loss and time are kept for the comparison with other runs. Then it is one of two kinds:
+
+        - A window that does not fit the schema, or is impossible, is reported if the log is of this project. After it
+          the images of the run, the sums of the epoch and the last step are not known.
+        - Any other is added to the sums, and compared with the plan of the steps, the log's clock and the ranks.
 
         Args:
             event: The step_window.
@@ -261,7 +273,7 @@ class Measured:
             self._make_plan()
         window = from_json(schema.StepWindow, event.value)  # None if it does not fit the schema
         position = from_json(schema.InWindow, event.metadata)  # None if it does not fit the schema
-        self._keep_loss_and_time(window)  # None too, so that the next losses keep their places
+        self._keep_loss_and_time(window)  # None, too: runs are compared window by window, so each must have its place
         if window is None or position is None or not is_possible_window(window):
             self.report_if_project_log(
                 event.line, f"a step_window is not as the schema has it: {printable(event.value)}"
@@ -271,7 +283,7 @@ class Measured:
         self._add_and_compare(event, window, position)
 
     def _add_and_compare(self, event: Event, window: schema.StepWindow, position: schema.InWindow) -> None:
-        """Add a window to the sums, and compare it with the plan of the steps and with the log's clock.
+        """Add a window to all sums, and compare it with the plan of the steps, the log's clock and the ranks' times.
 
         Args:
             event: The event step_window.
@@ -282,20 +294,30 @@ class Measured:
         if previous_step is None:  # not known: this window is believed
             previous_step = position.step - window.steps
         self._last_step = position.step
-        self._checkpoints.window_ends(position.step)
+        self._add_to_sums(event.line, window)
+        self._checkpoints.window_ends(position.step)  # a checkpoint may be begun after this step
+        self._compare_with_plan(event.line, window, position, previous_step)
+        self._compare_with_clock(event)  # the windows of the epoch so far, with this one, must not state too much time
+        # They must not state too little either. The window's first event is its rank_times, or else the step_window.
+        end_ms = event.time_ms if self._rank_times_ms is None else self._rank_times_ms
+        self._clocked.take(event.line, last_step=position.step, time_s=window.time_s, end_ms=end_ms)
+        self._set_clock.window_ends(event.time_ms, window.time_s)  # for a clock_set that may follow
+        self._compare_with_ranks(event, window, position.step)  # forgets the rank_times, so `end_ms` is read before
+
+    def _add_to_sums(self, line: int, window: schema.StepWindow) -> None:
+        """Add a window to the sums over the run and over the epoch, to the sensors' extremes and to the fastest window.
+
+        Args:
+            line: The line of the event step_window.
+            window: The figures of the window.
+        """
         if self.all_images is not None:
             self.all_images += window.images
         self.all_windows_s += window.time_s
-        self._epoch_sums.add(window)  # before `_compare_with_clock`, which compares the sum with this one
-        self.sensors.take(event.line, window)
-        self._compare_with_plan(event.line, window, position, previous_step)
-        self._compare_with_clock(event)
-        end_ms = event.time_ms if self._rank_times_ms is None else self._rank_times_ms
-        self._clocked.take(event.line, last_step=position.step, time_s=window.time_s, end_ms=end_ms)
-        self._set_clock.window_ends(event.time_ms, window.time_s)
-        self._compare_with_ranks(event, window, position.step)
+        self._epoch_sums.add(window)
+        self.sensors.take(line, window)
         if window.time_s > 0:
-            rate_of_window = Fastest(images_per_s=window.images / window.time_s, line=event.line)
+            rate_of_window = Fastest(images_per_s=window.images / window.time_s, line=line)
             self.fastest = max(self.fastest, rate_of_window)  # by images/s, the first field
 
     def _forget_sums_and_last_step(self) -> None:
@@ -328,9 +350,10 @@ class Measured:
     def _compare_with_plan(
         self, line: int, window: schema.StepWindow, position: schema.InWindow, previous_step: int
     ) -> None:
-        """Report a window of a run of this project that is not the one that the settings plan at this point.
+        """Report, if the log is of this project, the first difference between a window and the settings' plan.
 
-        Only the first thing that is wrong is reported: the steps or images, then the phase or epoch, then the times.
+        The steps and images are compared first, then the phase and the epoch, then the times. The steps are planned for
+        the epoch that the window states, so a wrong epoch may be reported as a wrong number of steps.
 
         Args:
             line: The line of the event step_window.
@@ -338,7 +361,6 @@ class Measured:
             position: Its metadata: the step at which the window ends, its phase and its epoch.
             previous_step: The step at which the window before it ended.
         """
-        # Planned for the epoch that the window states. So a wrong epoch may be reported as a wrong number of steps.
         planned = self._plan.next_window(previous_step, position.epoch_num)
         begins_at_previous = position.step - window.steps == previous_step
         has_planned_steps = window.steps == planned.steps
@@ -365,12 +387,13 @@ class Measured:
         return 1 if only_measures_throughput else self._open_epoch
 
     def _compare_with_clock(self, event: Event) -> None:
-        """Report windows of a run of this project that took longer in all than the time since epoch_start or run_start.
+        """Report, if the log is of this project, that the windows state more time in sum than has passed.
 
-        A small share more (1 %), and the tolerance of the log's clock, are allowed.
+        The sum is over the windows since epoch_start or run_start, and the time by the log's clock counts from that
+        event, too. The sum may be 1 % larger, and the tolerance of the log's clock is allowed besides.
 
         Args:
-            event: The latest step_window, whose time in the log is the end.
+            event: The latest step_window. The time counts up to this event.
         """
         passed_ms = event.time_ms - self._epoch_sums.since_ms
         windows_s = self._epoch_sums.time_s
@@ -394,19 +417,24 @@ class Measured:
         return self._most_clock_difference * clock_ms + self._run.clock_tolerance_ms
 
     def _keep_rank_times(self, event: Event) -> None:
-        """Keep the times of the ranks that an event rank_times states, for the window that follows it.
+        """Keep what an event rank_times states of the ranks, to compare it with the window that follows.
 
-        They are not kept, but reported in a log of this project, if they cannot be those of this run's ranks, if they
-        state no step, or if the window has an event rank_times already.
+        The times are not kept in these cases, which are reported if the log is of this project:
+
+        - the same window has an event rank_times already;
+        - the times cannot be of this run's ranks, or no run_summary above says how many ranks there are;
+        - the event states no step.
+
+        When the event was logged is kept in any case: it is the end of the window by the log's clock.
 
         Args:
-            event: The event rank_times. How many ranks there are says run_summary, which must stand above it.
+            event: The event rank_times.
         """
+        self._rank_times_ms = event.time_ms
+        self._rank_times_seen += 1
         times = from_json(schema.RankTimes, event.value)  # None if it does not fit the schema
         position = from_json(schema.AtStep, event.metadata)  # None if it does not fit the schema
         summary = self._run.summary
-        self._rank_times_ms = event.time_ms
-        self._rank_times_seen += 1
         if self._rank_times_seen > 1:
             self.report_if_project_log(event.line, "a second rank_times of one window")
         elif (
@@ -431,7 +459,8 @@ class Measured:
     def _take_rank_times(self) -> tuple[int, schema.RankTimes] | None:
         """Return the step and the ranks' times that were logged for the window that ends here, and forget them.
 
-        They are None if there are none, or if what there is has been reported.
+        Returns:
+            None if there are none, or if `_keep_rank_times` has reported them as wrong.
         """
         rank_times = self._rank_times
         self._rank_times_ms = None
@@ -440,9 +469,15 @@ class Measured:
         return rank_times
 
     def _compare_with_ranks(self, event: Event, window: schema.StepWindow, step: int) -> None:
-        """Report, in a log of this project, a window that contradicts the ranks' times logged just before it.
+        """Report, if the log is of this project, a window that does not agree with the rank_times just before it.
 
-        A run of several ranks logs these times before each window.
+        These cases are reported:
+
+        - a run of several ranks has no rank_times before this window;
+        - the rank_times are of another step than the one at which this window ends;
+        - the rank_times contradict the window's own times.
+
+        The rank_times are forgotten after this. Wrong ones were reported when they were read, and are not compared.
 
         Args:
             event: The event step_window.
@@ -456,7 +491,7 @@ class Measured:
         summary = self._run.summary
         if are_missing and summary is not None and summary.devices > 1:
             self.report_if_project_log(event.line, f"a window without the rank_times of its {summary.devices} ranks")
-        if rank_times is None or summary is None:  # without a summary they have been reported
+        if rank_times is None or summary is None:
             return
         step_of_times, times = rank_times
         if step_of_times != step:
@@ -550,7 +585,7 @@ class Measured:
             self._collector.add_breach(THROUGHPUT_RULE, line, actual)
 
     def _compare_with_windows(self, line: int, epoch: int, stated: schema.EpochThroughput) -> None:
-        """Report, in a log of this project, each total of an epoch that is not the sum over its step windows.
+        """Report, if the log is of this project, each total of an epoch that is not the sum over its step windows.
 
         The images must be equal. The seconds may differ a little, because they are rounded in the event and in each
         window. Nothing is compared if a window could not be read.
@@ -571,7 +606,7 @@ class Measured:
         self._compare_total(line, waiting, stated.data_wait_s, sums.wait_s, allowed=rounding_s)
 
     def _compare_total(self, line: int, what: str, total: float, sum_of_windows: float, *, allowed: float) -> None:
-        """Report, in a log of this project, that a total of an epoch and the sum over its windows differ too much.
+        """Report, if the log is of this project, a total of an epoch that is too far from the sum over its windows.
 
         Args:
             line: The line of the event epoch_throughput.
@@ -585,7 +620,7 @@ class Measured:
             self.report_if_project_log(line, f"{significant(total, digits=10)} {what}, {other_total}")
 
     def _check_last_step(self, line: int, epoch: int) -> None:
-        """Report, in a log of this project, that the windows up to now do not end at the last step of an epoch.
+        """Report, if the log is of this project, that the windows up to now do not end at the last step of an epoch.
 
         Nothing is checked if the number of steps per epoch or the last step is not known.
 
@@ -600,8 +635,15 @@ class Measured:
     def _compare_time(self, stated: _StatedTime) -> None:
         """Compare the time that is stated for an epoch with its training time by the log's clock.
 
-        A time that is too long is reported, and so is one of an epoch that is not the last one trained. A time that is
-        too short is kept for `judge_waits_for_checkpoints`, because waiting for checkpoints may explain it.
+        The cases, in this order:
+
+        - The epoch is not the last one trained: this is reported.
+        - The stated time is too long: it is reported.
+        - It is too short: it is kept for `judge_waits_for_checkpoints`, because waits for checkpoints may explain it.
+
+        Where the clock was set ahead, an epoch seems longer by the log. Such leaps, if logged in the epoch, are
+        subtracted from its training time, unless the stated time is too long then: the first leap may have come before
+        the epoch, as during the evaluation of the epoch before.
 
         Args:
             stated: The time that an event epoch_throughput states, with its epoch and its line.
@@ -615,11 +657,12 @@ class Measured:
         actual = f"{stated.time_s:.3f} s for epoch {stated.epoch}; {between}"
         stated_ms = stated.time_s * 1000
         without_leaps_ms = training_ms - self._epoch_sums.set_ahead_ms
-        # The first clock_set of an epoch may also be of a leap before it, as during the evaluation of the epoch before.
-        if stated_ms <= without_leaps_ms + self._most_difference_ms(without_leaps_ms):
+        is_not_too_long_without_leaps = stated_ms <= without_leaps_ms + self._most_difference_ms(without_leaps_ms)
+        if is_not_too_long_without_leaps:
             training_ms = without_leaps_ms
         allowed_ms = self._most_difference_ms(training_ms)
         excess_ms = stated_ms - training_ms - allowed_ms
+        # Before its end an epoch may also wait for other ranks, which no throughput contains.
         missing_ms = training_ms - stated_ms - allowed_ms - most_delay_after_epoch_ms(self._run)
         if excess_ms > 0:
             self._collector.add_breach(THROUGHPUT_RULE, stated.line, actual)

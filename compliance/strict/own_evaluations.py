@@ -14,23 +14,31 @@ _ROUNDING_OF_QUOTIENT = 1e-9  # far above that of a float, and below what a cut 
 
 
 def faults_of_evaluations(run: LoggedRun, last_epoch: int, *, are_shares_of_samples: bool) -> Iterator[Fault]:
-    """Yield a fault for each evaluation that the recipe does not let a run make, and for one that is missing.
+    """Yield a fault for each evaluation that the recipe does not let a run make.
+
+    These are, in this order:
+
+    - an accuracy that is not a whole number of right samples over eval_samples;
+    - an evaluation of an epoch that the recipe does not evaluate, and a missing one of an epoch that it does;
+    - an evaluation that reached the target, if the run trained on after it.
 
     Args:
         run: The facts that the log states of the run.
         last_epoch: The number of the last epoch that was trained; 0 if there is none.
-        are_shares_of_samples: Whether an accuracy is a share of the evaluated samples, as top-1 is.
+        are_shares_of_samples: Whether an accuracy is a share of the evaluated samples, as top-1 is. A mean IoU is none,
+            and the first check is left out for it.
     """
     if are_shares_of_samples:
-        yield from _accuracies_of_no_samples(run)
+        yield from _accuracies_of_no_whole_count(run)
     yield from _evaluations_out_of_schedule(run, last_epoch)
     yield from _training_beyond_target(run, last_epoch)
 
 
-def _accuracies_of_no_samples(run: LoggedRun) -> Iterator[Fault]:
-    """Yield a fault for each accuracy that is no number of right samples over eval_samples.
+def _accuracies_of_no_whole_count(run: LoggedRun) -> Iterator[Fault]:
+    """Yield a fault for each accuracy that is not a whole number of right samples divided by eval_samples.
 
-    A run divides the one by the other, and its log has all digits of the quotient.
+    A run computes its accuracy as this quotient, and its log has all digits. Nothing is checked if the log does not
+    state eval_samples.
     """
     samples = run.stated_count(schema.EVAL_SAMPLES)  # 0 if it is not stated
     if samples == 0:
@@ -64,11 +72,18 @@ def _evaluations_out_of_schedule(run: LoggedRun, last_epoch: int) -> Iterator[Fa
 def _evaluation_too_many(run: LoggedRun, last_epoch: int, period: int, offset: int) -> Iterator[Fault]:
     """Yield a fault for the first evaluation of an epoch that the recipe does not evaluate.
 
-    It evaluates the last epoch of its plan in any case. If the settings do not say which one that is, it may be the
-    last one that was trained.
+    A recipe evaluates every `period` epochs, and the last epoch of its plan in any case.
+
+    Args:
+        run: The facts that the log states of the run.
+        last_epoch: The number of the last epoch that was trained. It counts as the last one of the plan if the settings
+            do not state the number of epochs.
+        period: Epochs from one evaluation to the next, above 0.
+        offset: Any epoch of the series, which may also lie before the first epoch: epochs offset + n * period are due.
     """
     planned: Any = run.settings.get(setting_of_epochs(run.settings))
-    last_of_plan = planned if is_number(planned) and planned > 0 else last_epoch
+    is_planned = is_number(planned) and planned > 0
+    last_of_plan = planned if is_planned else last_epoch
     for evaluation in run.evaluations:
         is_due = (evaluation.epoch - offset) % period == 0
         if not is_due and evaluation.epoch != last_of_plan:
@@ -78,13 +93,21 @@ def _evaluation_too_many(run: LoggedRun, last_epoch: int, period: int, offset: i
 
 
 def _missing_evaluation(run: LoggedRun, last_epoch: int, period: int, offset: int) -> Iterator[Fault]:
-    """Yield a fault if a trained epoch that the recipe evaluates has no accuracy: for the first such epoch.
+    """Yield a fault for the first trained epoch that the recipe evaluates, and that has no accuracy.
 
-    A run without success may have ended before the evaluation of its last epoch. Nothing is checked if the run was
-    resumed, so that the log has only a part of it, or if an accuracy is no number.
+    A run without success may have ended before the evaluation of its last epoch. Nothing is checked in two cases:
+
+    - the run was resumed, so that earlier evaluations are in another log;
+    - an accuracy was not kept, because it is no number or repeats the one before.
+
+    Args:
+        run: The facts that the log states of the run.
+        last_epoch: The number of the last epoch that was trained.
+        period: Epochs from one evaluation to the next, above 0.
+        offset: Any epoch of the series: epochs offset + n * period are due.
     """
-    has_wrong_accuracies = len(run.evaluations) < run.number_of_events(schema.EVAL_ACCURACY)
-    if run.is_resumed or has_wrong_accuracies:
+    is_one_not_kept = len(run.evaluations) < run.number_of_events(schema.EVAL_ACCURACY)
+    if run.is_resumed or is_one_not_kept:
         return
     last_to_evaluate = last_epoch if run.status == "success" else last_epoch - 1
     first_to_evaluate = offset % period or period  # epochs count from 1, so never 0
@@ -98,7 +121,7 @@ def _missing_evaluation(run: LoggedRun, last_epoch: int, period: int, offset: in
 
 
 def _training_beyond_target(run: LoggedRun, last_epoch: int) -> Iterator[Fault]:
-    """Yield a fault if a run trained on after the evaluation that reached its recipe's target, which ends a run.
+    """Yield a fault if a run trained on after the evaluation that reached its recipe's target, because that ends a run.
 
     Nothing is checked if the recipe states no target.
     """

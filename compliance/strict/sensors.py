@@ -1,4 +1,7 @@
-"""The figures of GPUs in the step windows of a log: the most memory that was used, and the power at moments."""
+"""The figures of GPUs in the step windows of a log: the most memory that was used, and the power at moments.
+
+A step window is the steps between two lines of progress.
+"""
 
 import math
 
@@ -6,7 +9,11 @@ from runlog import schema
 
 
 class Sensors:
-    """Follows the windows of a run. Until a window has such a figure, the lines are 0 and the memories None."""
+    """The extremes of GPU memory and power in a run's windows so far, and the lines where they stand.
+
+    Until a window has such a figure, the lines are 0 and the memories None. The least figures are infinite until then,
+    and the most power is minus infinity.
+    """
 
     def __init__(self) -> None:
         self.line_of_gpu = 0  # of the first window with a figure of GPUs
@@ -15,37 +22,44 @@ class Sensors:
         self.most_memory_mib: float | None = None
         self.line_of_memory = 0  # of the window with the most
         self.line_of_less_memory = 0  # of the first window that states less than one before it
-        self.powers = 0  # how many windows state a power
+        self.windows_with_power = 0
         self.least_power_w = math.inf
         self.most_power_w = -math.inf
         self.time_s = 0.0  # of the windows that state a power
 
     def take(self, line: int, window: schema.StepWindow) -> None:
-        """Take the next window of steps: note its GPU memory and power, if it states them.
+        """Take the next window of steps: add its GPU memory and its power, if it states them, to the extremes so far.
 
         Args:
             line: The line of the window's event.
             window: The figures of the window.
         """
-        memory_mib = window.gpu_memory_mib
-        power_w = window.power_w
-        has_figure = memory_mib is not None or power_w is not None
+        has_figure = window.gpu_memory_mib is not None or window.power_w is not None
         if has_figure and not self.line_of_gpu:
             self.line_of_gpu = line
-        if self.first_memory_mib is None:
-            self.first_memory_mib = memory_mib
-        counted_mib = math.inf
-        if memory_mib is not None and memory_mib > 0:  # 0: of an allocator that counts nothing
-            counted_mib = memory_mib
-        if counted_mib < (self.most_memory_mib or 0.0) and not self.line_of_less_memory:
+        if window.gpu_memory_mib is not None:
+            self._take_memory(line, window.gpu_memory_mib)
+        if window.power_w is not None:
+            self.windows_with_power += 1
+            self.least_power_w = min(self.least_power_w, window.power_w)
+            self.most_power_w = max(self.most_power_w, window.power_w)
+            self.time_s += window.time_s
+
+    def _take_memory(self, line: int, memory_mib: float) -> None:
+        """Add the memory that a window states to the extremes, and note the first window that states less than before.
+
+        A window states the most memory that was held since the run began. So a fall shows that the log is wrong.
+
+        Args:
+            line: The line of the window's event.
+            memory_mib: The memory, in MiB. 0 comes from an allocator that counts nothing: it is no fall.
+        """
+        most_so_far_mib = self.most_memory_mib or 0.0
+        if 0 < memory_mib < most_so_far_mib and not self.line_of_less_memory:
             self.line_of_less_memory = line
-        if memory_mib is not None:
-            self.least_memory_mib = min(self.least_memory_mib, memory_mib)
-        if memory_mib is not None and memory_mib > (self.most_memory_mib or 0.0):
+        if memory_mib > most_so_far_mib:
             self.most_memory_mib = memory_mib
             self.line_of_memory = line
-        if power_w is not None:
-            self.powers += 1
-            self.least_power_w = min(self.least_power_w, power_w)
-            self.most_power_w = max(self.most_power_w, power_w)
-            self.time_s += window.time_s
+        self.least_memory_mib = min(self.least_memory_mib, memory_mib)
+        if self.first_memory_mib is None:
+            self.first_memory_mib = memory_mib

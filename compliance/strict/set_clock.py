@@ -12,21 +12,25 @@ _MOST_ROUNDING = 0.01  # of the times of windows and of the log's clock, as a sh
 
 
 class SetClock:
-    """Follows the windows of a run, after each of which it reads the clock, and the settings that it tells of."""
+    """Follows the windows of a run and the events clock_set, which a run logs when its clock was set.
+
+    A run compares its clock with a clock that nobody sets, after each window of steps. If they went apart, it logs a
+    clock_set with the seconds by which its clock was set: above 0 if ahead, below 0 if back.
+    """
 
     def __init__(self, run: LoggedRun) -> None:
         self._run = run
-        self._window_ms: float | None = None  # the time of the last window; None: not known
-        self._window_before_ms: float | None = None  # of the one before it
-        self._window_s = 0.0  # how long the last window took
-        self._told_s = 0.0  # by how much the clock was set ahead since the window before, as events so far say
+        self._window_ms: float | None = None  # when the last window was logged; None: not known
+        self._window_before_ms: float | None = None  # when the window before it was logged; None: not known
+        self._window_s = 0.0  # how long the last window took, as it states
+        self._told_s = 0.0  # the sum over the events clock_set since the last window that say "ahead"
 
     def window_ends(self, time_ms: float, time_s: float) -> None:
-        """Take the next window.
+        """Take the next window: the events clock_set that follow are about this window.
 
         Args:
-            time_ms: The time of its event.
-            time_s: How long it took, in seconds.
+            time_ms: The time of the window's event.
+            time_s: How long the window took, as it states, in seconds.
         """
         self._window_before_ms = self._window_ms
         self._window_ms = time_ms
@@ -38,14 +42,21 @@ class SetClock:
         self._window_ms = None
 
     def note_and_check(self, event: Event, last_step: int | None) -> str:
-        """Note by how much an event clock_set says that the clock was set; return why no run can have logged it.
+        """Note by how much an event clock_set says that the clock was set ahead; return why no run can have logged it.
+
+        Only a setting ahead is noted and held against the time: it needs room in the log. A clock that was set back
+        needs none; `Policy` reports it.
 
         Args:
             event: The event clock_set.
             last_step: The last step that was done. None if it is not known.
 
         Returns:
-            The reason in words; an empty text if a run can have logged it.
+            The first reason in words; an empty text if a run can have logged it. The reasons are:
+
+            - the value is no number of seconds, is below 1 s, or the event states no step;
+            - the step is not the last one;
+            - the clock was set ahead by more than there is time for (see `_leap_without_time`).
         """
         position = from_json(schema.AtStep, event.metadata)
         if not is_number(event.value) or abs(event.value) < _LEAST_S or position is None:
@@ -57,13 +68,18 @@ class SetClock:
         return self._leap_without_time(event.time_ms)
 
     def _leap_without_time(self, now_ms: float) -> str:
-        """Return that the clock was set ahead by more than it has gone on; an empty text if it was not.
+        """Return a complaint if the log's clock went on by less than the leap that it is said to have made.
 
-        A run looks at its clock after each window, so the clock was set in the last window or just behind it. From the
-        end of the window before, it must then have gone on by the last window's time and by all that it was set ahead.
+        A leap is a setting of the clock ahead. A run looks at its clock after each window, so a leap that it logs now
+        was made in the last window or just after it. So this must hold, but for rounding and a delay:
+
+            time by the log's clock since the window before >= stated time of the last window + stated leap
 
         Args:
-            now_ms: The time by the log's clock.
+            now_ms: The time of the event clock_set by the log's clock.
+
+        Returns:
+            The complaint; an empty text if there is time enough, or if the time of the window before is not known.
         """
         if self._window_before_ms is None:
             return ""
