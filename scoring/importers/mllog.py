@@ -56,27 +56,29 @@ class MLLog(FormatReader):
     def __init__(self, lines: Lines) -> None:
         super().__init__(lines)
         self.events = Run()
-        self._has_just_started = False  # the last event that opens, trains or ends a run is a run_start
+        self._follows_run_start = False  # the last entry that opens, trains or ends a run is a run_start
 
     def read(self) -> None:
         """Read the events in this run's lines into windows, epochs, evaluations and other values. Call this once.
 
-        A log of this project has one window for each event `step_window`, which states the figures of some training
-        steps. A log without such events has one window for each epoch with a time or a rate or, without such epochs,
-        for each block of epochs.
+        The windows are the first of these that the log has:
+
+        - The events `step_window` of this project's program. Each states the figures of some training steps.
+        - The epochs with a time or a rate. If none of them has a time, a check compares their rates with the blocks.
+        - The blocks: groups of successive epochs, each with one start and one stop.
 
         Raises:
             InputError: The run has over MAX_ROWS windows.
         """
         self._take_entries()  # adds a window for each `step_window` event
-        self._report_unreadable_images()  # of these windows, before others are added
+        self._report_unreadable_images()  # of `step_window` events: there are no other windows yet
         self._read_facts()
         self.epochs = self._windows_of_epochs()  # uses the facts, which show whether the samples are images
         if not self.windows:  # not a log of our own
             self._add_windows(_with_speed(self.epochs))
         if not self.windows:  # no epoch has a time or a rate
             self._add_windows(self._windows_of_blocks())
-        elif all(window.seconds is None for window in self.windows):
+        elif all(window.seconds is None for window in self.windows):  # epochs with rates alone
             self._check_rates_against(list(self._windows_of_blocks()))
         self._read_evaluations()
 
@@ -103,6 +105,7 @@ class MLLog(FormatReader):
         self._read_run_summary()
         self._read_start_and_stop()
         self._read_single_events()  # after the run's summary, whose model counts rather than the benchmark
+        self.set_if_unset("rate_scope", self.rate_scope)  # no event states it, but the format
 
     def _check_rates_against(self, blocks: Sequence[Window]) -> None:
         """Compare the rates that the log prints of its epochs with its blocks of epochs, if the epochs have no times.
@@ -132,9 +135,13 @@ class MLLog(FormatReader):
     def _take_entry(self, entry: Entry) -> None:
         """Add one entry of the log to `windows`, `problems` or `events`.
 
-        An event `step_window` states the figures of some training steps and becomes a window. A Problem, which says
-        what is wrong with a line, goes to `problems`. Any other event and any section of the header go to `events`.
-        `self.lines` is told if the entry may begin a run.
+        - A Problem, which says what is wrong with a line, goes to `problems`.
+        - An event `step_window`, which states the figures of some training steps, becomes a window. It gets the ranks'
+          times of these steps, which an earlier event states.
+        - Any other event and any section of the header go to `events`.
+
+        `self.lines` works out where runs begin. So it is told if a run may begin at the entry, and of each
+        `step_window`, because steps show that a run has begun.
 
         Args:
             entry: The event, the section of the header or the problem.
@@ -148,7 +155,7 @@ class MLLog(FormatReader):
 
         self._note_start(entry)
         if isinstance(entry, Event) and entry.key == schema.STEP_WINDOW.key:
-            self.lines.confirm_run()  # a row, also of a run whose start is not in the log
+            self.lines.confirm_run()  # a run whose `run_start` is not in the log is one, too
             # Not kept in `events` as well, so that a long run is in memory only once.
             self._add_step_window(entry, self._pop_rank_times(entry))
         else:
@@ -172,22 +179,26 @@ class MLLog(FormatReader):
     def _note_start(self, entry: Event | Header) -> None:
         """Note in `self.lines` that a training run may begin here, if this entry is one of those that open a log.
 
-        An event `run_start` makes it a run in any case, even if nothing follows. Another one that follows before any
-        training is another rank's, and begins no run.
+        A run logs entries that open it (`cache_clear`, `init_start` and the like), then `run_start`, then its training.
+        With `run_start` it is a run, even if nothing follows.
+
+        Several ranks may write into one log, each with a `run_start` of its own. So a `run_start` right after another
+        one is that of another rank and begins no run. If entries that open a run or training stand between the two, it
+        is that of another run.
 
         Args:
             entry: An event or a section of the header.
         """
         name = entry.section if isinstance(entry, Header) else entry.key
         is_run_start = name == schema.RUN_START.key
-        is_of_other_rank = is_run_start and self._has_just_started
-        if name in _OPENING and not is_of_other_rank:
+        is_of_other_rank = is_run_start and self._follows_run_start
+        if name in _OPENING and not is_of_other_rank:  # `run_start` is one of them
             self.lines.note_possible_start(entry.line)
         if is_run_start:
             self.lines.confirm_run()
-            self._has_just_started = True
-        elif name in _OPENING or name in _TRAINING:
-            self._has_just_started = False
+            self._follows_run_start = True
+        elif name in _OPENING or name in _TRAINING:  # other entries do not tell runs from ranks
+            self._follows_run_start = False
 
     def _pop_rank_times(self, window_event: Event) -> schema.RankTimes | None:
         """Remove and return what an event logged of the ranks' own times in a window of training steps.
@@ -279,9 +290,11 @@ class MLLog(FormatReader):
     def _read_single_events(self) -> None:
         """Set the values that a log states in one event each, such as the batch size of all devices and the benchmark.
 
-        A value that is set already is kept. A value that cannot be read becomes a problem of the record. The benchmark
-        also becomes the model, unless that is known already. If the number of samples is logged several times, the last
-        one counts; for other values it is the first one.
+        - A value that is set already is kept.
+        - If an event is logged several times, the first one counts, or the last one for the numbers of samples.
+        - It becomes a problem if the first and the last batch size or number of samples differ.
+        - A value that cannot be read becomes a problem, but not the seed, which no figure needs.
+        - The benchmark also becomes the model, unless that is known already.
         """
         first = self.events.first  # the first event of each key
         self._set_from_event("telemetry", first.get(schema.TELEMETRY_SUMMARY.key), table_or_none)
@@ -292,28 +305,29 @@ class MLLog(FormatReader):
         last = self.events.last  # of the numbers of samples, the last event counts
         self._set_from_event("train_samples", last.get(schema.TRAIN_SAMPLES.key), positive_whole)
         self._set_from_event("eval_samples", last.get(schema.EVAL_SAMPLES.key), positive_whole)
-        self._note_other_value(schema.GLOBAL_BATCH_SIZE.key, counts="first")
-        self._note_other_value(schema.TRAIN_SAMPLES.key, counts="last")
-        self._note_other_value(schema.EVAL_SAMPLES.key, counts="last")
+        self._note_other_value(schema.GLOBAL_BATCH_SIZE.key, which_counts="first")
+        self._note_other_value(schema.TRAIN_SAMPLES.key, which_counts="last")
+        self._note_other_value(schema.EVAL_SAMPLES.key, which_counts="last")
         self._set_from_event("division", first.get(schema.SUBMISSION_DIVISION.key), text_or_none)
         seed = first.get(schema.SEED.key)
         if seed is not None:  # one that is no number is no problem: no figure needs it
             self.set_if_unset("seed", whole_or_zero(seed.value), seed.line)
-        self.set_if_unset("rate_scope", self.rate_scope)  # the format's own, as a fact of the record
 
-    def _note_other_value(self, key: str, *, counts: str) -> None:
+    def _note_other_value(self, key: str, *, which_counts: str) -> None:
         """Note a problem if the first and the last event of a key state different values.
 
         Args:
             key: The key, such as "train_samples".
-            counts: Which of the two counts, for the text: "first" or "last".
+            which_counts: "first" or "last", for the text: the one whose value this reader uses.
         """
         first = self.events.first.get(key)
         last = self.events.last.get(key)
         if first is None or last is None or first.value == last.value:
             return
         values = f"{key} is {printable(last.value, 40)}, but {printable(first.value, 40)} on line {first.line}"
-        self.note_problem(f"line {last.line}: {values}: the {counts} counts, and figures by the other would differ")
+        self.note_problem(
+            f"line {last.line}: {values}: the {which_counts} counts, and figures by the other would differ"
+        )
 
     def _set_from_first_mark(self, name: str, marks: list[Mark]) -> None:
         """Set when a run started or stopped, in seconds of Unix time, and its status, from the first logged mark.
@@ -466,14 +480,15 @@ class MLLog(FormatReader):
                 self.qualities.append(Quality(line=accuracy.line, name=accuracy.key, value=value, epoch=epoch))
 
     def _windows_of_blocks(self) -> Iterator[Window]:
-        """Yield the training figures of each block of epochs, for a log that states no time or rate of single epochs.
+        """Yield the training figures of each stretch of training without an evaluation, by the log's blocks of epochs.
 
-        A block is a group of successive epochs that the log marks by its start and stop. Several evaluations divide it.
-        It is left out if the log says too little of it, or if the clock was set back within it.
+        A block is a group of successive epochs that the log marks by one start and one stop. Mostly it is one stretch.
+        If it is evaluated after several of its epochs, there is a stretch before each evaluation. A stretch is left out
+        if the log says too little of its block, or if the clock was set back within it.
 
         Yields:
-            A window with the last epoch of the block or of its part. Its images are None if not known, or if the
-            samples are no images. Its steps are None without images or the batch size of all devices.
+            A window with the last epoch of the stretch. Its images are None if not known, or if the samples are no
+            images. Its steps are None without images or the batch size of all devices.
         """
         images_of_epoch = self._images_of_epoch()
         batch = self.value("batch_of_all")
@@ -493,10 +508,10 @@ class MLLog(FormatReader):
 
 
 def _ranks_that_repeat_a_lower_one(stream: BinaryIO) -> set[int]:
-    """Return the ranks whose events repeat those of a lower rank, as each of them logs the start of the run.
+    """Return all ranks that log the start of the run, except the lowest of them.
 
-    If ranks 0 to 3 log it, the result is {1, 2, 3}. A rank is known by the prefix that a launcher puts before a line,
-    such as `3: ` of srun.
+    A rank that logs the start logs the whole run, so that the events of all these ranks are the same. If ranks 0 to 3
+    do, the result is {1, 2, 3}. A rank is known by the prefix of a launcher before its lines, such as `3: ` of srun.
 
     Args:
         stream: The log from its beginning. It is read up to the first start without a rank, or up to its end, and then

@@ -25,17 +25,28 @@ class Stretch(NamedTuple):
 
 
 def stretches_of_blocks(events: Run) -> Iterator[Stretch]:
-    """Yield the training of each block of epochs, or its parts where the block is evaluated several times.
+    """Yield each stretch of training without an evaluation in the blocks of a log.
 
-    The training of a block ends at the first evaluation or block stop after its start. With evaluations of several
-    epochs before its stop, one stretch ends with each of them.
+    A block is a group of successive epochs. It ends at its stop, or at the next block's start if it has no stop. Its
+    evaluations are those that start before its end.
+
+    - Without an evaluation, the stretch goes from the start of the block to its stop.
+    - With evaluations of one epoch, it goes from the start of the block to the first of them.
+    - With evaluations of several epochs, a stretch ends at each of them. Here these are epochs 1 to 2 and 3 to 4:
+
+          block_start  first epoch 1, 4 epochs
+          eval_start   epoch 2
+          eval_stop    epoch 2
+          eval_start   epoch 4
+          eval_stop    epoch 4
+          block_stop
 
     Args:
         events: The events of the run.
 
     Yields:
-        The stretches in the order of the log. A block is left out if the log does not say its epochs or when its
-        training ended, or if the epochs of its evaluations do not lead up to its last one.
+        The stretches in the order of the log. A block is left out if the log does not say its epochs, or has neither a
+        stop nor an evaluation of it. It is also left out if several evaluations do not lead up to its last epoch.
     """
     starts = [block.start for block in events.blocks if block.start]
     stops = sorted((block.stop for block in events.blocks if block.stop), key=_line_of)
@@ -43,7 +54,7 @@ def stretches_of_blocks(events: Run) -> Iterator[Stretch]:
     for start, next_start in itertools.zip_longest(starts, starts[1:]):
         last_line = math.inf if next_start is None else next_start.line  # the last block has no next start
         stop = _first_after(stops, start.line)
-        if stop is not None and stop.line > last_line:
+        if stop is not None and stop.line > last_line:  # of a later block
             stop = None
         end_line = last_line if stop is None else stop.line
         evaluations_of_block = _started_between(evaluations, start.line, end_line)
@@ -51,7 +62,10 @@ def stretches_of_blocks(events: Run) -> Iterator[Stretch]:
 
 
 def _stretches_of_block(start: Mark, stop: Mark | None, evaluations: Sequence[Interval]) -> list[Stretch]:
-    """Return the training of one block, in parts if it is evaluated several times; empty if the log says too little.
+    """Return the stretches of training in one block of epochs: mostly one, from its start to its first evaluation.
+
+    Without an evaluation, it goes to the block's stop. If several epochs are evaluated, a stretch ends at each
+    evaluation. The list is empty if the log says too little.
 
     Args:
         start: The start of the block, which states its first epoch and how many it has.
@@ -62,28 +76,31 @@ def _stretches_of_block(start: Mark, stop: Mark | None, evaluations: Sequence[In
     epochs = positive_whole(start.count)
     if first_epoch is None or epochs is None:
         return []
-    numbers = {evaluation.start.number for evaluation in evaluations if evaluation.start}
-    if len(numbers) > 1:  # of one epoch several ranks may log an evaluation
+    evaluated_epochs = {evaluation.start.number for evaluation in evaluations if evaluation.start}
+    if len(evaluated_epochs) > 1:  # several evaluations of one epoch are those of several ranks, and divide nothing
         return _stretches_between(start, first_epoch, epochs, evaluations)
     end = evaluations[0].start if evaluations else stop
     return [Stretch(start, end, first_epoch, epochs)] if end is not None else []
 
 
 def _stretches_between(start: Mark, first_epoch: int, epochs: int, evaluations: Sequence[Interval]) -> list[Stretch]:
-    """Return the parts of a block that its evaluations divide.
+    """Return the stretches of training that end at each evaluation of a block of epochs.
+
+    The first one begins at the start of the block, and any other at the stop of the evaluation before. The number of an
+    evaluation is that of the epoch after which it comes.
 
     Args:
         start: The start of the block.
-        first_epoch: Its first epoch.
-        epochs: How many it has.
+        first_epoch: Number of its first epoch.
+        epochs: How many epochs it has.
         evaluations: The evaluations within it, each with a start.
 
     Returns:
-        One part up to each evaluation. Empty if an evaluation has no stop, or if their epochs do not go up to the last
-        epoch of the block.
+        The stretches. Empty if an evaluation before the last one has no stop, if their numbers do not ascend, or if the
+        last number is not the last epoch of the block.
     """
     stretches: list[Stretch] = []
-    begin: Mark | None = start
+    begin: Mark | None = start  # of the next stretch; None: the evaluation before it has no stop
     next_epoch = first_epoch
     for evaluation in evaluations:
         last_epoch = whole_or_zero(evaluation.start.number) if evaluation.start else None
@@ -92,7 +109,8 @@ def _stretches_between(start: Mark, first_epoch: int, epochs: int, evaluations: 
         stretches.append(Stretch(begin, evaluation.start, next_epoch, last_epoch - next_epoch + 1))
         begin = evaluation.stop
         next_epoch = last_epoch + 1
-    return stretches if next_epoch == first_epoch + epochs else []
+    reaches_end_of_block = next_epoch == first_epoch + epochs
+    return stretches if reaches_end_of_block else []
 
 
 def _started_between(evaluations: Sequence[Interval], first: int, last: float) -> Sequence[Interval]:

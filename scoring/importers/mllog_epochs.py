@@ -72,9 +72,11 @@ def read_epochs(events: Run, *, samples: int | None, batch: int | None) -> list[
 def _window_of_epoch(number: Any, epoch: Epoch, samples: int | None, batch: int | None) -> Window:
     """Return the training figures of one epoch. Those that are not known are None.
 
-    If this project's program logged a rate, the time and the images are those of that event. Otherwise the time is that
-    from start to stop. An epoch with a time but without logged images gets `samples`, unless it has no number: then it
-    may be a part of an epoch, as where `samples_count` tells how far the run is.
+    - If this project's program logged the epoch (`own_rate`), that event states its time, images and wait for input.
+    - Otherwise the time is that from start to stop.
+    - If no images are logged, an epoch with a time has `samples` images. One without a number has None: programs that
+      tell by `samples_count` how far the run is may mark only a part of an epoch.
+    - The rate that another program logged (`foreign_rate`) becomes the printed rate.
 
     Args:
         number: Number of the epoch, as it is logged, of any type; None if it is not logged.
@@ -90,7 +92,8 @@ def _window_of_epoch(number: Any, epoch: Epoch, samples: int | None, batch: int 
         wait_s = real(epoch.own_rate.data_wait_s)
     else:
         seconds = epoch.marked_seconds
-    if images is None and seconds and number is not None:
+    is_surely_whole = number is not None  # rather than a part of an epoch
+    if images is None and seconds and is_surely_whole:
         images = samples
 
     return Window(
@@ -108,11 +111,14 @@ def _window_of_epoch(number: Any, epoch: Epoch, samples: int | None, batch: int 
 def _epochs_by_number(events: Run) -> dict[Any, Epoch]:
     """Collect the logged start, stop and rates of each epoch that stopped or that has a rate.
 
+    A rate is own if this project's program logged it, and foreign if another submitter's program did.
+
     Args:
         events: The events of the run.
 
     Returns:
-        What is logged of an epoch, by its number as it is logged.
+        What is logged of each epoch, by the number of the epoch. A number may be any JSON value, as the program logged
+        it, and is None if the program logged none.
     """
     interval_by_number = _intervals_by_number(events)
     rates_by_number = _rates_by_number(events)
@@ -131,8 +137,8 @@ def _epochs_by_number(events: Run) -> dict[Any, Epoch]:
 def _intervals_by_number(events: Run) -> dict[Any, Interval]:
     """Return the interval of each epoch that stopped, by the number of the epoch as it is logged.
 
-    If several ranks log a stop, only one of these has the start. So of several intervals the last that has both counts,
-    or else the last.
+    Of several intervals of one epoch the last replaces the others, but one without a start never replaces one with a
+    start: if several ranks log a stop, the first stop goes with the start, and the others have none.
 
     Args:
         events: The events of the run.
@@ -151,21 +157,23 @@ def _intervals_by_number(events: Run) -> dict[Any, Interval]:
 def _rates_by_number(events: Run) -> dict[Any, list[Rate]]:
     """Group the logged rates (images/s) by the epochs to which they belong.
 
-    A rate belongs to the epoch of its number. If it is logged without one, or if the numbers are not those of epochs,
-    it belongs to the epoch that goes on, or else to the one that stopped last before it.
+    - A rate with the number of an epoch belongs to that epoch.
+    - A rate without a number belongs to the epoch that runs at its line, or else to the last one that stopped before.
+    - Other programs may log another number with a rate, such as the step. Then it counts as one without a number.
 
     Args:
         events: The events of the run.
 
     Returns:
-        Rates by the number of their epoch, as it is logged, in the order of `events.rates`. The number is None for a
-        rate without a number before which no epoch stopped. Rates of other programs that are not positive are left out.
+        Rates by the number of their epoch, as it is logged, in the order of `events.rates`. Rates without a number that
+        come before all epochs have the key None. Rates of other programs that are not positive are left out.
     """
     marks = _marks_of_epochs(events)
     usable = [rate for rate in events.rates if _is_usable(rate)]
     have_epoch_numbers = _have_epoch_numbers(usable, marks)
     rates_by_number: dict[Any, list[Rate]] = {}
     for rate in usable:
+        # The numbers of this project's program are always those of epochs.
         has_epoch_number = rate.number is not None and (have_epoch_numbers or _is_own(rate))
         number = rate.number if has_epoch_number else _number_of_last_mark(rate, marks)
         rates_by_number.setdefault(number, []).append(rate)
