@@ -68,7 +68,7 @@ def rows_after_lost_rows(windows: Sequence[Window], unread_lines: Sequence[int])
     the row before.
 
     Args:
-        windows: Rows of training figures that are not differences of running averages, in the order of the log.
+        windows: Rows of training figures, in the order of the log.
         unread_lines: The lines of rows that could not be read, in ascending order. Rows after these are left out.
     """
     steps_between_rows = []
@@ -83,6 +83,27 @@ def rows_after_lost_rows(windows: Sequence[Window], unread_lines: Sequence[int])
     for before, row in itertools.pairwise(windows):
         is_long = row.steps is not None and row.steps >= LOST_RATIO * usual_steps
         if is_long and not _has_line_between(unread_lines, before.line, row.line):
+            found.append(row)
+    return found
+
+
+def rows_after_lost_epochs(windows: Sequence[Window], unread_lines: Sequence[int]) -> list[Window]:
+    """Return the printed rows before which all rows of an epoch or more seem to be missing.
+
+    Only logs that count their steps anew in each epoch are judged. In others, such a row covers more steps than usual,
+    and an epoch may be so short that it has no row.
+
+    Args:
+        windows: Rows of training figures, in the order of the log.
+        unread_lines: The lines of rows that could not be read, in ascending order. Rows after these are left out.
+    """
+    found = []
+    for before, row in itertools.pairwise(windows):
+        if before.epoch is None or row.epoch is None or before.step is None or row.step is None:
+            continue
+        counts_anew = row.step <= before.step
+        is_next_epoch = row.epoch <= before.epoch + 1
+        if counts_anew and not is_next_epoch and not _has_line_between(unread_lines, before.line, row.line):
             found.append(row)
     return found
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from runlog.json_types import JsonObject
 from scoring.importers.evidence import Evidence, Fact
-from scoring.importers.gaps import rows_after_lost_rows
+from scoring.importers.gaps import rows_after_lost_epochs, rows_after_lost_rows
 from scoring.importers.lines import Lines, Restart
 from scoring.importers.row_batch import RowBatch
 from scoring.importers.text import (
@@ -426,8 +426,7 @@ class FormatReader:
         """
         self._read_lines()
         self.finish_rows()
-        if not self.cumulative:  # differences of running averages are right across lost rows
-            self._note_lost_rows()
+        self._note_lost_rows()
         self.finish_facts()  # converts the batch and the precision, which the next two calls use
         batch_field = "batch_of_all" if self.rate_scope == "global" else "batch_per_device"
         self.row_batch.set_batch(batch_field, self.facts_by_name, self.checks)
@@ -471,13 +470,17 @@ class FormatReader:
         self._set_truncated()
 
     def _note_lost_rows(self) -> None:
-        """Note as a problem that rows seem to be missing, if a row stands for the steps of several."""
-        found = rows_after_lost_rows(self.windows, self.unread_rows.lines)
-        if not found:
-            return
-        longest = max(row.steps or 0 for row in found)
-        where = first_line_in_words([row.line for row in found])
-        self.note_problem(f"{where}: rows before it are missing, and its figures stand for up to {longest} steps")
+        """Note as problems that rows seem to be missing: one stands for the steps of several, or epochs have none."""
+        long_rows = rows_after_lost_rows(self.windows, self.unread_rows.lines)
+        if long_rows:
+            longest = max(row.steps or 0 for row in long_rows)
+            where = first_line_in_words([row.line for row in long_rows])
+            self.note_problem(f"{where}: rows before it are missing, and its figures stand for up to {longest} steps")
+
+        rows_of_later_epochs = rows_after_lost_epochs(self.windows, self.unread_rows.lines)
+        if rows_of_later_epochs:
+            where = first_line_in_words([row.line for row in rows_of_later_epochs])
+            self.note_problem(f"{where}: rows before it are missing, and so are whole epochs")
 
     def _has_figure_that_cannot_be_read(self, text: str) -> bool:
         """Return whether a line begins as a row of training figures and goes on to a figure that cannot be read.
