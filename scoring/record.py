@@ -172,14 +172,18 @@ class Record:
     def is_of_same_run(self, other: "Record") -> bool:
         """Return whether two logs are of one training run, even if one of them is cut or has further lines.
 
-        They are if they are the same lines of the same text, or if they state the same start of the run and the same
-        end of their first row of training figures. If one of them states no start, all rows of the shorter log must be
-        those with which the other begins.
+        The first of these cases that applies decides:
+
+        - Both logs are the same lines of the same text: they are of one run.
+        - Both state when their run started: they are of one run if that time is the same, and the time stamp of their
+          first row of training figures.
+        - Otherwise they are of one run if the longer log begins with all rows of the shorter one.
 
         Args:
             other: What the other log says.
         """
-        if (self.sha256, self.segment) == (other.sha256, other.segment):
+        is_same_text = self.sha256 == other.sha256
+        if is_same_text and self.segment == other.segment:  # the segment: first and last line of the run in its file
             return True
         if self.run_start_s is None or other.run_start_s is None:
             return _begin_alike(self.windows, other.windows)
@@ -193,9 +197,15 @@ class Record:
     def is_continuation_of(self, earlier: "Record") -> bool:
         """Return whether this log is the next part of the training run whose previous part is another log.
 
-        A log may be rotated while its run goes on. Then the earlier part has no end, this part has no beginning, and
-        its first row of training figures follows the last row of the earlier part. Of logs in the format "keras", only
-        these two rows are compared, because a row there prints the step at which it begins.
+        A log may be rotated, that is go on in a new file, while its run goes on. This log is the next part if all of
+        these hold:
+
+        - The earlier log does not state the end of its run.
+        - This log does not have the beginning of its run.
+        - Its first row of training figures can follow the last row of the earlier log, with no row missing in between.
+
+        A row in the format "keras" prints both the step at which it begins and the step at which it ends. Such a log is
+        the next part if its first row begins at the step at which the last row of the earlier log ends.
 
         Args:
             earlier: What the other log says.
@@ -205,34 +215,42 @@ class Record:
         """
         if not self.windows or not earlier.windows or self.format != earlier.format:
             return False
-        if self.format == "keras":  # its rows print the step that they begin at, wherever a short one stands
+        if self.format == "keras":
+            # This is exact, while `_follows` takes a row of the longest number of steps for possible.
             return _step_before(self.windows[0]) == earlier.windows[-1].step
-        has_end = earlier.run_stop_s is not None
-        if has_end or self._has_beginning(earlier.windows[-1]):
+        earlier_has_end = earlier.run_stop_s is not None
+        if earlier_has_end or self._has_beginning(last_of_earlier=earlier.windows[-1]):
             return False
         return _follows(self.windows[0], earlier.windows, self.first_step)
 
     def _has_beginning(self, last_of_earlier: Window) -> bool:
         """Return whether this log has the beginning of its run, rather than going on with the run of an earlier log.
 
+        An MLPerf log has it if it has the event run_start. Any other log has it unless one of these signs is there:
+
+        - The first row of training figures does not show how many steps it covers. Many programs show this only by the
+          distance from the row before, which is not in this log.
+        - Rows of the same epoch are missing before the first row.
+        - The first row is of a later epoch than the last row of the earlier log. A program begins each run at the same
+          epoch, so a new run would begin at an epoch that the earlier log has.
+
         Args:
-            last_of_earlier: Last row of training figures of the earlier log.
+            last_of_earlier: Last row of the earlier log.
         """
         if self.format == "mllog":
-            return self.run_start_s is not None  # such a log has an event at the beginning of its run
+            return self.run_start_s is not None
         first = self.windows[0]
-        if first.steps is None:  # the row counts its steps from an earlier row, which is not in this log
-            return False
-        if self._lacks_rows_before_first():
-            return False
+        hides_its_steps = first.steps is None
         is_of_later_epoch = _epochs_between(last_of_earlier, first) > 0
-        return not is_of_later_epoch  # no run begins at a later epoch: a program begins all runs at the same one
+        is_later_part = hides_its_steps or self._lacks_rows_before_first() or is_of_later_epoch
+        return not is_later_part
 
     def _lacks_rows_before_first(self) -> bool:
-        """Return whether the program must have printed earlier rows of this epoch, which are not in this log.
+        """Return whether rows that the program printed earlier in the epoch of the first row are missing in this log.
 
-        It must if the first row comes later in the epoch than the second row comes after the first: a program that
-        prints a row every 10 steps begins with that of step 10, not with that of step 70.
+        They are if the first row comes more steps after the beginning of its epoch than the second row comes after the
+        first. A program that prints a row every 10 steps prints its first one at step 10. If its log begins with the
+        rows of steps 70 and 80, the rows before are missing.
 
         Returns:
             False also if the log has fewer than two rows, or does not show these numbers of steps.
