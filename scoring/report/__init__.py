@@ -89,22 +89,24 @@ def _text_by_file(report: Report, args: argparse.Namespace) -> dict[str, str]:
 def _build_report(args: argparse.Namespace) -> Report:
     """Read the runs that the command line names, and return the content of their report.
 
+    For each file of a folder that holds no run, a line on stderr says why it is left out.
+
     Args:
         args: Options of the command line (see `add_arguments`).
 
     Raises:
-        InputError: Logs or findings cannot be used, --runs is given without --protocol, or an output file is the log of
-            a run.
+        InputError: Logs or findings cannot be used, no file holds a run, --runs is given without --protocol, or an
+            output file is the log of a run.
     """
     logs: list[GivenLog] = []
-    without_run: list[str] = []
-    for log_or_folder, records_of_it in read_systems(args, args.logs, without_run=without_run):
+    reasons_left_out: list[str] = []  # `read_systems` adds one for each file of a folder that holds no run
+    for log_or_folder, records_of_it in read_systems(args, args.logs, without_run=reasons_left_out):
         folder = log_or_folder if Path(log_or_folder).is_dir() else None  # None: the log was given by itself
         logs += [GivenLog(record=record, path=record.file, folder=folder) for record in records_of_it]
 
-    if not logs:
-        raise InputError(without_run[0])
-    for reason in without_run:
+    if not logs:  # then each file was left out, and there was at least one: `read_systems` refuses an empty folder
+        raise InputError(reasons_left_out[0])
+    for reason in reasons_left_out:
         print(f"{called('scoring')} report: {reason}; left out", file=sys.stderr)
 
     records = [log.record for log in logs]
@@ -116,7 +118,7 @@ def _build_report(args: argparse.Namespace) -> Report:
     if args.findings:
         findings = read_findings(args.findings, records)
         logs = [replace(log, findings=findings.get(log.record.file)) for log in logs]
-    return build(logs, protocol, skip=args.skip, files_left_out=len(without_run))
+    return build(logs, protocol, skip=args.skip, files_left_out=len(reasons_left_out))
 
 
 def _refuse_to_print_several_forms(args: argparse.Namespace) -> None:

@@ -119,19 +119,24 @@ def _systems(groups: Sequence[Group]) -> Inline:
 
 
 def _each_once(values: Sequence[Inline]) -> Inline:
-    """Return what several runs say of one thing, such as their frameworks, each value once.
+    """Return what several runs say of one thing, such as their frameworks, each value once and joined by semicolons.
+
+    "not said" is a value like others: it stands among them if only some runs say the thing, and alone if no run does.
 
     Args:
-        values: The value of each run, as a link to its line or as plain text; NOT_SAID if the run does not say it.
+        values: The value of each run, as a link to its line or as plain text; NOT_SAID if the run does not say it. Of
+            several links with the same text, the first is kept.
 
     Returns:
-        The values in their order. "not said" stands among them if some runs do not say it, and alone if there is none.
+        The values in their order; "not said" if `values` is empty.
     """
-    value_by_text: dict[object, Inline] = {}  # of several links with the same text the first one is kept
+    value_by_text: dict[object, Inline] = {}
     for value in values:
         text = getattr(value, "text", value)  # a value may be plain text instead of a link
         value_by_text.setdefault(text, value)
-    return _joined(list(value_by_text.values()), "; ") or NOT_SAID
+    if not value_by_text:
+        return NOT_SAID
+    return _joined(list(value_by_text.values()), "; ")
 
 
 class _Start(NamedTuple):
@@ -239,7 +244,7 @@ def day_of(unix_s: float) -> str:
 
 
 def hardware(run: ReportedRun) -> Inline:
-    """Return on what a run was made: the platform that the log names and the devices of each kind of node.
+    """Return the hardware of a run: the platform that the log names, and the devices of each kind of node.
 
     Args:
         run: A run of the report.
@@ -249,6 +254,7 @@ def hardware(run: ReportedRun) -> Inline:
         neither.
     """
     platform = run.preamble.get("submission_platform", NOT_LOGGED)
+    # In a log that describes no nodes, `machine` is the platform, which must not be shown twice.
     devices = run.record.machine if nodes_of(run.record) else None
     shown = "; ".join(visible(text, 160) for text in (platform.value, devices) if text)
     if not shown:
@@ -301,11 +307,13 @@ def _figure_tile(group: Group, score: Score, name_prefix: str) -> Tile:
 
     Args:
         group: A group of repeated runs.
-        score: Figure of the group.
+        score: Figure of the group. Its `interval_method` says how the interval was made, such as "from 40 windows of
+            one run"; without an interval it is "none: " and why there is none.
         name_prefix: Begins the text: the group's name with a colon and a space, or empty.
     """
-    interval = score.interval_method  # without an interval it is "none: " and why there is none
-    if score.interval_95 is not None:
+    if score.interval_95 is None:
+        interval = score.interval_method
+    else:
         interval = f"{interval_in_words(score.interval_95)} ({score.interval_method})"
     text = f"{name_prefix}95 % interval {interval}."
     times_are_in_doubt = score.one_clock and score.protocol.figure == "throughput"
@@ -315,17 +323,18 @@ def _figure_tile(group: Group, score: Score, name_prefix: str) -> Tile:
 
 
 def _runs_tile(group: Group, score: Score) -> Tile:
-    """Return the tile of a figure's number of runs, with their standard deviation and what limits the figure.
+    """Return the tile of a figure's number of runs. Its text has their deviation and the limits of the machine.
 
     Args:
         group: A group of repeated runs.
-        score: Figure of the group. Its limits are in words, such as the share of the peak FLOP/s.
+        score: Figure of the group. Its `limits` are texts such as "35.2% of the cards' peak FLOP/s (MFU)" and "2.41
+            images/J".
     """
-    limits = list(score.limits)
+    texts = list(score.limits)
     if score.spread:
-        limits.insert(0, f"standard deviation {number(score.spread)} over {score.spread_over}")
+        texts.insert(0, f"standard deviation {number(score.spread)} over {score.spread_over}")
     runs = Text(text=counted(len(score.runs), "run"), href="runs")
-    return Tile(runs, unit="", text=link_to_runs(group, "; ".join(limits)))
+    return Tile(runs, unit="", text=link_to_runs(group, "; ".join(texts)))
 
 
 def _link_to_day(day: str, starts: Sequence[_Start]) -> Inline:
@@ -507,20 +516,21 @@ def _windows(run: ReportedRun) -> Inline:
 
 
 def _where(warning: Verdict, report: Report) -> Inline:
-    """Return links to the run and the line that a warning is about: "run 2, line 17".
+    """Return links to what a warning is about:
+
+    - one line of a log: "run 2, line 17"
+    - one run: "run 2"
+    - the figures of some groups of runs: the runs of these groups
+    - all figures: nothing
 
     Args:
-        warning: The warning. Its `figures` have "file" and "line", which are None if it is not about a single run or
-            line.
+        warning: The warning. Its `figures` have the "file" and the "line" that it is about; None if it is not about a
+            single one. A warning about a group's figure is in `warnings` of the group's score.
         report: The content of the report.
-
-    Returns:
-        The links. A warning that is not about a single line has the run alone. One about the figures of some of the
-        systems has their runs, and one about all figures nothing.
     """
-    file = warning.figures["file"]  # None if the warning is not about a single run
+    file = warning.figures["file"]
     line = warning.figures["line"]
-    if file is None:
+    if file is None:  # it is about the figures of some groups, or of all
         return _runs_of_figures_with(warning, report)
     run_by_file = {run.record.file: run for run in report.runs}
     run = run_by_file[file]

@@ -70,7 +70,10 @@ class _FigureOptions(NamedTuple):
         return replace(protocols.find("window"), runs=len(runs))
 
     def shown_protocol(self, groups: Sequence[Group]) -> Protocol:
-        """Return the one protocol that the page names for all groups: that of the smallest group.
+        """Return the one protocol that the page names for all groups.
+
+        Without a protocol of the user, those of the groups differ only in the number of runs that they ask for. The
+        smallest number is taken, because each group has that many. The page then says "mean of 3 to 5 runs".
 
         Args:
             groups: Groups of repeated runs, at least one.
@@ -78,8 +81,8 @@ class _FigureOptions(NamedTuple):
         Returns:
             The protocol. If the user gave a number of windows to skip, that is part of it.
         """
-        smallest_group = min((group.runs for group in groups), key=len)
-        protocol = self.protocol_of_group(smallest_group)
+        runs_of_smallest_group = min((group.runs for group in groups), key=len)
+        protocol = self.protocol_of_group(runs_of_smallest_group)
         if self.skip is None:
             return protocol
         return protocol.skipping(self.skip)
@@ -129,7 +132,7 @@ def build(logs: Sequence[GivenLog], protocol: Protocol | None, *, skip: int | No
     scaling = _scaling(groups_of_systems)
     groups_in_tables = [row.group for row in itertools.chain.from_iterable(scaling.tables)]
     groups_in_plots = groups_in_tables or groups  # without a table of scaling, the plots show each group as a point
-    published = _published_curves(groups_in_plots)
+    published = _published_curves_of_one_group(groups_in_plots)
     shown_protocol = options.shown_protocol(groups)
     verdicts = tuple(checks(groups, shown_protocol, files_left_out=files_left_out))
     return Report(
@@ -315,7 +318,16 @@ def _figure_by_record_id(result: Score) -> dict[int, RunFigure]:
 
 
 def _span_of_figure(record: Record, figure: RunFigure, protocol: Protocol) -> tuple[int, int]:
-    """Return the first and the last line of a log between which the windows of the run's figure stand.
+    """Return the first and the last line of a log between which the rows of the windows stand that the figure measures.
+
+    A window is the steps between two printed rows, and its line is that of the row at its end. The last line is the
+    figure's own. The first line depends on how the protocol makes a figure of the steps (`over_steps`):
+
+    - "between_stamps": the line after the figure's own. The time begins with the stamp of that row, so the window that
+      ends there is not measured.
+    - "epoch_rates": the line after the row of the epoch before. The figure's own line is the row of an epoch, and the
+      windows of the epoch stand before it.
+    - any other: the figure's own
 
     Args:
         record: The run as its log describes it.
@@ -323,14 +335,12 @@ def _span_of_figure(record: Record, figure: RunFigure, protocol: Protocol) -> tu
         protocol: Rules by which the run was scored.
 
     Returns:
-        Two line numbers, counted from 1. The first may differ from the figure's own first line: if the figure is made
-        of epochs, the windows of an epoch stand before the row of the epoch.
+        Two line numbers, counted from 1.
     """
     first_line = figure.first_line
     if protocol.over_steps == "between_stamps":
-        first_line += 1  # the row of the first stamp ends before the measurement begins
+        first_line += 1
     elif protocol.over_steps == "epoch_rates":
-        # The figure's first line is the row of an epoch, which follows the epoch's windows.
         earlier_epochs = [epoch.line for epoch in record.epochs if epoch.line < first_line]
         first_line = max(earlier_epochs, default=0) + 1
     return first_line, figure.last_line
@@ -353,7 +363,9 @@ def _groups_of_systems(groups: Iterable[Group]) -> list[list[Group]]:
 
 
 def _scaling(systems: Sequence[Sequence[Group]]) -> _Scaling:
-    """Return a scaling table for each system with throughputs on several numbers of devices, or of their nodes.
+    """Return a scaling table for each system with throughputs on several shapes.
+
+    A shape is a number of devices and a number of nodes: 8 devices on 1 node and 8 devices on 2 nodes are two shapes.
 
     Args:
         systems: The groups of repeated runs of each system, which share framework, model and precision, among others.
@@ -374,18 +386,22 @@ def _scaling(systems: Sequence[Sequence[Group]]) -> _Scaling:
     return _Scaling(tuple(tables), tuple(mixed_settings_warnings))
 
 
-def _published_curves(groups: Sequence[Group]) -> PublishedCurves:
-    """Return the published throughput curves to show with groups of runs, chosen by the last group that has any.
+def _published_curves_of_one_group(groups: Sequence[Group]) -> PublishedCurves:
+    """Return published throughput curves to draw with groups of runs: those that fit one of the groups.
+
+    Curves fit a group if they are of its model and precision. The groups are tried from the last to the first, and the
+    first one that has curves decides.
 
     Args:
-        groups: Groups of repeated runs, at least one. Among groups of one system, the last has the most devices.
+        groups: Groups of repeated runs, at least one: system by system, each by ascending number of devices. So the
+            group of the most devices of a system is tried before its others.
 
     Returns:
         The curves and a note on them. If no group has any, there are no curves, and the note says why the last group
         has none.
     """
     published = read_published()
-    for group in reversed(groups):  # the group of the most devices first
+    for group in reversed(groups):
         curves_of_group = published_curves(group.record, published)
         if curves_of_group.curves:
             return curves_of_group

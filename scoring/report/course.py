@@ -56,8 +56,9 @@ def _times_in_words(runs: Sequence[ReportedRun]) -> str:
 def _belongs_in_table_of_times(run: ReportedRun) -> bool:
     """Return whether a run has a row in the table of times to train.
 
-    An MLPerf log must say the time, so its run has a row even if it does not. The run of another log has one if the log
-    says it. A run that measured throughput alone has none.
+    - A run that measured throughput alone has none.
+    - A run with an MLPerf log has one in any case. Such a log must say the time, so a row without it shows a fault.
+    - Any other run has one if its log says the time.
 
     Args:
         run: A run of the report.

@@ -189,13 +189,14 @@ def _straggler_of_group(group: Group, kind: KindOfTime, verb: str) -> _Straggler
 
 
 def _efficiency(group: Group, efficiency: float | None) -> Inline:
-    """Return a scaling efficiency as text for the page.
+    """Return the scaling efficiency of a group as text for the page: "90.0%", or "not measured" if it is not known.
+
+    `efficiency_in_words` gives other words for an efficiency that is too far above 100 % to be true.
 
     Args:
-        group: The group of repeated runs that it is of.
-        efficiency: Speedup of the group over its system's smallest number of devices, divided by how many times as many
-            devices it has. None: not known, which gives "not measured". One so high above 1 that noise does not explain
-            it gives "no figure: at most 100 %".
+        group: A group of repeated runs, measured on N devices.
+        efficiency: Its speedup over the smallest number of devices of its system, N0, divided by N / N0. None: not
+            known.
     """
     if efficiency is None:
         return NOT_MEASURED

@@ -451,18 +451,21 @@ def _options_to_copy(command: Sequence[str]) -> list[str]:
 def _options_for_what_logs_do_not_say(record: Record) -> list[str]:
     """Return the options that tell the command `score` what a group's logs do not say, such as ["--devices", "16"].
 
-    The number of devices may come from the log, from the report's own --devices, or from the description of a
-    submission's system. `score` needs the option in the latter two cases. The batch comes from the log or from --batch.
-    Neither option is copied from the report's command line, which may have a number for each of several systems.
+    - --devices: if the report knows the number of devices from its own option --devices, or from the description of a
+      submission's system
+    - --batch: if the report knows the batch from its own option --batch
+
+    The numbers are those of the group. The words of the report's command line would not do, because they may have a
+    number for each of several systems.
 
     Args:
         record: First run of the group.
     """
     options: list[str] = []
-    are_described = bool(record.described_by)
-    were_given = "devices" in record.from_options
-    devices_are_not_of_log = are_described or were_given
-    if devices_are_not_of_log and record.devices is not None:
+    are_from_option = "devices" in record.from_options
+    are_from_description = bool(record.described_by)
+    log_lacks_devices = are_from_option or are_from_description
+    if log_lacks_devices and record.devices is not None:
         options += ["--devices", str(record.devices)]
     if "batch_per_device" in record.from_options:
         options += ["--batch", str(record.batch_per_device)]
@@ -509,10 +512,11 @@ def _read_lines(file: str | os.PathLike[str], wanted: set[int]) -> dict[int, str
         file: Path of the log, which may be a gzip file.
         wanted: Line numbers, counted from 1. A line that the log does not have is left out.
     """
+    not_of_text = f"\r{CUT}"  # the end of a line by Windows, and our own mark of a last line without a line end
     texts = {}
     last_wanted = max(wanted, default=0)
     with open_unpacked(file) as stream:
         for number, text in enumerate(itertools.islice(LogLines(stream).texts(), last_wanted), 1):
             if number in wanted:
-                texts[number] = text[:LINE_CHARS].rstrip(f"\r{CUT}")
+                texts[number] = text[:LINE_CHARS].rstrip(not_of_text)
     return texts

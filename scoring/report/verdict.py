@@ -212,21 +212,24 @@ class _Failures(NamedTuple):
 def _judge_failed_runs(failed: Sequence[ReportedRun], groups: Sequence[Group], protocol: Protocol) -> Verdict:
     """Return the verdict on the runs that ended without success.
 
-    - fatal: in one of the groups, more runs failed than the benchmark's rules allow
-    - else unknown: in one of the groups runs failed, and it is not known how many may fail
-    - else a warning
+    A result drops some of its slowest runs, and a failed run counts as one of these. That many runs may fail.
+
+    - fatal: in one of the groups, more runs failed than may fail
+    - else unknown: in one of the groups runs failed, and the rounds of MLPerf differ in how many may fail
+    - else a warning: in each group the result drops the failed runs
 
     Args:
         failed: Training runs that ended without success, at least one.
         groups: All groups of repeated runs of the report.
-        protocol: Rules by which runs become a figure. They decide how many runs may fail if no round of MLPerf has the
-            benchmark.
+        protocol: Rules by which runs become a figure. For a benchmark that no round of MLPerf has, they say how many
+            runs are dropped.
     """
     text = f"{_numbers_in_words(failed, runs_of(groups))} ended without success ({failed[0].record.status})"
     fix = "Read the ends of their logs for why they stopped."
-    failures_of_groups = []
+    failures_of_groups = []  # for each group how many runs failed, and how many may fail
     for group in groups:
-        failures_of_groups.append(_Failures(_count_failures(group), _allowed_failures(group, protocol)))
+        failures_of_groups.append(_Failures(failed=_count_failures(group), allowed=_allowed_failures(group, protocol)))
+
     if any(failures.are_too_many for failures in failures_of_groups):
         return Verdict(check="quality", status=FATAL, found=text, fix=fix)
     if any(failures.may_be_too_many for failures in failures_of_groups):
