@@ -97,7 +97,7 @@ def _without_fast_ends(trained: Sequence[TrainedPart], least_usual_ms: float) ->
 class _EpochTime(NamedTuple):
     """An estimate of the time of an epoch, and its origin in words.
 
-    `bound_name` names the bound of the rule `epoch-time` for a step that is estimated in this way.
+    `bound_name` names the bound of the rule `epoch-time` that holds for the estimate: the least time of a step, in ms.
     """
 
     epoch_ms: float
@@ -132,10 +132,11 @@ def _check_steps(run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart]
 
 
 def _estimated_epoch_times(run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart]) -> list[_EpochTime]:
-    """Return up to three estimates of the time of an epoch.
+    """Return up to three estimates of the time of an epoch, each with the name of its own bound.
 
     They are the time of the run over its number of epochs, the median time of the epochs, and the time of the fastest
-    of them.
+    of them. A step follows from the time of an epoch, so the bounds are least times of a step; they differ, because the
+    estimates do.
 
     Args:
         run: The facts that the log states of the run. Without its start, its end or a last epoch, the first estimate is

@@ -106,16 +106,21 @@ def _pixels(settings: JsonObject, name: str) -> int:
 
 
 def _peak_of(run: LoggedRun, nodes: list[JsonObject], workload: workloads.Workload, size: _ImageSize) -> _Peak | None:
-    """Return the peak of all GPUs of the nodes, or in a run on CPUs of all their cores; None if it is not known.
+    """Return the most images/s of training that the devices of the nodes can compute at their peak arithmetic.
+
+    The devices are all GPUs of the nodes, or in a run on CPUs all their cores.
 
     Args:
         run: The facts that the log states of the run, with the kind of its devices.
         nodes: The nodes that the header describes.
-        workload: The workload, whose work of training on one image is known.
-        size: The size of a training image, by which this work grows.
+        workload: The workload. Its arithmetic for training on one image (`training_flop`) must be known.
+        size: The size of a training image, by which this arithmetic grows.
+
+    Returns:
+        The rate, with words for a message. None if the peak arithmetic of the devices is not known.
     """
     flop_per_image = training_flop(workload, size.height_px, size.width_px)
-    assert flop_per_image is not None, "the caller has seen that the workload has its work"
+    assert flop_per_image is not None, "the caller has seen that the workload has its training_flop"
     cards = _cards_of(run, nodes)
     cores = sum(node["cores"] for node in nodes)  # which only count if there are no cards
     images_per_s = most_images_per_s(cards, cores, flop_per_image)

@@ -53,8 +53,17 @@ class Policy:
     def check(self, benchmark_asked: str | None, target_reached_ms: float | None) -> None:
         """Report the breaches of the rules about the run as a whole. Call it once, after all events were checked.
 
-        At the end, the findings by rules that do not apply to the run's benchmark and division are dropped, also those
-        from the checks of events.
+        These are checked, in this order:
+
+        - the rules of every benchmark: benchmark, status, mode, caches, seeds and clock;
+        - for a benchmark of this project, all that is known of its runs; for any other, only its batch and that it did
+          not stop before it reached its target;
+        - for a log of this project, what such a log must hold. There a breach of form (how a log is written, such as
+          the order of its events) is an error; in other logs it only warns.
+
+        At the end, findings are dropped whose rules do not apply to the run's benchmark and division, also those from
+        the checks of events. For a closed run that was refused because it is on other data, it is noted which rules
+        were not applied.
 
         Args:
             benchmark_asked: The benchmark that the log must be of, such as "resnet"; None allows any.
@@ -106,18 +115,19 @@ class Policy:
 
         Args:
             benchmark: The benchmark of the run. None if this project has no rules for it: such logs have other words
-                for success, so only the status "aborted" and one that is no word are reported.
+                for success, so only a status is reported that is "aborted", empty or not a text.
         """
         run = self.run
         status = run.status
         if run.stop is None or status == "success":
             return
-        is_word = isinstance(status, str) and status.strip() != ""
-        may_be_word_for_success = benchmark is None and is_word and status != "aborted"
+        has_text = isinstance(status, str) and status.strip() != ""
+        may_be_word_for_success = benchmark is None and has_text and status != "aborted"
         if may_be_word_for_success:
             return
-        abort_reason = run.first_event(schema.ABORT_REASON)  # of line 0 if the log has none
-        why = f": {printable(abort_reason.value)}" if abort_reason.line > 0 else ""
+        abort_reason = run.first_event(schema.ABORT_REASON)
+        has_abort_reason = abort_reason.line > 0  # the line of a missing event is 0
+        why = f": {printable(abort_reason.value)}" if has_abort_reason else ""
         self._add_breach("run-status", run.stop.line, f"status {printable(status)}{why}")
 
     def _check_summary(self) -> None:
@@ -180,11 +190,12 @@ class Policy:
                 self._add_breach("seed-present", seed.line, "a seed without file and lineno, which seed_checker needs")
 
     def _check_clock_settings(self) -> None:
-        """Report each clock_set by which the system's clock was set back: the run's time is too short by as much.
+        """Report each setting of the system's clock during the run, which the log states as a clock_set.
 
-        The order of the times need not show it, because the clock may have been set during a longer evaluation. A run
-        whose clock was set ahead is no shorter for it, but its rates rest on the windows' times alone: it gets a
-        warning.
+        - Set back: an error for each, because the run's time is too short by as much. The order of the times in the log
+          need not show it, as when the clock was set back during an evaluation that took longer.
+        - Set ahead: one warning for all. The run's time is no shorter for it. But the windows of steps cannot be
+          checked against the log's clock there, so only they themselves tell how long they took.
         """
         allowed_s = self.collector.strict_rules["time-order"].bounds["back_ms"] / 1000
         leaps = []
@@ -221,17 +232,18 @@ class Policy:
             self._add_breach("global-batch", first.line, actual)
 
     def _check_target_reached_in_time(self, benchmark: str, reached_ms: float | None) -> None:
-        """Report a run whose clock stopped before any evaluation had reached the target.
+        """Report a run whose run_stop came before the first evaluation that reached the target.
 
         Args:
-            benchmark: The benchmark of the run. The checkpoints of some are evaluated after the run.
+            benchmark: The benchmark of the run. The checkpoints of some are evaluated after the run: they are left out.
             reached_ms: When the earliest evaluation met the official target. None if none did, or if there is no
-                target: nothing is checked then.
+                target: nothing is checked here then, because the official rules ask for the target themselves.
         """
         stop = self.run.stop
         if reached_ms is None or stop is None or benchmark in _EVALUATED_AFTER_THE_RUN:
             return
         late_ms = reached_ms - stop.time_ms
+        # As much is allowed as the clocks of two nodes may be apart: another node may have logged the evaluation.
         if late_ms > self.collector.strict_rules["run-time"].bounds["repeat_ms"]:
             actual = (
                 f"run_stop {significant(late_ms, digits=10)} ms before the first evaluation that reached the target"
@@ -245,6 +257,9 @@ class Policy:
 
         Its throughputs, accuracies, pace and target are checked in any division. More is checked in a closed run, in a
         ResNet run, and in a log of this project that is on the benchmark's data set.
+
+        A run may be on the benchmark's data set and yet state a wrong eval_samples (`data.is_of_benchmark`). The bytes
+        of its files are only compared if it states both numbers rightly (StatedData.BENCHMARK).
 
         Args:
             benchmark: The benchmark of the run.
@@ -282,9 +297,9 @@ class Policy:
     def _check_evaluations_of_resnet(self, data: StatedData, benchmark: Benchmark, *, is_closed: bool) -> None:
         """Report what is wrong with the evaluations of a ResNet run.
 
-        A closed run on the benchmark's data set is checked in full. Of any other run the accuracies alone are checked,
-        by the eval_samples that the log states. Only a log of this project is sure to state them, so nothing is checked
-        in the logs of others.
+        - A closed run on the benchmark's data set is checked in full, whoever wrote the log.
+        - Of any other run, only the accuracies are checked, by the eval_samples that the log states. This needs a log
+          of this project, because only there the stated number is sure.
 
         Args:
             data: Which data set the run is on, by the numbers that its log states.
@@ -352,18 +367,20 @@ class Policy:
             self._add_breach("data-distributed", None, difference)
 
     def _report_wrong_counts(self, benchmark: Benchmark) -> None:
-        """Report a closed run that does not state the numbers of samples of the benchmark's data set.
+        """Report, of a closed run whose train_samples or eval_samples is wrong, both numbers and the wrong one's line.
 
         Args:
-            benchmark: The benchmark, with the right numbers.
+            benchmark: The benchmark, with the right numbers. The caller has seen that the run is on other data, so at
+                least one of the two numbers is wrong.
         """
         train = self.run.first_event(schema.TRAIN_SAMPLES)
         evaluation = self.run.first_event(schema.EVAL_SAMPLES)
         wanted = f"train_samples {benchmark.train_samples} and eval_samples {benchmark.eval_samples}"
-        is_train_wrong = train.value != benchmark.train_samples  # otherwise eval_samples is wrong
+        is_train_wrong = train.value != benchmark.train_samples
         blamed_event = train if is_train_wrong else evaluation
+        line = blamed_event.line or None  # the line of a missing event is 0
         actual = f"{printable(train.value, 30)} and {printable(evaluation.value, 30)}"
-        self._add_breach("closed-data", blamed_event.line or None, actual, wanted)  # the line of a missing event is 0
+        self._add_breach("closed-data", line, actual, wanted)
 
     def _warn_of_wrong_eval_samples(self, benchmark: Benchmark) -> None:
         """Warn of a run on the benchmark's data set that states a wrong eval_samples, such as a number of batches.
@@ -418,10 +435,11 @@ class Policy:
             self._add_breach("target-status", last.line, actual)
 
     def _note_lower_target(self, benchmark: Benchmark) -> None:
-        """Note that a run was to end at a lower quality than the benchmark's, as only an open run may.
+        """Note that an open run was to end at a lower quality than the benchmark's closed division asks for.
 
         Args:
-            benchmark: The benchmark, on whose data set the run is, with its target by division.
+            benchmark: The benchmark, with its target by division. The caller has seen that the run is on the
+                benchmark's data set and is not of the closed division.
         """
         stated = self.run.recipe_target
         wanted = benchmark.targets.get("closed")  # None if the benchmark has no closed division
@@ -482,15 +500,18 @@ class Policy:
     # --- a log of this project ---
 
     def _check_project_log(self, benchmark: Benchmark | None) -> None:
-        """Report what the whole log of a run of this project cannot hold, as errors of the rule `own-log`.
+        """Report what a log of this project cannot hold: errors of the rule `own-log`, and one warning of `time-order`.
+
+        The warning is for the first event up to run_start that is earlier than an event above it. Somebody may have set
+        the clock then, so it is no error.
 
         Args:
             benchmark: The benchmark of the run; None if this project has no rules for it.
         """
         for fault in ProjectLog(run=self.run, order=self.order, benchmark=benchmark).faults():
             self._add_breach("own-log", fault.line, fault.what)
-        if self.order.first_back_before_run is not None:
-            event, back_ms = self.order.first_back_before_run
+        if self.order.first_early_before_run is not None:
+            event, back_ms = self.order.first_early_before_run
             actual = f"{printable(event.key)} {significant(back_ms, digits=10)} ms before an event above it"
             expected = "the events up to run_start are in the order of their times"
             self.collector.add_breach("time-order", event.line, actual, expected, severity="warning")
@@ -509,8 +530,8 @@ class Policy:
 def _breach_of_written_rule(rule: WrittenRule, event: Event, state: State) -> Finding | None:
     """Return the finding that an event breaks a rule of written.yaml; None if it does not.
 
-    A rule about the value is not applied to a value that is not a number. Other rules report such a value, unless it is
-    that of learning_rate_decay_steps, for which some logs have the name of a schedule.
+    A rule about the value is only applied to a number. Any other value is left to other rules; in one case none reports
+    it: learning_rate_decay_steps may also be the name of a schedule.
 
     Args:
         rule: A check from the written rules of MLPerf that the official checker does not make.

@@ -75,9 +75,15 @@ def images_per_s_of_foreign(value: Any) -> float | None:
 
 
 def are_possible_rank_times(times: schema.RankTimes, *, ranks: int, hosts: Container[str] | None) -> bool:
-    """Return whether an event rank_times is possible: what it names exists, and its times are in order.
+    """Return whether an event rank_times is possible.
 
-    A run of one rank has none. Of two ranks the median is the least.
+    It is possible if all of these are true:
+
+    - the run has at least two ranks;
+    - the times of computing, and the rank and host with the most, are all stated or all missing;
+    - the hosts and ranks that it names exist;
+    - of two ranks the median is the least time, as the median is the lower of two in the middle;
+    - 0 <= least <= median <= most.
 
     Args:
         times: The least, median and most time of computing and of waiting for data, and the ranks with the most. Those
@@ -90,29 +96,34 @@ def are_possible_rank_times(times: schema.RankTimes, *, ranks: int, hosts: Conta
     computing = (times.compute_least_s, times.compute_median_s, times.compute_most_s)
     fields_of_computing = (*computing, times.compute_rank, times.compute_host)
     number_missing = fields_of_computing.count(None)
-    if number_missing not in (0, len(fields_of_computing)):  # all are measured, or none is
+    if number_missing not in (0, len(fields_of_computing)):
         return False
     hosts_named = {times.data_wait_host, times.compute_host} - {None}
     if hosts is not None and not all(host in hosts for host in hosts_named):
-        return False
-    has_two_medians = times.data_wait_median_s != times.data_wait_least_s or computing[1] != computing[0]
-    if ranks == 2 and has_two_medians:
         return False
     for rank in (times.data_wait_rank, times.compute_rank):
         exists = rank is None or 0 <= rank < ranks
         if not exists:
             return False
+    is_median_wait_least = times.data_wait_median_s == times.data_wait_least_s
+    is_median_computing_least = times.compute_median_s == times.compute_least_s
+    if ranks == 2 and not (is_median_wait_least and is_median_computing_least):
+        return False
     are_waits_in_order = _are_in_order(times.data_wait_least_s, times.data_wait_median_s, times.data_wait_most_s)
     are_computing_in_order = _are_in_order(*computing)
     return are_waits_in_order and are_computing_in_order
 
 
 def contradiction_of_ranks(times: schema.RankTimes, window: schema.StepWindow, passed_s: float, *, ranks: int) -> str:
-    """Return how the ranks' times contradict the window of steps that they are of; empty if they do not.
+    """Return how the ranks' times contradict their window of steps; an empty text if they do not.
 
-    The window states how long rank 0 waited for data. Rank 0 is one of the ranks, so its wait lies between the least
-    and the most of them. Of two ranks it waited least if the other one waited longest. No rank can compute for much
-    longer than the time that passed.
+    The window states how long rank 0 waited for data. The ranks' times state the least and the most wait of all ranks,
+    and which rank waited longest (`data_wait_rank`). So, in this order:
+
+    - The wait of rank 0 is not below the least or above the most.
+    - If rank 0 waited longest, its wait is the most.
+    - If rank 1 of two ranks waited longest, the wait of rank 0 is the least.
+    - No rank computes for much longer than the time that passed.
 
     Args:
         times: The ranks' least, median and most times in the window.

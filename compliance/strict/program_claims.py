@@ -24,10 +24,19 @@ _BUCKETS = re.compile(r".*: buckets (\d{1,9})")
 
 
 def faults_of_program(run: LoggedRun, summary: schema.RunSummary) -> Iterator[str]:
-    """Yield in words why the training program cannot be that of so many devices, or contradicts itself.
+    """Yield in words what contradicts the run, or itself, in the header's description of the training program.
 
-    A program sums gradients if and only if there are several devices. It casts values for half precision, and scales
-    its loss for nothing else. Nothing is checked if Paddle makes the program (STRATEGY=auto).
+    These are faults, in this order:
+
+    - all-reduces that do not fit the number of devices;
+    - an operator with a count below 1;
+    - an operator that updates weights for another optimizer than opt_name;
+    - fused operators that are not the same as among all operators;
+    - no casts in half precision;
+    - scaling of the loss in any other precision;
+    - a proof that is of another program, or no proof about the gradients.
+
+    Nothing is checked if Paddle makes the program (STRATEGY=auto).
 
     Args:
         run: The facts that the log states of the run. The header's section `program` must fit the schema.
@@ -60,7 +69,13 @@ def faults_of_program(run: LoggedRun, summary: schema.RunSummary) -> Iterator[st
 def _impossible_all_reduces(run: LoggedRun, program: JsonObject, devices: int) -> Iterator[str]:
     """Yield in words what is wrong with the number and the size of the all-reduces.
 
-    Each is an operator. With the setting RECIPE.sync_bn, some of these operators sum statistics instead.
+    An all-reduce sums gradients over the ranks. `all_reduces` counts them, `all_reduce_mib` is their size, and each is
+    an operator c_allreduce_sum. The rules, in this order:
+
+    - A program has all-reduces if there are several devices, and only then. Otherwise this fault is the only one.
+    - It has as many operators as all-reduces. With RECIPE.sync_bn it may have more operators, which sum the statistics
+      of the batch normalization.
+    - Their size is above 0 if there are any, and otherwise 0.
 
     Args:
         run: The facts that the log states of the run.
@@ -74,16 +89,25 @@ def _impossible_all_reduces(run: LoggedRun, program: JsonObject, devices: int) -
         yield f"a program of {all_reduces} all-reduces for {devices} devices"
         return
     operators = program["operators"].get(_ALL_REDUCE, 0)
-    may_be_of_statistics = bool(run.settings.get("RECIPE.sync_bn"))
-    if operators < all_reduces or (operators > all_reduces and not may_be_of_statistics):
+    may_sum_statistics = bool(run.settings.get("RECIPE.sync_bn"))
+    is_number_right = operators >= all_reduces if may_sum_statistics else operators == all_reduces
+    if not is_number_right:
         yield f"a program of {all_reduces} all-reduces, and {operators} operators {_ALL_REDUCE}"
     sums_anything = program["all_reduce_mib"] > 0
-    if sums_anything != sums_gradients or program["all_reduce_mib"] < 0:
+    if sums_anything != sums_gradients or program["all_reduce_mib"] < 0:  # < 0 where no gradients are summed
         yield f"a program of {all_reduces} all-reduces of {six_digits(program['all_reduce_mib'])} MiB"
 
 
 def _other_proofs(run: LoggedRun, program: JsonObject, devices: int) -> Iterator[str]:
-    """Yield in words each proof that is of another program, or that nothing was proved of the gradients.
+    """Yield in words each proof in the header that does not fit the program, or that there is none about the gradients.
+
+    A proof is a line of `verified`, such as
+
+        161 gradients summed over 2 ranks once, scaled by 1/2 once
+        sgd by merged_momentum of 161
+        merged_optimizer made 1 merged_momentum
+
+    A line about the gradients comes first. The lines about updates after it are held against its count.
 
     Args:
         run: The facts that the log states of the run, with its optimizer and its STRATEGY.
@@ -91,7 +115,7 @@ def _other_proofs(run: LoggedRun, program: JsonObject, devices: int) -> Iterator
         devices: How many ranks the run has.
     """
     parts = parts_of_batch(str(run.settings.get("STRATEGY", "")))
-    gradients = None
+    gradients = None  # until a line counts them
     for proved in program["verified"]:
         summed = _GRADIENTS.fullmatch(proved)
         if summed is not None:
@@ -106,12 +130,16 @@ def _other_proofs(run: LoggedRun, program: JsonObject, devices: int) -> Iterator
 
 
 def _other_sum(summed: re.Match[str], devices: int, parts: int | None) -> Iterator[str]:
-    """Yield in words that the gradients are summed over other ranks, or divided by another number, than the run's.
+    """Yield a complaint if a proof sums the gradients over another number of ranks than the run has, or scales wrongly.
+
+    In "161 gradients summed over 2 ranks once, scaled by 1/4 once", 2 must be the number of devices, and 4 the devices
+    times the parts of a batch: the gradients of all parts and devices are averaged. On one device nothing is summed,
+    and the line reads "161 gradients scaled by 1/2 once".
 
     Args:
-        summed: The match of _GRADIENTS. It has no ranks where one device sums nothing.
+        summed: The match of _GRADIENTS with the proof.
         devices: How many ranks the run has.
-        parts: Into how many parts STRATEGY divides a batch; None if it does not say.
+        parts: Into how many parts STRATEGY divides a batch. None if it does not say: the scale is not checked then.
     """
     ranks = int(summed["ranks"] or 1)
     if ranks != devices:
@@ -130,15 +158,15 @@ def _is_of_other_operators(proved: str, program: JsonObject) -> bool:
 
 
 def _has_other_updates(proved: str, optimizer: str, gradients: int | None) -> bool:
-    """Return whether a proof counts updates of parameters that the run's optimizer cannot have made.
+    """Return whether a proof counts updates of weights that the run's optimizer cannot have made.
 
-    Such a proof reads "lars by lars_momentum of 54, momentum of 107": its optimizer, then each operator with the number
-    of its updates. An optimizer makes one update of each gradient.
+    Such a proof reads "lars by lars_momentum of 54, momentum of 107": an optimizer, then each operator with the number
+    of its updates. It must be the run's optimizer, and the updates must be as many as the gradients: 54 + 107 = 161.
 
     Args:
         proved: The line of `verified`. The result is False for a line that counts no updates.
         optimizer: The optimizer that the log states.
-        gradients: How many gradients an earlier line counts. If none does (None), any count of updates is wrong.
+        gradients: How many gradients an earlier line counts. None if no line does: the result is True then.
     """
     updates = _UPDATES.fullmatch(proved)
     if updates is None:

@@ -134,9 +134,15 @@ class ProjectLog:
         return [Fault(summary.line, f"run_summary is not as the schema has it: {printable(summary.value)}")]
 
     def _wrong_numbers_of_events(self) -> Iterator[Fault]:
-        """Yield a fault for each kind of event that is missing, or that the log has too often.
+        """Yield a fault for each event that is missing or too often in the log, and for a wrong seed or optimizer.
 
-        A seed that is no whole number from 0 on and an unknown optimizer are faults, too.
+        In this order:
+
+        - a second event of a key that a run writes once;
+        - a seed that is no whole number from 0 on;
+        - another number of epoch_throughput than of epoch_stop, because a run writes one for each epoch;
+        - an optimizer that the schema does not have;
+        - a key that the log must have (see `_needed_keys`), and has no event of.
         """
         run = self.run
         keys_of_one_event = [schema.INIT_START.key, schema.OPT_NAME.key, *own_log_rules().events_of_a_run]
@@ -149,7 +155,7 @@ class ProjectLog:
             if not is_whole_number or seed.value < 0:
                 yield Fault(seed.line, f"seed is {printable(seed.value)}, no whole number from 0 on")
         epochs = run.number_of_events(schema.EPOCH_STOP)
-        throughputs = run.number_of_events(schema.EPOCH_THROUGHPUT)  # one for each epoch
+        throughputs = run.number_of_events(schema.EPOCH_THROUGHPUT)
         if throughputs != epochs:
             yield Fault(None, f"{throughputs} epoch_throughput of {epochs} epochs")
         yield from self._unknown_optimizer()
@@ -198,10 +204,13 @@ class ProjectLog:
         yield from self._wrong_telemetry()
 
     def _wrong_telemetry(self) -> Iterator[Fault]:
-        """Yield the first fault of the event telemetry_summary: of its number, form, place or energy.
+        """Yield the first fault of the event telemetry_summary.
 
-        A run that succeeded must have one if the setting TELEMETRY_S asks for it. Any other run must have none. The
-        number is not checked in a run without run_stop, which was cut off.
+        Its number is checked first. A log has one if the run succeeded and the setting TELEMETRY_S asks for telemetry,
+        and otherwise none. Without run_stop the run was cut off, so any number is right.
+
+        If there is one, it must fit the schema, come after run_stop, and state an energy that agrees with its joules
+        per image.
         """
         run = self.run
         telemetry = run.first_event(schema.TELEMETRY_SUMMARY)
@@ -209,12 +218,13 @@ class ProjectLog:
         must_have_one = run.settings.get("TELEMETRY_S") and run.status == "success"
         wanted_count = 1 if must_have_one else 0
         was_cut_off = run.stop is None
-        if not was_cut_off and count != wanted_count:
+        if count != wanted_count and not was_cut_off:
             what = f"{count} telemetry_summary, {wanted_count} by TELEMETRY_S and the status"
             yield Fault(telemetry.line or None, what)  # the line of a missing event is 0
-        elif count == 0:
             return
-        elif not fits(schema.TelemetrySummary, telemetry.value):
+        if count == 0:
+            return
+        if not fits(schema.TelemetrySummary, telemetry.value):
             shown = printable(telemetry.value)
             yield Fault(telemetry.line, f"telemetry_summary is not as the schema has it: {shown}")
         elif run.stop and telemetry.line < run.stop.line:
@@ -308,9 +318,13 @@ class ProjectLog:
     def _stated_telemetry(self) -> _StatedTelemetry | None:
         """Return how many samples of telemetry the log states, and the times that decide how many there should be.
 
+        Where the system's clock was set ahead, the log seems longer than it was. This is left out of both times.
+
         Returns:
-            The facts. None if the log lacks a usable number of samples or TELEMETRY_S, or a run_start or init_start,
-            which other rules report as missing.
+            The facts. None in these cases, of which other checks report the missing events:
+
+            - the log states no number of samples, or no TELEMETRY_S above 0;
+            - it has no run_start or no init_start.
         """
         run = self.run
         telemetry = run.first_event(schema.TELEMETRY_SUMMARY)
@@ -323,7 +337,8 @@ class ProjectLog:
             return None
         # Page caches are flushed between the first event and init_start. That may take minutes, and samples are taken.
         first = run.first_events.get(schema.SUBMISSION_BENCHMARK.key, init_start)
-        log_start_ms = min(first.time_ms, init_start.time_ms, run.start_ms)  # run_start is earlier if clocks differ
+        # Normally the first event is the earliest. Each rank logs an init_start by its own clock, which may be ahead.
+        log_start_ms = min(first.time_ms, init_start.time_ms, run.start_ms)
         return _StatedTelemetry(
             line=telemetry.line,
             samples=samples,
@@ -334,10 +349,12 @@ class ProjectLog:
         )
 
     def _least_run_ms(self) -> float:
-        """Return how long the run took at least, in milliseconds; 0 without a run_start or run_stop.
+        """Return a lower bound of the time that the run took, in milliseconds; 0 without a run_start or run_stop.
 
-        It is the time from run_start to run_stop, less what the clock was set ahead; or else the time of all windows of
-        steps if that is longer, because no setting of the clock makes those shorter.
+        It is the longer one of two times:
+
+        - from run_start to run_stop, less what the clock was set ahead;
+        - the sum of all windows of steps, which no setting of the clock makes shorter.
         """
         if self.run.start_ms is None or self.run.stop_ms is None:
             return 0.0
@@ -371,10 +388,15 @@ class ProjectLog:
     # --- what is stated wrongly, or twice and differently ---
 
     def _wrong_statements(self, summary: schema.RunSummary) -> Iterator[Fault]:
-        """Yield a fault for each wrong statement about the source, the sizes and the nodes of the run.
+        """Yield a fault for each wrong statement about the source, the settings and the sizes of the run.
 
-        Values that contradict each other are faults, too. Missing settings are one fault, and then the checks after
-        that are left out, because they need the settings.
+        In this order:
+
+        - a text of the header's section `source` that has another form than own_log.yaml says;
+        - settings that are missing, which is the last fault then, because the other checks need the settings;
+        - a setting, a hyperparameter, a target or a size that no run can have;
+        - nodes with too few GPUs for the run;
+        - values that contradict each other.
 
         Args:
             summary: The value of the event run_summary. The header must fit the schema.
@@ -412,10 +434,10 @@ class ProjectLog:
             yield Fault(None, what)
 
     def _impossible_hyperparameters(self) -> Iterator[Fault]:
-        """Yield a fault for each hyperparameter of the optimizer below 0, and for a momentum with which none trains.
+        """Yield a fault for each hyperparameter of the optimizer that is below 0, and for a momentum of 1 or more.
 
-        With a momentum of 1 or more a gradient counts for ever. Nothing is checked if the schema does not have the
-        optimizer.
+        The epochs of warm-up count as one of the hyperparameters. With a momentum of 1 or more no gradient is ever
+        forgotten. Nothing is checked if the schema does not have the optimizer.
         """
         optimizer = self.run.stated_text(schema.OPT_NAME)
         if optimizer not in schema.OPTIMIZERS:
@@ -432,9 +454,11 @@ class ProjectLog:
                 yield Fault(event.line, f"{event.key} is {six_digits(event.value)}, not below 1")
 
     def _unclear_target(self) -> Iterator[Fault]:
-        """Yield a fault if the settings have several targets, or one that is neither a number nor null.
+        """Yield a fault if the settings do not say clearly which target the run was to reach.
 
-        A recipe has one target, by which the run is said to have succeeded.
+        - A recipe has at most one target: several are a fault.
+        - A target that is neither a number nor null is a fault.
+        - A run that succeeded must have a target: see `_success_without_target`.
         """
         targets = {name: value for name, value in self.run.settings.items() if name.startswith("RECIPE.target_")}
         if len(targets) > 1:
@@ -445,9 +469,9 @@ class ProjectLog:
         yield from self._success_without_target(targets)
 
     def _success_without_target(self, targets: Mapping[str, object]) -> Iterator[Fault]:
-        """Yield a fault if a run succeeded, and its recipe has no target, which alone ends a run with success.
+        """Yield a fault if a run succeeded although its recipe has no target: only a reached target is a success.
 
-        Nothing is checked if own_log.yaml has no row for its WORKLOAD: its recipe may name the target otherwise.
+        Nothing is checked if own_log.yaml has no row for the run's WORKLOAD: that recipe may name its target otherwise.
 
         Args:
             targets: The targets among the settings, by their names. A target may be None.

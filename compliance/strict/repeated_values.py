@@ -110,10 +110,13 @@ def _stated_value(run: LoggedRun, name: str) -> _StatedValue:
 
 
 def _copies_of_settings(run: LoggedRun) -> list[_Expectation]:
-    """Return the values that must be equal to a setting: those in own_log.yaml, and the hyperparameters.
+    """Return what values of the log must be, because each repeats a setting.
+
+    For instance, run_summary.mode must be the setting MODE. own_log.yaml pairs the values with the settings, also the
+    hyperparameters of the optimizer with the settings of the recipe.
 
     Args:
-        run: The facts that the log states of the run. What should equal a setting that it does not have is left out.
+        run: The facts that the log states of the run. A value whose setting it does not have is left out.
     """
     expectations = []
     setting_by_name = {**own_log_rules().setting_by_name, **recipe_settings_of_hyperparameters(run)}
@@ -124,7 +127,7 @@ def _copies_of_settings(run: LoggedRun) -> list[_Expectation]:
 
 
 def _consequences_of_workload(run: LoggedRun) -> list[_Expectation]:
-    """Return the model and the benchmark that the setting WORKLOAD names.
+    """Return what the model and the benchmark in the log must be by the setting WORKLOAD.
 
     Args:
         run: The facts that the log states of the run. If its workload is unknown, None is expected for both.
@@ -139,7 +142,7 @@ def _consequences_of_workload(run: LoggedRun) -> list[_Expectation]:
 
 
 def _consequences_of_job_settings(run: LoggedRun, summary: schema.RunSummary) -> list[_Expectation]:
-    """Return what follows from the job's settings: devices, platform, parts of a batch, and the kind of run.
+    """Return what must follow from the job's settings: devices, platform, parts of a batch, and the kind of run.
 
     Args:
         run: The facts that the log states of the run. With the setting RESUME=auto, it may have been resumed or not.
@@ -173,7 +176,9 @@ def _consequences_of_job_settings(run: LoggedRun, summary: schema.RunSummary) ->
 
 
 def _consequences_of_sizes(run: LoggedRun, summary: schema.RunSummary) -> list[_Expectation]:
-    """Return the framework and numbers of samples that the header says, and the global batch that run_summary says.
+    """Return what the framework, the numbers of samples and the global batch in the events of the log must be.
+
+    The framework and the samples follow from the header, the global batch from run_summary.
 
     Args:
         run: The facts that the log states of the run.
@@ -204,7 +209,7 @@ def _release_of_paddle(packages: JsonObject) -> str | None:
 
 
 def _consequences_of_image_size(run: LoggedRun) -> list[_Expectation]:
-    """Return the sides in pixels that the recipe's images have by the setting IMAGE_SIZE.
+    """Return what the recipe's settings of the image size must be: each side is IMAGE_SIZE, in pixels.
 
     Args:
         run: The facts that the log states of the run. If its IMAGE_SIZE is 0, the images have the recipe's own size,
@@ -218,9 +223,10 @@ def _consequences_of_image_size(run: LoggedRun) -> list[_Expectation]:
 
 
 def _consequences_of_device_and_seed(run: LoggedRun, summary: schema.RunSummary) -> list[_Expectation]:
-    """Return the precision that a run on the CPU must have, and the seed that the setting SEED asks for.
+    """Return what the precision must be in a run on the CPU, and what the seed must be by the setting SEED.
 
-    No seed is expected if SEED is -1, which asks for any seed, or if the run was resumed, because it keeps its first.
+    No seed is expected if SEED is -1, which asks for any seed, or if the run was resumed, because it keeps its first
+    seed.
 
     Args:
         run: The facts that the log states of the run.
@@ -238,7 +244,7 @@ def _consequences_of_device_and_seed(run: LoggedRun, summary: schema.RunSummary)
 
 
 def _consequence_of_learning_rate(run: LoggedRun, summary: schema.RunSummary) -> list[_Expectation]:
-    """Return the base learning rate that the optimizer's event must have: the recipe's, for the run's global batch.
+    """Return what the base learning rate in the log must be: the recipe's, scaled to the run's global batch.
 
     Args:
         run: The facts that the log states of the run.
@@ -256,23 +262,23 @@ def _consequence_of_learning_rate(run: LoggedRun, summary: schema.RunSummary) ->
 
 
 def _consequences_of_recipe(run: LoggedRun, summary: schema.RunSummary) -> list[_Expectation]:
-    """Return the decay steps, the span of the batch normalization and the recipe's name that a log must state.
+    """Return what three values in the log must be by the settings of the recipe.
+
+    - model_bn_span: the images over which a batch normalization takes its statistics.
+    - RECIPE.name: the setting RECIPE. It is left out if that is empty, as the recipe is the workload's default then.
+    - The decay steps of the learning rate. They are left out if the optimizer is not known.
 
     Args:
-        run: The facts that the log states of the run. If own_log.yaml has no row for its WORKLOAD, the list is empty:
-            what the settings of its recipe mean is not known.
+        run: The facts that the log states of the run. If own_log.yaml has no row for its WORKLOAD, the list is empty,
+            because it is not known what the settings of its recipe mean.
         summary: The value of the event run_summary: the devices, and the images of a step on each.
-
-    Returns:
-        The expectations. That of the name is left out if the run uses the workload's default recipe, and that of the
-        decay steps if the optimizer is not known.
     """
     settings = run.settings
     if settings["WORKLOAD"] not in own_log_rules().recipe_settings:
         return []
     bn_span = _bn_span(run, summary)
     expectations = [_Expectation("model_bn_span", follows_from="the batch, STRATEGY and the recipe", expected=bn_span)]
-    if settings.get("RECIPE"):  # empty: the recipe is the workload's default
+    if settings.get("RECIPE"):
         expectations.append(_Expectation("RECIPE.name", follows_from="RECIPE", expected=settings["RECIPE"]))
     optimizer = schema.OPTIMIZERS.get(run.stated_text(schema.OPT_NAME))  # None: not known
     if optimizer is not None:
@@ -306,18 +312,23 @@ def _values_fixed_by_recipe(run: LoggedRun) -> list[_Expectation]:
 
 
 def _bn_span(run: LoggedRun, summary: schema.RunSummary) -> int | None:
-    """Return over how many images a batch normalization takes its statistics: those that a device computes at once.
+    """Return over how many images a batch normalization takes its statistics.
+
+    A device computes its images of a step in parts, one after the other. The span is one part, or with the setting
+    RECIPE.sync_bn the parts of all devices that are computed at the same time:
+
+        span = batch_per_device / parts            without sync_bn
+        span = batch_per_device / parts * devices  with sync_bn
 
     Args:
-        run: The facts that the log states of the run. With the setting RECIPE.sync_bn, the images of all devices count.
+        run: The facts that the log states of the run. Its setting STRATEGY has the number of parts (gradient_merge).
         summary: The value of the event run_summary: the devices, and the images of a step on each.
 
     Returns:
-        The number; None if the gradient_merge of the setting STRATEGY is not a whole number above 0 that divides the
-        images of a step on a device. No run starts with another.
+        The number of images. None if the parts are not a whole number above 0 that divides batch_per_device.
     """
     parts = parts_of_batch(str(run.settings["STRATEGY"]))
-    if parts is None or parts < 1 or summary.batch_per_device % parts != 0:
+    if parts is None or parts < 1 or summary.batch_per_device % parts != 0:  # no run starts with such a STRATEGY
         return None
     images_at_once = summary.batch_per_device // parts
     are_statistics_of_all_devices = run.settings.get("RECIPE.sync_bn")
@@ -327,11 +338,14 @@ def _bn_span(run: LoggedRun, summary: schema.RunSummary) -> int | None:
 
 
 def _decay_steps(run: LoggedRun, summary: schema.RunSummary) -> float | None:
-    """Return the decay steps of the learning rate that a run of its recipe logs.
+    """Return what a run must log as the decay steps of its learning rate, by the settings of its recipe.
 
-    They are the steps until the decay ends: RECIPE.decay_ends, or without that all steps of the training. Of a
-    polynomial schedule whose warm-up starts from zero, as in the MLPerf reference, only the steps after the warm-up
-    count.
+    The decay ends with the step RECIPE.decay_ends, or without that setting with the last step of the training. So the
+    decay steps are
+
+    - the steps up to the end of the decay, less the steps of the warm-up, in a polynomial schedule whose warm-up starts
+      from zero, because the MLPerf reference counts them so;
+    - all steps up to the end of the decay, in any other schedule.
 
     Args:
         run: The facts that the log states of the run.
@@ -352,8 +366,10 @@ def _decay_steps(run: LoggedRun, summary: schema.RunSummary) -> float | None:
     if not is_number(steps) or not is_number(warmup_epochs):
         return None
     counts_after_warmup = settings["RECIPE.schedule"] == "polynomial" and settings.get("RECIPE.warmup_from_zero")
-    steps_left_out = round(warmup_epochs * steps_of_epoch) if counts_after_warmup else 0
-    return float(steps) - steps_left_out
+    if not counts_after_warmup:
+        return float(steps)
+    warmup_steps: int = round(warmup_epochs * steps_of_epoch)
+    return float(steps) - warmup_steps
 
 
 def _steps_of_training(settings: JsonObject, steps_of_epoch: int) -> Any:

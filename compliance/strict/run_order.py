@@ -27,7 +27,11 @@ KEYS_OF_EVERY_RANK = frozenset({schema.INIT_START.key, schema.CACHE_CLEAR.key}) 
 
 
 class RunOrder:
-    """Follows a run from event to event, and reports what is out of order. Times are Unix milliseconds."""
+    """Follows a run from event to event, and reports what is out of order. Times are Unix milliseconds.
+
+    The parts of a run are blocks, epochs and evaluations. A block is several epochs together; some logs have blocks
+    alone. `measured` follows the windows of steps, the throughputs and the checkpoints in these parts.
+    """
 
     def __init__(self, run: LoggedRun, collector: FindingCollector) -> None:
         self.run = run
@@ -38,7 +42,8 @@ class RunOrder:
         # The latest time so far of the events that time the run, by the rank in their launcher's prefix.
         self._latest_ms_by_rank: dict[int | None, float] = {}
         self._latest_ms_before_run = -math.inf  # of all events above run_start, and of it
-        self.first_back_before_run: tuple[Event, float] | None = None  # that is too early; by how much
+        # The first event up to run_start that is earlier than an event above it, and by how many milliseconds.
+        self.first_early_before_run: tuple[Event, float] | None = None
         self._latest_end_ms = math.inf  # of a block, an epoch or an evaluation, by the log's last event of one
         self._first_run_start: Event | None = None
         self._first_run_stop: Event | None = None
@@ -59,6 +64,7 @@ class RunOrder:
             schema.EVAL_START.key: self._start_evaluation,
             schema.EVAL_STOP.key: self._stop_evaluation,
             schema.EVAL_ACCURACY.key: self._take_accuracy,
+            schema.EPOCH_THROUGHPUT.key: self._take_throughput,
         }
 
     @property
@@ -72,7 +78,7 @@ class RunOrder:
         return self._epochs_started > 0
 
     def take(self, event: Event) -> None:
-        """Check the time of the next event of the log, and pass it on to the method for its key.
+        """Take the next event of the log: check its time, and then its place in the run by the method for its key.
 
         Args:
             event: The event, in the order of the log. `run` must have counted it before, if its key is known, because
@@ -81,13 +87,11 @@ class RunOrder:
         if self._first_run_start is None:
             self._note_time_before_run(event)
         self._check_time(event)
-        handle = self._handlers.get(event.key)
-        if handle is not None:
-            handle(event)
-        elif event.key == schema.EPOCH_THROUGHPUT.key:
-            self.measured.check_epoch_throughput(event, self._whole_number(event, "epoch_num"))
-        else:
-            self.measured.take(event)
+        handle = self._handlers.get(event.key, self.measured.take)  # which ignores events of no interest
+        handle(event)
+
+    def _take_throughput(self, event: Event) -> None:
+        self.measured.check_epoch_throughput(event, self._whole_number(event, "epoch_num"))
 
     def _add_breach(self, rule: str, event: Event, actual: str, expected: str | None = None) -> None:
         self._collector.add_breach(rule, event.line, actual, expected)
@@ -117,14 +121,17 @@ class RunOrder:
     # --- the clock ---
 
     def _check_time(self, event: Event) -> None:
-        """Report an event whose time is before that of an event above it in the log.
+        """Report an event that is earlier than an event above it that times the run.
 
-        Each event is compared with those that time the run, such as epoch_start: scores are computed from their times.
-        One of these that is too early may fail the log, and any other only gets a warning.
+        The events that time the run, such as epoch_start, are those whose times a score is computed from. The next
+        event is of one of three kinds:
+
+        - It times the run itself: if it is too early by more than a small allowance, this may fail the log.
+        - Each rank logs it, such as cache_clear: it is not checked, because the clocks of the ranks differ.
+        - Any other: if it is too early at all, it gets a warning.
 
         Args:
-            event: The next event of the log. Events that each rank logs are not checked, because the clocks of ranks
-                differ.
+            event: The next event of the log.
         """
         times_the_run = event.key in _KEYS_THAT_TIME_THE_RUN
         may_be_by_other_clock = event.key in KEYS_OF_EVERY_RANK
@@ -134,28 +141,32 @@ class RunOrder:
             self._check_not_earlier(event, ORDER, allowed_ms=0.0)  # ORDER is the rule that only warns
 
     def _note_time_before_run(self, event: Event) -> None:
-        """Note the first event up to run_start that is earlier than one above it by more than `back_ms`.
+        """Note the first event up to run_start that is earlier than an event above it by more than `back_ms`.
 
-        Only in a log of this project has one clock written them all; and it may have been set, so it is no breach here.
+        It is not reported here. Only in a log of this project one clock writes all these events, and only at the end of
+        the log it is known whose log it is.
 
         Args:
             event: An event above run_start, or the first run_start.
         """
         back_ms = self._latest_ms_before_run - event.time_ms
         allowed_ms = self._collector.strict_rules["time-order"].bounds["back_ms"]
-        if back_ms > allowed_ms and self.first_back_before_run is None:
-            self.first_back_before_run = (event, back_ms)
+        if back_ms > allowed_ms and self.first_early_before_run is None:
+            self.first_early_before_run = (event, back_ms)
         self._latest_ms_before_run = max(self._latest_ms_before_run, event.time_ms)
 
     def _check_timing_event(self, event: Event) -> None:
-        """Report an event that times the run, such as epoch_start, if it is too early or after the first run_stop.
+        """Check an event that times the run, such as epoch_start, and note its time for the checks of later events.
 
-        It is too early if it is more than `back_ms`, a bound of the rule time-order, before the latest time so far of
-        its rank: as clocks are corrected during a run, a little is allowed. The run_stop of other nodes may follow the
-        first one.
+        It is reported if it is too early: more than `back_ms`, a bound of the rule time-order, before the latest time
+        so far of its rank. A little is allowed, because clocks are corrected during a run. It is also reported if it
+        comes after the first run_stop, unless it is the run_stop of another node.
+
+        Two times are noted: the latest of its rank, and the end of the last part, from which the time until the next
+        epoch counts.
 
         Args:
-            event: The event, whose time becomes the latest one unless it is earlier.
+            event: The event.
         """
         allowed_ms = self._collector.strict_rules["time-order"].bounds["back_ms"]
         self._check_not_earlier(event, "time-order", allowed_ms=allowed_ms)  # than the latest time before this event
@@ -167,17 +178,17 @@ class RunOrder:
             self._report_disorder(event, f"{event.key} after the run_stop of line {first_stop.line}")
 
     def _check_not_earlier(self, event: Event, rule: str, *, allowed_ms: float) -> None:
-        """Report an event that is earlier than the latest of the events above it that time the run.
+        """Report an event that is earlier than an event above it that times the run.
 
-        Ranks have clocks of their own. An event may be earlier than those of other ranks by as much as nodes that log
-        one event may be apart.
+        Each rank has a clock of its own, so there are two allowances: `allowed_ms` for events of the same rank, and the
+        bound `repeat_ms` of the rule run-time for events of other ranks.
 
         Args:
             event: The event to check.
             rule: The rule that is broken: "time-order", or ORDER, which only warns.
             allowed_ms: By how many milliseconds the event may be earlier than one of its own rank.
         """
-        back_ms = 0.0  # by how much it is too early for the rank that allows it least
+        back_ms = 0.0  # how early the event is, compared with the rank from whose latest event it is farthest
         for rank, latest_ms in self._latest_ms_by_rank.items():
             allowed_of_rank_ms = allowed_ms if rank == event.rank else self._allowed_between_ranks_ms
             rank_back_ms = latest_ms - event.time_ms
@@ -235,9 +246,10 @@ class RunOrder:
             self._compare_time_with_first(event, self._first_run_start)
 
     def _begin_run(self, start: Event) -> None:
-        """Begin the run, and report the first block, epoch or evaluation that the log has above its run_start.
+        """Begin the sums over the windows at run_start, and report the first part of the run that started above it.
 
-        Its place in the log is one breach. If its time is too long before that of run_start, this is another.
+        A block, epoch or evaluation above run_start in the log is one breach. If its time is too long before the time
+        of run_start, this is a second breach.
 
         Args:
             start: The first run_start of the log.
@@ -343,7 +355,10 @@ class RunOrder:
         self._open(block, "block")
 
     def _start_epoch(self, event: Event) -> None:
-        """Open and count an epoch, and report what is out of order.
+        """Open and count an epoch, and begin its sums.
+
+        It is reported if the epoch starts too long before run_start, if another epoch is still open, or if its number
+        is not the next one.
 
         Args:
             event: An epoch_start.
@@ -353,11 +368,15 @@ class RunOrder:
         epoch = self._next_part_in_training(event, "epoch")
         self._epochs_started += 1
         self._evaluated_in_epoch_ms = 0.0
-        self.measured.epoch_starts(event, epoch.number, after_ms=event.time_ms - self._latest_end_ms)
+        since_last_end_ms = event.time_ms - self._latest_end_ms  # below 0 if no part has ended yet
+        self.measured.epoch_starts(event, epoch.number, after_ms=since_last_end_ms)
         self._open(epoch, "epoch")
 
     def _open(self, part: OpenPart, kind: str) -> None:
-        """Keep a block, epoch or evaluation that has started, unless it is open because another rank has started it.
+        """Keep a block, epoch or evaluation as the open one of its kind.
+
+        If the same part is open already, because another rank logged its start, that start is kept. Any other open part
+        of this kind is replaced: it should have ended, which the caller has reported.
 
         Args:
             part: What has started.
@@ -383,10 +402,11 @@ class RunOrder:
         return OpenPart(start, number, possible_numbers=possible_numbers)
 
     def _start_evaluation(self, event: Event) -> None:
-        """Open an evaluation, and report what is out of order.
+        """Open an evaluation, which from now on waits for its accuracy.
 
-        The evaluation before it must have ended and have its accuracy. From now on the new evaluation waits for its own
-        accuracy, which may come after its eval_stop.
+        It is reported if it starts too long before run_start, if the evaluation before it has not ended or has no
+        accuracy, or if it states another epoch than was trained. If it states none, later events of the evaluation may
+        state the epoch that was trained.
 
         Args:
             event: An eval_start, which should state the number of the epoch that is evaluated.
@@ -414,13 +434,16 @@ class RunOrder:
             self._report_disorder(event, f"{self._evaluation_without_accuracy} has no accuracy")
 
     def _report_if_other_epoch_was_trained(self, event: Event, number: int, trained_number: int | None) -> None:
-        """Report the start of an evaluation that states another epoch than it should.
+        """Report the start of an evaluation that states another epoch than was trained.
+
+        - The trained epoch is known: it is reported if the event states another one.
+        - It is not known, and no epoch has been started or announced: this is reported.
+        - It is not known, although there was an epoch, which did not state its number: nothing is reported.
 
         Args:
             event: An eval_start.
             number: The number of the epoch that the event states.
-            trained_number: The number of the epoch that is being trained or was trained last. None if it is not known:
-                then the evaluation is only reported if no epoch has been started or announced before it.
+            trained_number: The number of the epoch that is being trained or was trained last. None if it is not known.
         """
         is_before_first_epoch = self.epochs_counted == 0
         if trained_number is None and is_before_first_epoch:
@@ -451,10 +474,13 @@ class RunOrder:
             self._report_disorder(event, f"{part} is still open")
 
     def _stop_block(self, event: Event) -> None:
-        """Close the open block. Report a block_stop without an open block, or of another number of epochs.
+        """Close the open block, which is several epochs together.
 
-        In a log with events of the epochs, which have the times, the block must stop after its last epoch. In a log of
-        blocks alone, the mean time of the block's epochs is kept.
+        A block_stop without an open block, or with another number of epochs than its block_start, is reported. The rest
+        depends on the log:
+
+        - It has events of the epochs: it is reported if the block does not stop after its last epoch.
+        - It has blocks alone: the duration of the block is kept, and its mean over the epochs as the time of an epoch.
 
         Args:
             event: A block_stop.
@@ -537,39 +563,40 @@ class RunOrder:
             self.trained.append(TrainedPart(epoch_ms=took_ms / epochs, line=line))
 
     def _check_last_epoch_of_block(self, event: Event, block: OpenPart) -> None:
-        """Report a block that stops within an epoch, or whose last epoch is not the last one trained.
+        """Report a block that stops within an epoch, or after another epoch than its last one.
+
+        At its start, a block announces its first epoch and how many there are. If this does not tell its last epoch, or
+        if the number of the last epoch trained is not known, only an open epoch is reported.
 
         Args:
             event: The block_stop.
-            block: The block. If the number of its last epoch, or of the last epoch trained, is not known, only an open
-                epoch is reported.
+            block: The block.
         """
         if block.last_epoch is None or self.last_epoch is None:
             self._report_if_open(event, "epoch")
             return
         stops_within_epoch = "epoch" in self._open_parts
-        stops_after_its_last_epoch = self.last_epoch == block.last_epoch and not stops_within_epoch
-        if not stops_after_its_last_epoch:
+        stops_after_other_epoch = self.last_epoch != block.last_epoch
+        if stops_within_epoch or stops_after_other_epoch:
             announced = f"{block} announces epochs {block.number} to {block.last_epoch}"
             self._report_disorder(event, f"{announced}; the last one done is {self.last_epoch}")
 
     def _keep_duration(self, part: OpenPart, stop: Event) -> float:
-        """Keep how long a block, epoch or evaluation took, and return it, in ms. Report a duration that cannot be.
+        """Keep how long a block, epoch or evaluation took, and return it, in ms.
 
-        Of one that another rank stopped, no duration is impossible, as its clock is another.
+        An impossible duration is reported: one below 0, or of 0 if the log's clock counts milliseconds and not whole
+        seconds. If one rank logged the start and another one the stop, their clocks differ and nothing is reported.
 
         Args:
             part: The block, epoch or evaluation, with the event that started it.
             stop: The event at which it stops.
-
-        Returns:
-            The duration. One below 0 is reported; so is one of 0, unless the log's clock counts whole seconds.
         """
         took_ms = stop.time_ms - part.start.time_ms
         self.run.keep_interval(stop.key, took_ms)
         counts_milliseconds = self.run.tick_ms == 1
         has_one_clock = stop.rank == part.start.rank
-        if has_one_clock and (took_ms < 0 or (took_ms == 0 and counts_milliseconds)):
+        is_impossible = took_ms < 0 or (took_ms == 0 and counts_milliseconds)
+        if has_one_clock and is_impossible:
             self._add_breach("epoch-time", stop, f"{stop.key} {took_ms} ms after its start")
         return took_ms
 
@@ -610,10 +637,15 @@ class RunOrder:
         return self.last_epoch
 
     def _take_accuracy(self, event: Event) -> None:
-        """Keep an accuracy, if it is a number, with the number of its epoch. A repeated one is only reported.
+        """Keep an accuracy, if it is a number, with the number of its epoch.
 
-        The event states the epoch, or else the evaluation that waits for this accuracy does. In logs that count samples
-        neither does: there the accuracies are numbered 1, 2, ...
+        An accuracy is of the evaluation that waits for one, if any. It is reported if it states more training than the
+        evaluation's eval_start, or if it is earlier. The number of its epoch comes from
+
+        - the event itself. It is reported if it is another epoch than was evaluated, or too far ahead of training. An
+          accuracy that repeats the one before and has no evaluation of its own is reported, and not kept;
+        - the eval_start of the evaluation, if the accuracy states no epoch;
+        - the count of accuracies so far, if neither states an epoch, as in logs that count samples.
 
         Args:
             event: An eval_accuracy.
@@ -638,7 +670,10 @@ class RunOrder:
         self._keep_accuracy(event, epoch)
 
     def _is_repeated_accuracy(self, event: Event, epoch: int) -> bool:
-        """Return whether an accuracy repeats the one before, as where each rank logs it: it is no other evaluation.
+        """Return whether an accuracy repeats the one before, as where each rank logs it.
+
+        It repeats it if value and epoch are equal, and no epoch has started since. The starts are counted, because the
+        numbers of the epochs are wrong in some logs.
 
         Args:
             event: An eval_accuracy.
@@ -647,8 +682,8 @@ class RunOrder:
         if not self.run.evaluations:
             return False
         before = self.run.evaluations[-1]
-        is_in_same_epoch = (epoch, self.epochs_counted) == (before.epoch, before.epochs_counted)
-        return is_in_same_epoch and event.value == before.value
+        has_epoch_started_since = self.epochs_counted != before.epochs_counted
+        return event.value == before.value and epoch == before.epoch and not has_epoch_started_since
 
     def _epoch_of_accuracy(self, event: Event) -> int:
         """Return the epoch that an accuracy states; if it is not a whole number, report it and return `epochs_counted`.
@@ -689,11 +724,14 @@ class RunOrder:
                 self._add_breach("accuracy-ahead", event, actual)
 
     def _check_not_before_evaluation(self, event: Event, start: Event) -> None:
-        """Report an accuracy at an earlier time than the start of its evaluation: its time is no time of the run.
+        """Report an accuracy that is earlier than the start of its evaluation.
+
+        As much is allowed as the clocks of two ranks may be apart, because another rank may have logged the start.
+        Nothing is reported if the two events state another epoch or other samples: they are of two evaluations then.
 
         Args:
             event: An eval_accuracy.
-            start: The eval_start above it. One that states another epoch, or other samples, is of another evaluation.
+            start: The eval_start above it.
         """
         early_ms = start.time_ms - event.time_ms
         is_of_other = any(event.metadata.get(name) != start.metadata.get(name) for name in _TRAINED_UNTIL_EVALUATION)
