@@ -219,7 +219,7 @@ FORGED: dict[str, tuple[Callable[[], Altered], Alter, str]] = {
     "a decay that counts its warm-up": (lambda: Altered(make_log.run()), lambda log: by.settings(
         log, RECIPE_decay_ends=440, RECIPE_warmup_from_zero=True), "by the recipe, MAX_EPOCHS and the batch it is 220"),
     "another recipe than was asked for": (lambda: Altered(make_log.run()), lambda log: by.settings(
-        log, RECIPE="nvidia_cosine", RECIPE_name="digits_small"), "RECIPE.name is digits_small; by RECIPE it is"),
+        log, RECIPE="nvidia_cosine", RECIPE_name="own"), "RECIPE.name is own; by RECIPE it is"),
     "no word of the files for training": (lambda: Altered(make_log.run()), lambda log: _header(
         log, "dataset", train=None), "no dataset.train, which says what files"),
     "no word of the files for evaluation": (lambda: Altered(make_log.run()), lambda log: _header(
