@@ -112,18 +112,20 @@ def _questions_by_log(
 
 
 def _questions_about_log(report: Report, folder: Folder, about_repeated_run: Finding | None) -> list[Finding]:
-    """Return a reviewer's questions about a log, in addition to the findings of its check.
+    """Return what a reviewer should ask the submitter about a log, beyond the findings of its check.
+
+    A question has the form of a finding. The questions are, in this order: about a run that an earlier submission has
+    too, about the system description and the scaling.json, about a speed that the described system cannot reach.
 
     Args:
         report: The report on the log.
         folder: The submission that has the log.
-        about_repeated_run: The question about a run that an earlier submission has too; None if no earlier one has it.
+        about_repeated_run: The first question; None if no earlier submission has the run.
     """
-    rule = folder.ruleset.strict["system-description"]
-    questions = [*folder.questions, *findings_of_implausible_speed(report.run, folder.description, rule)]
-    if about_repeated_run is None:
-        return questions
-    return [about_repeated_run, *questions]
+    about_repetition = [] if about_repeated_run is None else [about_repeated_run]
+    rule_on_description = folder.ruleset.strict["system-description"]  # log and description must say the same
+    about_speed = findings_of_implausible_speed(report.run, folder.description, rule_on_description)
+    return [*about_repetition, *folder.questions, *about_speed]
 
 
 # --- runs that may be cherry-picked ---
@@ -179,7 +181,8 @@ def _question_about_early_runs(submission: Submission, chance: float) -> Questio
 
     Args:
         submission: Row of the submission.
-        chance: How likely this is by accident, times the number of submissions compared.
+        chance: The p-value after Bonferroni's correction: how likely this is by accident, times the number of
+            submissions compared. It is 0.05 at most.
     """
     p = significant(chance, digits=2)
     actual = (
@@ -205,6 +208,10 @@ def _question_about_early_runs(submission: Submission, chance: float) -> Questio
 def _row_of_submission(folder: Folder, questions_by_log: Mapping[str, list[Finding]], *, envelope: bool) -> Submission:
     """Return a submission's row in the audit: its verdicts, scores, convergence test and the questions to ask.
 
+    - The scores and the test are None if they are not possible, as with a log that cannot be read.
+    - The official minutes are multiplied by the factor in scaling.json, as MLCommons' tool does, if there is one.
+    - Verdicts and questions are about all logs but those of v0.5 and v0.6, which cannot be judged.
+
     Args:
         folder: The logs of the submission, each checked by itself.
         questions_by_log: Questions about each log, by the log's name.
@@ -215,8 +222,8 @@ def _row_of_submission(folder: Folder, questions_by_log: Mapping[str, list[Findi
     official = _score_if_possible(compared_logs, folder.ruleset, "official")
     strict = _score_if_possible(compared_logs, folder.ruleset, "strict")
     test = _test_if_possible(logs, folder.ruleset, official)
-    judged_logs = _judged_reports(folder, compared_logs, questions_by_log)
-    readable = [report for report in logs if report.run is not NOTHING]
+    judged_logs = _reports_with_questions(folder, compared_logs, questions_by_log)
+    readable = [report for report in logs if report.run is not NOTHING]  # NOTHING: no event of the log can be read
     first_run = readable[0].run if readable else NOTHING  # states the division and the batch
     return Submission(
         round=printable(folder.owner.round),
@@ -260,24 +267,25 @@ def _count_not_judged(all_reports: Sequence[Report], judged: Sequence[Report]) -
     return of_old_form + of_unknown_benchmark
 
 
-def _judged_reports(
+def _reports_with_questions(
     folder: Folder, compared: Sequence[Report], questions_by_log: Mapping[str, list[Finding]]
 ) -> list[Report]:
-    """Return the reports on logs that can be judged, each with the questions about its log as further findings.
+    """Return the reports on a submission's logs, each with the questions about its log as further findings.
 
-    Logs of MLPerf v0.5 and v0.6 are left out, because the form of their events is not read.
+    Logs of MLPerf v0.5 and v0.6 are left out. Their events have another form that is not read, so they cannot be
+    judged.
 
     Args:
         folder: The submission, which says which logs are of these rounds.
-        compared: The reports on its logs, after the comparison between runs.
+        compared: The reports on its logs. They have the findings of the comparison of its runs with each other.
         questions_by_log: A reviewer's questions about each log, by the log's name.
     """
-    judged = []
+    reports = []
     for report in compared:
         name = report.path.name
         if name not in folder.logs_of_old_form:
-            judged.append(report.with_findings(questions_by_log[name]))
-    return judged
+            reports.append(report.with_findings(questions_by_log[name]))
+    return reports
 
 
 def _is_of_unknown_benchmark(report: Report) -> bool:
@@ -296,7 +304,11 @@ class _Scored(NamedTuple):
 
 
 def _score_if_possible(compared: Sequence[Report], ruleset: Ruleset, by: str) -> _Scored:
-    """Return the score of a submission's runs, or why the logs cannot be scored.
+    """Return the score of a submission's runs by one verdict, and why there are no minutes. There are three cases:
+
+        the runs have a score                    the score, ""
+        something forbids one, such as a breach  a score without minutes, its problem
+        the logs cannot be scored together       None, the error
 
     Args:
         compared: The reports of `check_between_runs` on its logs.
@@ -378,36 +390,38 @@ def _ask_about_other_factor(
 def _official_minutes(scored: Score | None, scaling_file: float | None) -> float | None:
     """Return the minutes that result_summarizer, MLCommons' tool, computes for a submission.
 
+    It multiplies the olympic mean of the runs by the factor of a scaling.json, or else by the factor of the convergence
+    test.
+
     Args:
         scored: Score by the official verdict; None if there is none.
-        scaling_file: Factor of a scaling.json, by which the tool multiplies. None: the factor is that of the
-            convergence test.
+        scaling_file: Factor of the scaling.json; None if there is no such file.
 
     Returns:
-        The minutes; None if there is no score, or if the runs do not make an olympic mean.
+        The minutes. None if there is no score. None if the runs do not make an olympic mean.
     """
     if scored is None:
         return None
     if scaling_file is None:
-        return scored.scaled_minutes  # by the factor of the test
+        return scored.scaled_minutes  # by the factor of the test; None without an olympic mean
     if scored.unscaled_minutes is None or not scored.olympic:
         return None
     return scored.unscaled_minutes * scaling_file
 
 
 def _test_against_envelope(test: ConvergenceTest | None) -> EnvelopeTest | None:
-    """Repeat an MLPerf convergence test with only the reference points on their lower convex envelope.
+    """Repeat an MLPerf convergence test with fewer reference points, and return the outcomes of both tests.
 
-    The test compares a submission's epochs with reference points: the epochs that the reference needs at some batch
-    sizes. MLCommons' rcp_checker is meant to use only the points on the lower convex envelope of epochs over batch
-    size, but keeps others as well (mlcommons/logging #368). The second test shows whether this matters.
+    A reference point says how many epochs the reference needs at one batch size. The second test uses only the points
+    on the lower convex envelope of epochs over batch size. rcp_checker, MLCommons' tool, is meant to do so, but keeps
+    some others (mlcommons/logging #368).
 
     Args:
         test: The outcome of the first test, with the points that rcp_checker uses. None if there was no such test.
 
     Returns:
-        The outcome of the second test, and the mean epochs (or samples) of the reference point of either test. None if
-        there was no first test, if it could not compare the runs, or if either test ended without a reference point.
+        The outcome of the second test, and for each test the mean epochs (or samples) that the runs were compared with.
+        None if there was no first test. None if one of the tests had no reference point for the runs.
     """
     if test is None or test.comparison is None:
         return None

@@ -43,14 +43,14 @@ class EnvelopeTest:
     def in_words(self, scaling_by_tool: float | None) -> str:
         """Return how this test of the submission's convergence differs from the test of MLCommons' rcp_checker.
 
+        The runs are "held to" the mean of the reference with which a test compares them; "x" is the factor on the score
+        that follows. There are two cases:
+
+            same mean     lower convex envelope: the same reference point
+            other means   lower convex envelope: held to 4.2 epochs, x 1.012000; by rcp_checker to 4.5, x 1.000000 (...)
+
         Args:
             scaling_by_tool: The factor on the score by rcp_checker's test. None if it is not known.
-
-        Returns:
-            "lower convex envelope: the same reference point" if both tests compare the runs with the same mean of the
-            reference. Otherwise the mean and the factor on the score by this test, then by rcp_checker: "lower convex
-            envelope: held to 4.2 epochs, x 1.012000; by rcp_checker to 4.5, x 1.000000 (a question to the working
-            group, mlcommons/logging #368)".
         """
         if not self.differs:
             return "lower convex envelope: the same reference point"

@@ -83,10 +83,15 @@ def read_tree(path: Path, ruleset: str | None) -> list[Folder]:
 def _read_files(root: Path, wanted_version: str | None) -> _Files:
     """Read the logs, system descriptions and scaling factors of a results repository, and check each log.
 
+    The rules for a log are those of the first version that there is:
+
+    1. `wanted_version`
+    2. the version of the round that a folder above the log names
+    3. NEWEST, for a log of this project or a log without events. Any other log is refused.
+
     Args:
         root: Folder or tar archive of the repository.
-        wanted_version: Version of the rules, such as 4.0.0. None: that of the round that a log's folder names; if it
-            names none, 4.0.0 (NEWEST) for a log of this project or without events.
+        wanted_version: Version of the rules for all logs, such as 4.0.0; None if none is wanted.
 
     Returns:
         The files by their folders or paths. A description or factor that cannot be read has the reason in its place.
@@ -108,7 +113,7 @@ def _read_files(root: Path, wanted_version: str | None) -> _Files:
             version = wanted_version or results_tree.ruleset_named(root, folder)
             ruleset = load_once(version or NEWEST)
             log = _check_log(file, ruleset, root)
-            if version is None:  # NEWEST was a guess, which is right only for a log of this project
+            if version is None:  # NEWEST was a guess
                 _refuse_log_of_other_project(log.report, file, root)
             files.rulesets[folder] = ruleset
             files.logs[folder].append(log)
@@ -162,7 +167,9 @@ def _read(read: Callable[[Path], T], content: Path | Unreadable) -> T | Unreadab
 
 
 def _check_log(file: TreeFile, ruleset: Ruleset, root: Path) -> _CheckedLog:
-    """Check a log of a results repository, and find out whether it is of MLPerf v0.5 or v0.6.
+    """Check a log of a results repository, and find out whether it is of the old form, that of MLPerf v0.5 and v0.6.
+
+    The check reads no events in the old form. So a log with events is not of it.
 
     Args:
         file: The log, by its path in the repository.
@@ -170,7 +177,7 @@ def _check_log(file: TreeFile, ruleset: Ruleset, root: Path) -> _CheckedLog:
         root: Folder or tar archive of the repository.
 
     Returns:
-        The report, whose path is the name of the log without its folders, and whether the log is of v0.5 or v0.6. If
+        The report, whose path is the name of the log without its folders, and whether the log is of the old form. If
         the log cannot be read, the report has only a question, which asks the submitter for the log.
     """
     name = Path(file.name.name)
@@ -186,17 +193,21 @@ def _check_log(file: TreeFile, ruleset: Ruleset, root: Path) -> _CheckedLog:
 
 
 def _refuse_log_of_other_project(report: Report, file: TreeFile, root: Path) -> None:
-    """Raise ValueError if a log is of another project, because its round, and so its rules, are not known.
+    """Raise ValueError if a log of unknown round is of another project, because its rules are then not known.
+
+    Call it for a log whose folders name no round, if the user named no ruleset either. Logs of this project are judged
+    by NEWEST in this case.
 
     Args:
-        report: The report on the log. A log without events is let through.
+        report: The report on the log.
         file: The log, by its path in the repository.
         root: Folder or tar archive of the repository.
 
     Raises:
         ValueError: The log is of another project. The message asks for --ruleset.
     """
-    if report.run is NOTHING or report.run.is_project_log:  # of a log without events, the project is not known
+    has_no_events = report.run is NOTHING  # then its project is not known, and there is nothing to judge
+    if has_no_events or report.run.is_project_log:
         return
     raise ValueError(
         f"{root}: of which round is {file.name}? No folder above it names one that has rules; give --ruleset, "

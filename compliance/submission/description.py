@@ -122,20 +122,24 @@ def _contradicted_fields(run: LoggedRun, description: Description) -> list[_Logg
 def _submission_fields(run: LoggedRun, description: Description) -> list[_LoggedField]:
     """Return the submitter, division and status that a log states, as fields of a system description.
 
+    The status is translated into the words of a description: `onprem` into `Available on-premise`. Descriptions of the
+    older rounds have the log's word `onprem` instead. Then both agree, and the status is left out.
+
     Args:
         run: The run, by its log.
-        description: Fields of the description by name. If its status is the log's own word, as in older rounds, the
-            status is left out.
+        description: Fields of the description by name.
 
     Returns:
-        The fields. The value is None if the log does not state it.
+        The fields, each with the key of the event, the name in the description and the value. The value is None if the
+        log does not state it.
     """
     fields = [
         _LoggedField("submission_org", "submitter", run.first_values.get("submission_org")),
         _LoggedField("submission_division", "division", run.first_values.get("submission_division")),
     ]
     status = run.stated_text(schema.SUBMISSION_STATUS)
-    if description.get("status") != status:  # descriptions of the older rounds have the log's word
+    has_word_of_log = description.get("status") == status
+    if not has_word_of_log:
         fields.append(_LoggedField("submission_status", "status", STATUS_WORDS.get(status)))
     return fields
 
@@ -234,8 +238,8 @@ def _other_gpu(nodes: Sequence[Node], description: Description) -> str | None:
 def findings_of_implausible_speed(run: LoggedRun, description: Description, rule: StrictRule) -> list[Finding]:
     """Return a finding if a ResNet run trained faster than the described accelerators plausibly can.
 
-    The speed is in images/s over the whole run. The bound is 60 % of the accelerators' peak FLOP/s, twice the share
-    that any published submission reached.
+    The speed is in images/s over the whole run. The bound is `most_images_per_s` of the accelerators: the speed at 60 %
+    of their peak FLOP/s, which is twice the share that any published submission reached.
 
     Args:
         run: The run, by its log.
@@ -253,14 +257,14 @@ def findings_of_implausible_speed(run: LoggedRun, description: Description, rule
     accelerators = _number_of_accelerators(description)  # 0 if it is not known
     flop_per_image = training_flop(workloads.named("rn50"), height=224, width=224)
     assert flop_per_image is not None, "its row has it"
-    peak_of_one = most_images_per_s([model], cores=0, flop_per_image=flop_per_image)  # None if it is not known
-    if images_per_s is None or accelerators == 0 or peak_of_one is None:
+    bound_of_one = most_images_per_s([model], cores=0, flop_per_image=flop_per_image)  # None if it is not known
+    if images_per_s is None or accelerators == 0 or bound_of_one is None:
         return []
-    peak_of_all = peak_of_one * accelerators
-    if images_per_s <= peak_of_all:
+    bound_of_all = bound_of_one * accelerators
+    if images_per_s <= bound_of_all:
         return []
     by_log = f"{six_digits(images_per_s)} images/s by its epochs and time"
-    actual = f"{by_log}; {accelerators} {printable(model)} do {six_digits(peak_of_all)} at most"
+    actual = f"{by_log}; {accelerators} {printable(model)} do {six_digits(bound_of_all)} at most"
     return [breach(rule, actual, line=run.first_lines.get(schema.RUN_STOP.key))]
 
 
@@ -303,7 +307,7 @@ def _contradictions_of_node(node: Node, description: Description) -> dict[str, s
     contradicted = {}
     if _is_other_processor(node, description):
         contradicted["host_processor_model_name"] = str(node["cpu"])
-    for name in _PARTS_OF_EACH_NODE:
+    for name in _PARTS_OF_EACH_NODE:  # the processors and their cores: no node has 0 of either
         if _is_zero(description.get(name)):
             contradicted[name] = f"{node.get('cores')} cores a node that the job may use"
     if _are_cores_out_of_range(node, description):

@@ -204,18 +204,22 @@ def convergence_test(checked: Sequence[Report], ruleset: Ruleset) -> Convergence
 
 
 def _test_against(reference: ReferenceSet, checked: Sequence[Report]) -> ConvergenceTest:
-    """Compare the epochs that closed runs took to the target with those of the MLPerf reference at the same batch.
+    """Compare the epochs that closed runs took to the target with the epochs of the MLPerf reference at their batch.
 
-    The test is that of rcp_checker, a tool of mlperf-logging. The runs fail if they do not state one common batch, if
-    this batch is above those of all reference points, if there are too few runs or too few of them converged, or if
-    they converged faster than chance explains.
+    The test is made as rcp_checker, a tool of mlperf-logging, makes it:
+
+    - The status is NOT_KNOWN if the tool cannot read a log. The factor on the minutes is then not known either: None.
+    - The runs fail if they do not state one common batch, or if all reference points have smaller batches.
+    - They fail if there are too few runs, or if too few of them converged.
+    - They fail if they converged faster than chance explains.
+    - Otherwise they pass. The factor is above 1 if they converged faster than the reference.
 
     Args:
         reference: Reference points of the benchmark: how many epochs the reference needed at some global batch sizes.
         checked: The reports on the logs of the submission, at least one.
 
     Returns:
-        The outcome. It is not known if the tool cannot read a log.
+        The outcome. The factor of runs that fail is 1.
     """
     why_unreadable = _why_unreadable(checked)
     if why_unreadable:
@@ -233,7 +237,7 @@ def _test_against(reference: ReferenceSet, checked: Sequence[Report]) -> Converg
     return ConvergenceTest(
         status=PASSED if result.passed else FAILED,
         reason=result.reason,
-        scaling=result.scaling,  # 1 if the test failed
+        scaling=result.scaling,
         reference=reference,
         comparison=Comparison(reference=reference, batch=batch, epochs_to_target=epochs, result=result),
     )

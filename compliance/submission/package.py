@@ -182,9 +182,12 @@ def _description_path(system: str) -> Path:
 
 
 def _fill_package(stage: Path, logs: Sequence[Path], description_path: Path, ruleset: Ruleset) -> Content:
-    """Write all files of a submission package into an empty folder.
+    """Write all files of a submission package into an empty folder, in this order:
 
-    The logs and the description are written first, because manifest and report are computed from these copies.
+    1. the logs and the description. Manifest and report are computed from these copies.
+    2. the code of the commit that the logs name. It is only written if nothing in the logs forbids the package.
+    3. the manifest, the report, and the hashes of all files. They are only written if the code and its date fit the
+       logs.
 
     Args:
         stage: The folder.
@@ -204,26 +207,27 @@ def _fill_package(stage: Path, logs: Sequence[Path], description_path: Path, rul
     (stage / "systems").mkdir()
     shutil.copyfile(description_path, stage / "systems" / f"{system}.json")
 
-    content, refusals = contents_of(stage, submitted.placed.reports, system, ruleset)
-    refusals_in_words = _refusals_in_words(refusals, submitted.placed.original_by_name)
-    reasons = [*submitted.changes_since_check, *refusals_in_words]
-    if reasons:
-        raise RefusedError(*reasons)
-
-    code = stage / code_folder(submitted.benchmark.name)
-    _write_code(code, str(content.manifest["commit"]))
     reports = submitted.placed.reports
-    refusals = [
-        *refusals_by_code(reports[0].run, code),
-        *refusals_by_date(reports, committed_ms(str(content.manifest["commit"]))),
-    ]
-    reasons = _refusals_in_words(refusals, submitted.placed.original_by_name)
-    if reasons:
-        raise RefusedError(*reasons)
+    original_by_name = submitted.placed.original_by_name
+    content, refusals_by_logs = contents_of(stage, reports, system, ruleset)
+    _raise_if_refused([*submitted.changes_since_check, *_refusals_in_words(refusals_by_logs, original_by_name)])
+
+    commit = str(content.manifest["commit"])
+    code = stage / code_folder(submitted.benchmark.name)
+    _write_code(code, commit)
+    refusals_by_commit = [*refusals_by_code(reports[0].run, code), *refusals_by_date(reports, committed_ms(commit))]
+    _raise_if_refused(_refusals_in_words(refusals_by_commit, original_by_name))
+
     (stage / MANIFEST).write_bytes(as_bytes(content.manifest))
     (stage / REPORT).write_text(content.report_text, encoding="utf-8")
     (stage / HASHES).write_text(hashes(stage), encoding="utf-8")  # the last file, as it has the hashes of all others
     return replace(content, chosen=submitted.how_chosen)
+
+
+def _raise_if_refused(reasons: Sequence[str]) -> None:
+    """Raise RefusedError with the reasons why the package may not be published, if there are any."""
+    if reasons:
+        raise RefusedError(*reasons)
 
 
 class _SubmittedLogs(NamedTuple):
@@ -326,9 +330,10 @@ def _refusals_in_words(refusals: Sequence[Refusal], original_by_name: Mapping[st
 def contents_of(
     folder: Path, checked: Sequence[Report], system: str, ruleset: Ruleset
 ) -> tuple[Content, list[Refusal]]:
-    """Compute the manifest and the report of a package, and the reasons to refuse it.
+    """Compute the manifest and the report of a package, and the reasons to refuse it for its logs and description.
 
-    Only files in the folder are read, so `python -m compliance verify` can compute the same again.
+    Only files in the folder are read, so `python -m compliance verify` can compute the same again. The package's code
+    is not looked at.
 
     Args:
         folder: Folder of the package.
@@ -355,8 +360,10 @@ def contents_of(
         *refusals_by_findings(runs, description, ruleset),
         *refusals_by_missed_target(checked, rounds.dropped_runs(score.benchmark)),
     ]
-    if score.minutes is None and not refusals:  # if there are refusals, they explain why there is no score
+    if score.minutes is None and not refusals:  # if there are refusals by now, they explain why there is no score
         refusals.append(Refusal("score", score.problem))
+    # The first run stands for all: `score_runs` raises an error if they are of different organisations, and
+    # `refusals_by_findings` refuses runs of different code.
     organisation_of_package = folder.name
     refusals += refusals_by_origin(first_run, organisation_of_package)
     return content, refusals

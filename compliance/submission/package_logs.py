@@ -61,12 +61,13 @@ def copy_and_check(folder: Path, logs: Sequence[Path], ruleset: Ruleset) -> Copi
 
 
 def _changes_since_check(log: Path, copy: Path) -> list[str]:
-    """Return a line if a log differs from what `python -m compliance check --receipt` read, else nothing.
+    """Return one line if a log differs from what `python -m compliance check --receipt` read, else an empty list.
+
+    That check leaves a receipt with the log's hash next to the log. Without a receipt there is no line.
 
     Args:
-        log: The log. The check left its receipt, with the hash of the log, next to it; without a receipt there is no
-            line.
-        copy: Copy of the log, whose hash is compared.
+        log: The log.
+        copy: Its copy, which is what goes into the package. So this file's hash is compared, not the log's.
     """
     receipt = receipt_path(log)
     if not receipt.is_file() or _has_hash_of(receipt, copy):

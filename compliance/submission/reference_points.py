@@ -16,18 +16,19 @@ def findings_by_reference_points(members: Sequence[Report], ruleset: Ruleset) ->
     """Compare the closed runs of one submission with the reference runs of MLPerf, and yield findings on each run.
 
     A run at the same global batch as a reference run must have its hyperparameters (rule `rcp-hyperparameters`). All
-    runs together may not converge faster than chance explains (`rcp-convergence`).
+    runs together may not converge faster than chance explains (`rcp-convergence`). A rule that comes into force in a
+    later ruleset gives a note instead.
 
     Args:
-        members: The reports on the logs of the submission, at least one.
+        members: The reports on the logs of the submission, at least one. The first one's division counts for all.
         ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
 
     Yields:
-        The report of a run and a finding, a breach of a rule or a note. Nothing for open runs, or for benchmarks that
-        are not of this project.
+        A BlamedRun: the report of a run and a finding, which is a breach of a rule or a note. Nothing for open runs, or
+        for benchmarks that are not of this project.
     """
     benchmark = _benchmark_of_closed_runs(members, ruleset)
-    if benchmark is None:
+    if benchmark is None:  # the runs are open, or of a benchmark that is not of this project
         return
     yield from _notes_on_rules_not_in_force(members, ruleset)
     if not benchmark.reference_points:  # in this ruleset MLPerf has none of the benchmark

@@ -166,14 +166,17 @@ def _refusals_by_commit(run: LoggedRun) -> Iterator[Refusal]:
 
 
 def refusals_by_code(run: LoggedRun, code: Path) -> Iterator[Refusal]:
-    """Yield a reason to refuse a package if a run read another lock of its packages than the package's code has.
+    """Yield a reason to refuse the files of a submission if a run used another lock file than their code has.
+
+    A lock file, such as locks/run.lock, names the Python packages that a run installs. The log states its hash.
 
     Args:
         run: The run of the first log.
-        code: Folder of the code in the package. One without a lock is not compared.
+        code: Folder of the code that is handed in. Code without a lock file is not compared.
     """
     version = run.header_section(schema.PACKAGES).get("paddlepaddle-gpu")
-    name = _LOCK_OF_CUDA_12 if str(version).endswith(".post120") else _LOCK
+    has_build_for_cuda_12 = str(version).endswith(".post120")
+    name = _LOCK_OF_CUDA_12 if has_build_for_cuda_12 else _LOCK
     lock = code / name
     stated = run.header_section(schema.SOURCE).get("lock_sha256")
     if lock.is_file() and stated != sha256(lock):
@@ -182,16 +185,17 @@ def refusals_by_code(run: LoggedRun, code: Path) -> Iterator[Refusal]:
 
 
 def refusals_by_date(checked: Sequence[Report], committed_ms: float) -> Iterator[Refusal]:
-    """Yield a reason to refuse a package for each run that began before its code was committed.
+    """Yield a reason to refuse a package for each run that began before the commit of its code was made.
 
-    A run whose code is that of a commit names its hash, so the commit was made before.
+    A log can only name the hash of a commit that was made before. The clocks of the machines of the run and of the
+    commit may differ by a day.
 
     Args:
         checked: The reports on the logs.
         committed_ms: When the commit that the logs name was made, in milliseconds since 1970.
     """
     for report in checked:
-        if report.run.start_ms is None:  # which other rules refuse
+        if report.run.start_ms is None:  # other rules refuse a run without a start
             continue
         early_ms = committed_ms - report.run.start_ms
         if early_ms > _MOST_CLOCK_DIFFERENCE_MS:

@@ -90,18 +90,20 @@ def _earlier_submission_with(
 
 
 def _question_about_two_submissions(report: Report, folder: Folder, earlier: _FirstSeen) -> Finding:
-    """Return the question about a run that is in two submissions of a results repository.
+    """Return a reviewer's question to the submitter about a run that is in two submissions of a results repository.
 
-    Two reasons are known why a run may stand in both. If `Dell-power` repeats the runs of `Dell`, with power logs, the
-    question is only a note. If the earlier submission is of another round, the question names the conditions for
-    submitting a run again.
+    - If `Dell-power` repeats the runs of `Dell`, with power logs, the question is only a note.
+    - If the two are of different rounds, the question names the conditions for submitting a run again.
+    - Otherwise it only says what the two logs have in common.
 
     Args:
         report: The report on the run's log in the later submission.
         folder: The later submission.
-        earlier: The earlier submission and the log in it.
+        earlier: The earlier submission and the log in it, and what both logs have in common: the run, its times or its
+            accuracies.
     """
     other = earlier.folder
+    # Such as: the accuracies of result_0.txt of Dell/results/node/resnet
     shared = f"the {earlier.kind_of_mark} of {printable(earlier.file)} of {printable(str(other.name))}"
     fix = "ask which system ran it"
     if _is_power_submission_of(folder.owner.submitter, other.owner.submitter):

@@ -251,6 +251,7 @@ def owner_of(root: Path, folder: PurePosixPath, organisation: str) -> Owner:
     if layout is None:
         return Owner(round="", submitter=organisation, system="", benchmark=names[-1] if names else "")
 
+    # The name just above `results` is the submitter. Names of the root's own path are no rounds: /data is none.
     tree_names_above_submitter = layout.names_above_results[len(root_names) : -1]
     return Owner(
         round=_round_of(tree_names_above_submitter, root, folder),
@@ -261,18 +262,24 @@ def owner_of(root: Path, folder: PurePosixPath, organisation: str) -> Owner:
 
 
 def _submitter_in_tree(layout: _Layout, root_names: tuple[str, ...]) -> str:
-    """Return the submitter that a path names, the last name above `results`.
+    """Return the submitter that a path names, the last name above `results`; empty if the tree begins below it.
+
+    With the path /data/Dell/results/node/resnet:
+
+        root /data               -> Dell
+        root /data/Dell          -> Dell, the root's own name
+        root /data/Dell/results  -> empty, as Dell lies above the tree
 
     Args:
         layout: Parts of the whole path.
-        root_names: Names of the path of the tree's root, with which the whole path begins.
+        root_names: Names of the path of the tree's root, with which the whole path begins. Empty for an archive.
 
     Returns:
-        The submitter; empty if there is none, or if the tree lies below it.
+        The submitter. Also empty if `results` is the first name of the path.
     """
     names_above_results = layout.names_above_results
-    is_in_tree = len(names_above_results) >= len(root_names)
-    if not is_in_tree or not names_above_results:
+    is_root_or_below = len(names_above_results) >= len(root_names)
+    if not is_root_or_below or not names_above_results:
         return ""
     return names_above_results[-1]
 
@@ -280,9 +287,15 @@ def _submitter_in_tree(layout: _Layout, root_names: tuple[str, ...]) -> str:
 def _round_of(tree_names_above_submitter: tuple[str, ...], root: Path, folder: PurePosixPath) -> str:
     """Return the MLPerf round of the logs in a folder, such as `v1.1`; empty if it is not known.
 
+    In a tree of several rounds each submitter's folder lies in a folder named for its round, or in several:
+
+        v1.1/Dell/results/node/resnet           -> v1.1
+        training/v1.1/Dell/results/node/resnet  -> training/v1.1
+
+    In any other tree the round is the number in a folder's name, such as training_results_v1.1.
+
     Args:
-        tree_names_above_submitter: Names of the folders of the tree above the submitter's. A tree of several rounds has
-            such folders, named for the rounds.
+        tree_names_above_submitter: Names of the folders of the tree above the submitter's, such as ("v1.1",).
         root: Folder or archive of the tree.
         folder: Path of the folder in the tree.
     """

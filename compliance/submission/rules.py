@@ -66,17 +66,20 @@ def as_text(demands: list[Demand], ruleset: Ruleset) -> str:
 
 
 def _lines_of_demand(demand: Demand, ruleset: Ruleset) -> list[str]:
-    """Return two lines of text: a demand of the training rules, with the versions that make it, and its checks.
+    """Return two lines of text: a demand of the training rules with their versions that have it, and its checks.
 
-    What the checks do not see stands in parentheses behind them.
+        "The same system and framework must be used for a submission result set" [0.7 1.0 6.0]
+            same-configuration, system-description (others' logs name no system)
+
+    The remark in parentheses, `demand.why`, is mostly on what the checks do not see.
 
     Args:
         demand: The demand.
         ruleset: A version of the rules; a check that comes into force only in a later one is marked.
     """
     checks = ", ".join(_check_in_words(check, ruleset) for check in demand.checks) or NO_CHECK
-    not_seen = f" ({demand.why})" if demand.why else ""
-    return [f'  "{demand.must}" [{demand.stands}]', f"      {checks}{not_seen}"]
+    remark = f" ({demand.why})" if demand.why else ""
+    return [f'  "{demand.must}" [{demand.stands}]', f"      {checks}{remark}"]
 
 
 def _check_in_words(check: str, ruleset: Ruleset) -> str:

@@ -236,8 +236,8 @@ def _comparable_names(run: LoggedRun) -> tuple[str, ...]:
 def _shared_seeds(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
     """Yield a breach for each seed of a run that an earlier run of the submission also has.
 
-    A run may repeat its own seeds, and one that went on from a checkpoint keeps the seed that it began with. That is
-    refused for having been resumed.
+    A run may repeat its own seeds. Runs that went on from a checkpoint are left out: they keep the seed that they began
+    with, and another rule refuses them.
 
     Args:
         members: The reports on the logs of one submission.
@@ -253,8 +253,8 @@ def _shared_seeds(members: Sequence[Report], ruleset: Ruleset) -> Iterator[Blame
         shared_seeds: list[tuple[Event, Report]] = []  # each with the earlier run that has it
         for seed in _seeds_that_must_differ(report.run, ruleset):
             first_run = first_run_by_seed.setdefault(seed.key, report)  # this run if no earlier one has the seed
-            has_earlier_run_it = first_run is not report
-            if has_earlier_run_it:
+            is_of_earlier_run = first_run is not report
+            if is_of_earlier_run:
                 shared_seeds.append((seed.event, first_run))
         for event, first_run in shared_seeds[:FINDINGS_PER_RULE]:
             actual = f"seed {printable(event.value, 60)} is that of {printable(first_run.path.name)} too"
@@ -340,7 +340,12 @@ def _first_shared(run: LoggedRun, earlier_runs: Sequence[Report], ruleset: Rules
 def _what_is_shared(run: LoggedRun, other: LoggedRun, name_of_other: str, ruleset: Ruleset) -> str:
     """Return a sentence on what shows that two logs are of the same run; empty if nothing does.
 
-    In benchmarks of this project less needs to be equal, because it was measured there how likely this is by chance.
+    In any benchmark, two signs together show it: equal times and equal accuracies, or equal accuracies of different
+    seeds. In this project's benchmarks one sign is enough, because it was measured how likely it is by chance:
+
+    - an equal start, equal durations or equal accuracies
+    - evaluations, durations or losses that are more alike than chance explains
+    - training on one host at the same time
 
     Args:
         run: A run, by its log.
@@ -367,9 +372,9 @@ def _what_is_shared(run: LoggedRun, other: LoggedRun, name_of_other: str, rulese
 
 
 def _runs_at_one_accuracy(members: Sequence[Report], rule: StrictRule) -> Iterator[BlamedRun]:
-    """Yield a breach for each run that ends at the same accuracy as too many others, but for the first log's run.
+    """Yield a breach for each run that ends at the same accuracy as too many others, a sign of copied logs.
 
-    If all accuracies are rounded to four digits, nothing is yielded, because these may be equal by chance.
+    The submission's first run gets none, as in the search for copies, where each run is compared with earlier ones.
 
     Args:
         members: The reports on the logs of one submission.
@@ -377,7 +382,7 @@ def _runs_at_one_accuracy(members: Sequence[Report], rule: StrictRule) -> Iterat
     """
     too_many_runs = int(rule.bounds["runs_at_one_accuracy"])
     shared_accuracy = shared_last_accuracy([report.run for report in members], too_many_runs)
-    if shared_accuracy is None:  # not so many runs share one
+    if shared_accuracy is None:  # too few runs share one, or all accuracies are rounded to four digits
         return
     for report in members[1:]:
         evaluations = report.run.evaluations
@@ -510,19 +515,21 @@ def _configuration(run: LoggedRun) -> JsonObject:
 
 
 def _sections_of_header(run: LoggedRun) -> JsonObject:
-    """Return the fields of a log's header that must be the same in all runs of a submission, as "header source.commit".
+    """Return the fields of a log's header that must be the same in all runs of a submission, by their full names.
 
-    The fields of a node are without its name: the runs may be on different nodes of the same kind.
+    For instance, {"header source.commit": "1f72...", "header node 0.cores": 64}. The nodes stand as fields in place of
+    their list, and without their names: the runs may be on different nodes of the same kind.
     """
     fields: JsonObject = {}
     for section in _SAME_SECTIONS:
         fields |= _flat(f"header {section}", run.headers.get(section))
     nodes = hardware_nodes(run)
+    if not nodes:
+        return fields
+    del fields[f"header {schema.HARDWARE.name}.nodes"]
     for number, node in enumerate(nodes):
         without_name = {name: value for name, value in node.items() if name != "host"}
         fields |= _flat(f"header node {number}", without_name)
-    if nodes:  # whose fields stand in place of the list
-        del fields[f"header {schema.HARDWARE.name}.nodes"]
     return fields
 
 
@@ -627,8 +634,8 @@ def _finding_on_unpredicted_pass(report: Report, rule: StrictRule) -> Finding:
         rule: The rule on such a disagreement.
     """
     refusing_rules = ", ".join(sorted({finding.rule for finding in report.findings if finding.official}))
-    # "it" is mlperf-logging's checker, and "this one" is the checker of this project.
-    return breach(rule, f"it passes the log; this one says that it does not, by {refusing_rules}")
+    actual = f"mlperf-logging's checker passes the log; this checker says that it does not, by {refusing_rules}"
+    return breach(rule, actual)
 
 
 def receipt_path(log: Path) -> Path:

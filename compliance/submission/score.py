@@ -278,15 +278,19 @@ class _JudgedRuns(NamedTuple):
 def _judge_runs(compared: Sequence[Report], by: str) -> _JudgedRuns:
     """Return the runs of a submission as they are scored, and the broken rules that forbid a strict score.
 
+    A run that fails its check is dropped from the score. `by` says whose check counts:
+
+        official    mlperf-logging's tools find errors in the log; the minutes are the ones that they read
+        strict      this project finds errors in the log; the minutes are the ones that it reads
+
     Args:
         compared: The reports of `check_between_runs` on the logs of the submission.
-        by: The verdict whose failed runs do not count. By "official", the minutes and errors of a run are those that
-            mlperf-logging's tools see; by "strict", those of this project.
+        by: "official" or "strict".
 
     Returns:
-        The runs, and the names of the rules whose breach forbids a strict score. These are all rules that a run breaks
-        by an error, but for those on the quality target, because a submission may drop a run that missed it, and
-        `rcp-convergence`, on which a test of all runs decides.
+        The runs, and the names of the rules that runs break by an error and that forbid a strict score. A rule on the
+        quality target is not among them: a submission may drop a run that missed the target. Nor is `rcp-convergence`:
+        a test of all runs decides on it.
     """
     runs = []
     rules_forbidding_score: set[str] = set()
@@ -326,20 +330,22 @@ def _rules_forbidding_score(errors: Sequence[Finding]) -> set[str]:
 
 
 def _scored_run(report: Report, minutes: float | None, errors_dropping_run: Sequence[Finding]) -> ScoredRun:
-    """Return a run as it is scored, with the rules that drop it.
+    """Return a run as it is scored: its minutes, its epochs (or samples) to the target, and the rules that drop it.
+
+    The epochs are the ones that mlperf-logging's tools read, whichever verdict scores the run. No score is computed
+    from them here: they are shown. They are None if the run missed the target, or if the tools cannot read them.
 
     Args:
         report: The report on the run's log.
         minutes: Time to train; None if it is not known.
         errors_dropping_run: Findings for which the run does not count; none if it counts.
     """
-    # The epochs are only shown, so each verdict shows those that mlperf-logging's tools read.
-    to_target = report.run.as_tools_read.to_target
-    has_missed_target = to_target == convergence.NOT_CONVERGED
+    epochs_or_marker = report.run.as_tools_read.to_target
+    has_missed_target = epochs_or_marker == convergence.NOT_CONVERGED
     return ScoredRun(
         file=report.file,
         minutes=minutes,
-        epochs=None if has_missed_target else to_target,
+        epochs=None if has_missed_target else epochs_or_marker,
         broken_rules=tuple(sorted({error.rule for error in errors_dropping_run})),
     )
 
@@ -447,10 +453,13 @@ def _problem_of_failed_runs(judged: _JudgedRuns, allowed: str) -> str:
 
 
 def _problem_of_other_rules(broken_rules: set[str], runs_of_result: SubmissionRuns) -> str:
-    """Return why broken rules other than those on the quality target forbid a strict score; empty if none is broken.
+    """Return why broken rules forbid a strict score, the score by this project's rules; empty if none is broken.
+
+    A submission may drop a run from its score, but only for missing the quality target. So a run that breaks any other
+    rule leaves the submission without a score, even if it could be dropped.
 
     Args:
-        broken_rules: Names of these rules.
+        broken_rules: Names of the rules that runs break, without the rules on the quality target.
         runs_of_result: How many runs a result takes, and how many of them may be dropped.
     """
     if not broken_rules:
@@ -467,18 +476,20 @@ def _allowed_to_drop(runs_of_result: SubmissionRuns) -> str:
 def _problem_of_convergence(test: ConvergenceTest, *, has_all_runs: bool, by: str) -> str:
     """Return why a failed test of convergence forbids a score; empty if it does not.
 
+    - Runs that were compared with the reference have no score, if they are as many as a result takes. Of fewer runs
+      the test does not count.
+    - Runs that could not be compared, as they do not state one batch, have no score by "strict". By "official" they
+      have one.
+
     Args:
         test: Outcome of the test, a failed one.
-        has_all_runs: Whether there are as many runs as a result takes. If the runs were compared with the reference,
-            the test only counts then.
-        by: The verdict by which the runs are scored. Runs that could not be compared have no score by "strict".
+        has_all_runs: Whether there are as many runs as a result takes.
+        by: The verdict by which the runs are scored, "official" or "strict".
     """
-    were_compared = test.comparison is not None  # not if the runs have different batches
-    if were_compared and has_all_runs:
-        return "fails the test against the reference convergence points"
-    if not were_compared and by == "strict":
-        return f"failed: {test.reason}"
-    return ""
+    were_compared = test.comparison is not None
+    if were_compared:
+        return "fails the test against the reference convergence points" if has_all_runs else ""
+    return f"failed: {test.reason}" if by == "strict" else ""
 
 
 def _run_in_words(run: ScoredRun, unit: str) -> str:

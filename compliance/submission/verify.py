@@ -59,10 +59,13 @@ def command(options: argparse.Namespace) -> int:
 
 
 def _verify_package_or_site(folder: Path, signers: Path | None, *, ask_official: bool) -> list[Verdict]:
-    """Check a published folder or a package again, whichever a folder is, and return the verdicts.
+    """Check a published folder or a package again, and return the verdicts.
+
+    - A published folder holds a page and a table of several packages, and the packages. It is known by its TABLE.
+    - A package holds the logs and the code of one submission. It is known by its MANIFEST.
 
     Args:
-        folder: The folder.
+        folder: The folder, one of the two.
         signers: File of those who may sign a published folder (see ssh-keygen(1)); None accepts any signer.
         ask_official: Whether to run mlperf-logging's tools, too.
 
@@ -203,7 +206,9 @@ def _check_figures(folder: Path, facts: _ManifestFacts, ask_official: bool) -> l
         ask_official: Whether to run mlperf-logging's tools, too.
 
     Returns:
-        The verdicts. If manifest and report cannot be computed, the only verdict says why.
+        The verdicts, in this order: one for each reason to refuse the package, or a good one on the logs; one on the
+        manifest; one on the report; those of mlperf-logging's tools. If manifest and report cannot be computed, the
+        only verdict says why.
 
     Raises:
         ValueError: mlperf-logging's tools are asked for, and not installed.
@@ -214,7 +219,8 @@ def _check_figures(folder: Path, facts: _ManifestFacts, ask_official: bool) -> l
     except (ValueError, KeyError, OSError) as error:
         return [judged("package", good=False, found=printable(str(error)))]
     refusals += refusals_by_code(reports[0].run, folder / code_folder(facts.benchmark.name))
-    with contextlib.suppress(ValueError):  # git does not give the commit, on which `_check_code` has a verdict
+    # If git does not give the commit, there is no date to compare. `_check_code` has a verdict that says so.
+    with contextlib.suppress(ValueError):
         commit_made_ms = committed_code.committed_ms(str(facts.manifest.get("commit")))
         refusals += refusals_by_date(reports, commit_made_ms)
     verdicts = [judged(printable(refusal.file), good=False, found=refusal.text) for refusal in refusals]
@@ -311,14 +317,14 @@ def _code_not_compared(folder: Path, error: ValueError) -> Verdict:
 
 
 def _check_hashes(folder: Path) -> list[Verdict]:
-    """Compare the hashes of a package's files with those in its SHA256SUMS.
+    """Compare the hashes of a package's files with the hashes in its SHA256SUMS.
+
+    - If SHA256SUMS is what these files give, byte by byte, the verdict is good and states the package's id.
+    - If files were altered, are missing or are not listed, there is a failed verdict for each.
+    - If all hashes are right, but in another order or form, there is one failed verdict: the id would be another.
 
     Args:
         folder: Folder of the package.
-
-    Returns:
-        A failed verdict for each file that differs. If none does, one verdict: it is good, and states the package's id,
-        unless SHA256SUMS is not written as a package has it.
     """
     listed = read_stated(folder / HASHES)
     computed = hashes(folder).encode()
