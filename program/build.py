@@ -148,8 +148,9 @@ class TrainingProgram:
 def minimize(loss: static.Variable, optimizer: OptimizerConfig, schedule: Schedule, *, plan: Plan) -> TrainingProgram:
     """Make a forward program a training program: add gradients, their sum over the ranks and the optimizer.
 
-    Unless Paddle's automatic mode (STRATEGY=auto) chose what to build, the operators are proved to train as asked. On
-    GPUs the call waits until the processes of the other ranks listen on their ports, if the program is to be run.
+    The operators that were built are then proved to train as asked; only in Paddle's automatic mode (STRATEGY=auto),
+    where Paddle chooses what to build, they are not. On GPUs the call waits until the processes of the other ranks
+    listen on their ports, if the program is to be run.
 
     Args:
         loss: Loss of a forward program of Paddle, which is changed in place. So is Paddle's default start-up program.
@@ -177,11 +178,12 @@ def minimize(loss: static.Variable, optimizer: OptimizerConfig, schedule: Schedu
     # ranks have no NCCL and never listen.
     waits_for_ranks = plan.device == "gpu" and plan.is_to_be_run
     by_fleet.minimize(named_loss, startup, paddle_optimizer, plan.knobs, waits_for_ranks=waits_for_ranks)
-    paddle_schedule = main.lr_scheduler  # of class StepSchedule; the program loses it below
+    paddle_schedule = main.lr_scheduler  # a StepSchedule; taken now, because the programs lose it a few lines below
 
+    # The programs whose runs make one update: `main` alone or, with gradient accumulation, others before it.
     update = _apply_passes(main, startup, plan)
     for program in _each_once(update):
-        _keep_executor_from_copying_rate(program)
+        _keep_executor_from_copying_rate(program)  # removes `lr_scheduler`
     verified = _verify(update, startup, optimizer, plan)
 
     if plan.device == "cpu":
@@ -232,6 +234,8 @@ def _paddle_optimizer(config: OptimizerConfig, schedule: Schedule, main: static.
 
 def _apply_passes(main: static.Program, startup: static.Program, plan: Plan) -> Update:
     """Change the training program that Paddle's fleet built, by the passes of this project.
+
+    Where the place of a pass among the others matters, a comment at the pass says why.
 
     Args:
         main: Training program; changed in place.
@@ -294,18 +298,19 @@ def _split_into_micro_steps(main: static.Program, startup: static.Program, count
 
 
 def _fit_to_cpu(update: Update, startup: static.Program) -> None:
-    """Replace operators that have no CPU kernel or a slow one, and remove those that only NCCL needs.
+    """Fit the training programs of an update to CPUs, where some operators have no kernel, or a slow one.
 
     Args:
-        update: Programs whose runs, in this order, make one update; changed in place.
+        update: Programs whose runs, in this order, make one update; changed in place. With gradient accumulation the
+            same program may come several times.
         startup: Their start-up program; changed in place.
     """
     for program in _each_once(update):
-        gradients.convolve_gradients(program)
-        sync_bn.replace_on_cpu(program, fleet.worker_num())
-        buckets.remove_redundant_depends(program)
+        gradients.convolve_gradients(program)  # Paddle's gradient of a convolution is slow on a CPU
+        sync_bn.replace_on_cpu(program, fleet.worker_num())  # `sync_batch_norm` has no kernel there
+        buckets.remove_redundant_depends(program)  # saves memory of Paddle's executor
     for program in (*_each_once(update), startup):
-        edit.remove(program, lambda op: op.type in NCCL_ONLY)
+        edit.remove(program, lambda op: op.type in NCCL_ONLY)  # gloo, which sums on CPUs, needs none of these
 
 
 def keep_communicators(startup: static.Program) -> None:

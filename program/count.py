@@ -207,19 +207,19 @@ class Work:
     def _transposed_bytes(self) -> int:
         """Return the bytes that this operator's kernel moves to transpose images between NHWC and NCHW.
 
-        Paddle's kernels of convolutions and batch norms compute in NCHW, except in FP16 (ConvCudnnKernel and
-        BatchNormKernel in Paddle's sources). So they transpose NHWC images in FP32. Each image counts twice, read and
-        written.
+        Paddle's kernels of convolutions and batch norms transpose NHWC images in FP32, because they compute them in
+        NCHW (ConvCudnnKernel and BatchNormKernel in Paddle's sources). In FP16 they compute in NHWC.
 
         Returns:
-            The bytes; 0 in NCHW, in FP16, and for any other operator.
+            Twice the bytes of all images that the operator reads or writes, because a transpose reads and writes each
+            image; 0 in NCHW, in FP16, and for any other operator.
         """
-        slots = IMAGES.get(self._forward)
+        slots = IMAGES.get(self._forward)  # the operator's input and output that hold images
         if slots is None or self._op.attr(slots.layout) != "NHWC":
             return 0
         images = self._images(slots)
         if ops.type_in(self._op.block, images[0]) == "float16":
-            return 0
+            return 0  # computed in NHWC
         image_bytes = sum(self._sizes[name] for name in images)
         return 2 * image_bytes  # read and written
 
@@ -280,37 +280,32 @@ class Work:
         return int(2 * output_elements * multiply_adds_per_element)
 
     def _times_computed(self, slots: ops.Factors) -> int:
-        """Return how many times this operator spends the forward FLOPs of one convolution or matrix product.
+        """Return how many products as large as the forward one this operator computes.
+
+        A forward operator computes one. A gradient operator computes one for the gradient of the input and one for the
+        gradient of the weights, each only if the program needs it: 0, 1 or 2.
 
         Args:
-            slots: The slots of the product's input, weights and output.
-
-        Returns:
-            1 for a forward operator; for a gradient operator the number of gradients that it computes, of the input and
-            of the weights: 0, 1 or 2.
+            slots: The slots of one convolution or matrix product: its input, weights and output.
         """
         if not self._is_gradient:
             return 1
-        # Once for each gradient that is computed: by the input, and by the weights.
         return len(ops.operands(self._op, f"{slots.input}@GRAD", f"{slots.weights}@GRAD"))
 
     def _reread_bytes(self) -> int:
-        """Return the bytes of the readings that neither `moved_bytes` nor `twice_read_sizes` counts.
+        """Return the bytes of the readings that two other counts leave out.
 
-        `moved_bytes` counts one reading of each tensor, and `twice_read_sizes` a second one of some. The two kernels of
-        a `conv2d_grad`, for example, both read the gradient of the output.
-
-        Returns:
-            The bytes; 0 if there are no such readings.
+        `moved_bytes` counts the first reading of each tensor, and `twice_read_sizes` the second one of what a batch
+        norm reads twice. This adds one more reading of some tensors, or 0.
         """
         if self.kind == "conv2d_grad":
             # One kernel computes each of the two gradients. Both kernels read the gradient of the output.
             computed = ops.operands(self._op, "Input@GRAD", "Filter@GRAD")
             has_two_kernels = len(computed) == 2
             return sum(self._bytes_in("Output@GRAD")) if has_two_kernels else 0
-        if self.kind == "resnet_unit_grad":  # likewise, of the one or two convolutions inside it
+        if self.kind == "resnet_unit_grad":  # the same, for each of the one or two convolutions inside it
             return self._bytes_of_convolution_gradients()
-        if self.kind == "sync_batch_norm_grad":  # it reads both three times
+        if self.kind == "sync_batch_norm_grad":  # it reads both three times: this adds the third
             return sum(self._bytes_in("X", "Y@GRAD"))
         return 0
 
@@ -358,8 +353,9 @@ def buckets(main: static.Program) -> list[dict[str, Any]]:
 
     Returns:
         One dictionary for each all-reduce, as {"mib": 16.0, "dtype": "float32", "gradients": 9, "operator": 512, ...}.
-        Two values are shares from 0 to 1: "issued_after_operators" is the share of the backward pass's kernels that
-        come before the all-reduce. "bytes_left_to_hide_it" is the share of the pass's bytes that are moved after it.
+        Two values are shares from 0 to 1. "issued_after_operators": of the kernels of the backward pass, the share
+        before the all-reduce. "bytes_left_to_hide_it": of the bytes that the backward pass moves, the share after the
+        all-reduce, which can run at the same time.
     """
     block = main.global_block()
     gradients_by_buffer = ops.gradients_by_buffer(block)
@@ -370,21 +366,23 @@ def buckets(main: static.Program) -> list[dict[str, Any]]:
     for index, op in enumerate(block.ops):
         if op.type != "c_allreduce_sum":
             continue
-        (buffer,) = op.input("X")
-        is_bucket = buffer in gradients_by_buffer
-        is_single_gradient = not is_bucket and GRADIENT_SUFFIX in buffer
-        if not is_bucket and not is_single_gradient:  # statistics of a batch norm
-            continue
-        gradients = gradients_by_buffer[buffer] if is_bucket else [buffer]
+        (summed,) = op.input("X")
+        if summed in gradients_by_buffer:
+            gradients = gradients_by_buffer[summed]  # several, side by side in one buffer
+        elif GRADIENT_SUFFIX in summed:
+            gradients = [summed]  # one by itself
+        else:
+            continue  # statistics of a batch norm
         kernels_before = [work for work in backward_kernels if work.index < index]
+        share_of_bytes_before = _moved_bytes(kernels_before) / backward_bytes
         described.append(
             {
-                "mib": sizes[buffer] / ops.MIB,
-                "dtype": ops.type_in(block, buffer),
+                "mib": sizes[summed] / ops.MIB,
+                "dtype": ops.type_in(block, summed),
                 "gradients": len(gradients),
                 "operator": index,
                 "issued_after_operators": len(kernels_before) / len(backward_kernels),
-                "bytes_left_to_hide_it": 1 - _moved_bytes(kernels_before) / backward_bytes,
+                "bytes_left_to_hide_it": 1 - share_of_bytes_before,
                 "ring": op.attr("ring_id"),  # the number of its communicator
                 "on_computing_stream": bool(op.attr("use_calc_stream")),
             }

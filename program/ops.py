@@ -176,17 +176,19 @@ def is_clear(op: Operator) -> bool:
 
 
 def added_to(op: Operator) -> list[str]:
-    """Return the names of the input gradients to which a convolution's gradient operator adds its result.
+    """Return the image gradient to which a convolution's gradient operator adds its result (the knob `enable_addto`).
 
-    Adding to what is there saves an operator that sums gradients (the knob `enable_addto`).
+    The operator then adds to what an earlier operator has written to this output, and a separate operator that would
+    sum both is saved.
 
     Args:
         op: Any operator of a training program.
 
     Returns:
-        The names; empty for an operator of another kind, and for one that writes its result anew.
+        A list of the gradient's name; empty for an operator of another kind, and for one that overwrites its output.
     """
     if op.type in ADDING and op.has_attr("use_addto") and op.attr("use_addto"):
+        # The gradient of the image lies in the first slot for a convolution, in the second for a `resnet_unit`.
         return operands(op, "Input@GRAD", "X@GRAD")
     return []
 

@@ -195,8 +195,12 @@ def _last_writer(ops: Sequence[Operator], reader: Operator, name: str) -> Operat
 def make_input_float16(main: static.Program, precision: Precision) -> None:
     """Make the input `image` of a half-precision program float16, so that the program is fed float16 images.
 
-        before:  `image` in float32 is read as it is, and by a cast to float16 that AMP inserted
-        after:   `image` in float16 is read as it is, and by a cast to `image.fp32`, if anything reads float32
+    Before, `image` is fed in float32, and AMP has inserted a cast for the operators that read float16. Three steps, in
+    this order, turn this round:
+
+        readers of float32    read a new copy `image.fp32`, which a cast of `image` fills
+        readers of the casts  read `image` itself; the casts are removed
+        `image`               is declared float16
 
     Args:
         main: Program that Paddle's mixed precision (AMP) has cast; changed in place. Without an input `image` it stays
@@ -211,8 +215,7 @@ def make_input_float16(main: static.Program, precision: Precision) -> None:
     casts = [op for op in block.ops if _casts_to_half(op, image)]
     readers_of_fp32 = [op for op in block.ops if image in op.input_arg_names and op not in casts]
     if readers_of_fp32:
-        # Before the readers of the casts read `image` too: they must not get the float32 copy.
-        _read_from_copy(block, readers_of_fp32, image, "image.fp32")
+        _read_from_fp32_copy(block, readers_of_fp32, image, "image.fp32")
     for cast in casts:
         _replace_input(block.ops, cast.output("Out")[0], image)
     remove(main, lambda op: op in casts)
@@ -220,13 +223,16 @@ def make_input_float16(main: static.Program, precision: Precision) -> None:
     block._sync_with_cpp()
 
 
-def _read_from_copy(block: Block, readers: Sequence[Operator], name: str, copy: str) -> None:
-    """Have operators read a float32 copy of a float16 variable, and insert the cast that fills the copy.
+def _read_from_fp32_copy(block: Block, readers: Sequence[Operator], name: str, copy: str) -> None:
+    """Have operators read a float32 copy of an input, which the caller makes float16 after this call.
+
+    The cast from float16 that fills the copy becomes the first operator of the block. It can be the first, because no
+    operator writes an input.
 
     Args:
         block: Block of the operators; changed in place.
         readers: Operators that are to read the copy.
-        name: Name of the variable. The caller must then make it float16.
+        name: Name of the input, still declared float32.
         copy: Name of the copy, which is created.
     """
     block.create_var(name=copy, shape=block.var(name).shape, dtype="float32", stop_gradient=True)

@@ -189,7 +189,9 @@ def _all_reduce(bucket: _Bucket, one_stream: bool) -> list[Step]:
 
 
 def _coalesce(bucket: _Bucket, parameters_by_gradient: dict[str, str]) -> Step:
-    """Return the operator that makes the gradients of a bucket slices of its buffer.
+    """Return the operator that gives the gradients of a bucket their places in one buffer.
+
+    It copies nothing: what is later written to a gradient is written to its slice of the buffer.
 
     Args:
         bucket: Gradients that are all-reduced together, and the variable in which they are to lie side by side.
@@ -250,18 +252,18 @@ def _by_type(block: Block, gradients: list[str]) -> list[list[str]]:
 def remove_redundant_depends(main: static.Program) -> None:
     """Remove each `depend` operator that has no effect, to save memory of Paddle's executor.
 
-    A `depend` makes the later readers of a gradient wait for the all-reduce of its bucket. It has no effect if each of
-    them waits for that all-reduce anyway, because of another `depend` further down. The executor's memory grows by the
-    square of the number of operators.
+    A `depend` makes the later readers of a gradient wait for the all-reduce of its bucket (the gradients that are
+    summed together). It has no effect if each of these readers waits for that all-reduce anyway, because of another
+    `depend` further down. The executor's memory grows by the square of the number of operators.
 
     Args:
         main: Training program whose gradients are all-reduced in buckets; changed in place. Without `depend` operators
             it stays as it is.
     """
     block = main.global_block()
-    readers = ops.readers(block)
+    readers_by_variable = ops.readers(block)  # their indices
     redundant: set[Operator] = set()
-    # By bucket: the indices of the operators that wait for its all-reduce by a `depend` further down.
+    # By bucket: the indices of the operators that wait for its all-reduce by a `depend` that stays.
     waiting_by_bucket: dict[str, set[int]] = {}
     # From the last operator to the first, so that all `depend` operators further down are known.
     for index, op in reversed(list(enumerate(block.ops))):
@@ -269,9 +271,10 @@ def remove_redundant_depends(main: static.Program) -> None:
             continue
         (gradient,) = op.input("X")
         (bucket,) = op.input("Dep")
-        later_readers = {reader for reader in readers[gradient] if reader > index}
+        later_readers = {reader for reader in readers_by_variable[gradient] if reader > index}
         waiting_anyway = waiting_by_bucket.get(bucket, set())
-        if later_readers <= waiting_anyway:  # a subset
+        if later_readers.issubset(waiting_anyway):
             redundant.add(op)
-        waiting_by_bucket[bucket] = waiting_anyway | later_readers
+        else:
+            waiting_by_bucket[bucket] = waiting_anyway | later_readers
     remove(main, lambda op: op in redundant)

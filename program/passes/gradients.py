@@ -29,10 +29,10 @@ def simplify_sums(main: static.Program) -> None:
         main: Training program with its gradients; changed in place.
     """
     block = main.global_block()
-    _stop_writing_sums(block)
-    sharing = _find_shared_gradients(block)
-    _replace_addition_gradients(main, sharing.gradient_by_operator)
-    _rename(block, sharing.kept_by_dropped)
+    _stop_writing_sums(block)  # fused operators write z = relu(x + y) only, no longer x + y
+    sharing = _find_shared_gradients(block)  # where dx and dy can be one variable; changes nothing
+    _replace_addition_gradients(main, sharing.gradient_by_operator)  # the operators of the table
+    _rename(block, sharing.kept_by_dropped)  # all other operators use the shared variable
     block._sync_with_cpp()
 
 
@@ -125,9 +125,9 @@ class _Groups:
         return {name: group.kept for name, group in self._group_of.items() if name != group.kept}
 
     def merge(self, names: list[str], index: int) -> bool:
-        """Merge the groups of these variables into one, if a variable can take the place of all.
+        """Merge the groups of these variables into one, if no operator would then read another value than before.
 
-        They cannot become one if an operator would then read another value than before.
+        A group holds the variables that are to become one; at first each variable is a group of its own.
 
         Args:
             names: Variables that hold equal values once the operator at `index` has run.
@@ -146,31 +146,35 @@ class _Groups:
         return True
 
     def _variable_for_all(self, groups: list[_Group], index: int) -> str | None:
-        """Return the variable that can take the place of all variables of these groups.
+        """Return the variable that can stand for all variables of these groups, so that only one of them is needed.
 
-        If no group gets a new value after `index`, any variable can. If one group does, its variable can, unless an
-        operator reads another group at the first such write or later, where it could find the new value.
+        For y = x it may be x or y. The variables of a group are to become one already. The cases, in order:
+
+            shapes or types differ                               none can
+            no group is written again after `index`              any can
+            several groups are written again                     none can: their values may differ later
+            one is, and another is read at that write or later   none can: the reader needs the old value
+            one is, and no other is read from there on           the variable of that group
 
         Args:
             groups: Groups that all hold the same value once the operator at `index` has run.
             index: Position of that operator in the block.
 
         Returns:
-            The name; None if several groups get new values later, if an old value is still read, or if shapes or types
-            differ.
+            The name; None if none can.
         """
-        if not self._have_one_form(groups):  # shapes or types differ
+        if not self._have_one_form(groups):
             return None
-        changing_groups = [group for group in groups if group.writes_after(index)]
-        if not changing_groups:
-            return groups[0].kept  # any would do
-        if len(changing_groups) > 1:
-            return None  # later their values may differ
-        (changing,) = changing_groups
-        first_change = min(changing.writes_after(index))
-        others = [group for group in groups if group is not changing]
-        is_old_value_read = any(group.is_read_from(first_change) for group in others)
-        return None if is_old_value_read else changing.kept
+        rewritten_groups = [group for group in groups if group.writes_after(index)]
+        if not rewritten_groups:
+            return groups[0].kept
+        if len(rewritten_groups) > 1:
+            return None
+        (rewritten,) = rewritten_groups
+        first_write = min(rewritten.writes_after(index))
+        others = [group for group in groups if group is not rewritten]
+        is_old_value_read = any(group.is_read_from(first_write) for group in others)
+        return None if is_old_value_read else rewritten.kept
 
     def _have_one_form(self, groups: list[_Group]) -> bool:
         """Tell whether the variables of these groups have the same shape and data type."""
@@ -194,7 +198,10 @@ def _joined(groups: list[_Group], kept: str) -> _Group:
 
 
 def _stop_writing_sums(block: Block) -> None:
-    """Have operators that fuse add and relu no longer write the sum, if the two addends have one shape.
+    """Have operators that compute z = relu(x + y) no longer write the sum x + y, if x and y have one shape.
+
+    Nothing needs the sum: the gradient of the relu is computed from z. With one shape it is also the gradient of x and
+    of y, so a `relu_grad` can take the place of the fused gradient operator.
 
     Args:
         block: Block of a training program; changed in place.

@@ -23,8 +23,8 @@ def applying_only_fusions_of(knobs: Strategy) -> AbstractContextManager[None]:
     """Return a context in which fleet, Paddle's distributed library, applies only the fusion passes of `knobs`.
 
     Fleet applies its passes by a function `apply_build_strategy`, which would apply others as well. While the context
-    lasts, a function of this project stands in its place. Fleet calls it when the program has the optimizer's update,
-    but no all-reduces yet.
+    lasts, a function of this project stands in its place. Fleet calls the function once, after it has added gradients
+    and update to the program and before it adds the all-reduces.
 
     Args:
         knobs: The strategy with every knob decided. FUSION_PASSES names the pass of each knob that fuses, for example
@@ -32,8 +32,9 @@ def applying_only_fusions_of(knobs: Strategy) -> AbstractContextManager[None]:
     """
     chosen_passes = [pass_name for knob, pass_name in FUSION_PASSES.items() if getattr(knobs, knob)]
 
-    def apply_chosen_passes(main: static.Program, *settings_of_fleet: Any) -> None:
-        """Apply the chosen passes to a program, whatever fleet's settings are."""
+    # Fleet also hands over the start-up program, its build strategy and attributes of passes, which are not used here.
+    def apply_chosen_passes(main: static.Program, *unused: Any) -> None:
+        """Apply the chosen passes to a program."""
         if chosen_passes:
             _apply(main, chosen_passes)
 

@@ -23,7 +23,7 @@ OUT_CHANNELS_MULTIPLE, IN_CHANNELS_MULTIPLE = 32, 8  # NormConvolutionArgs of Pa
 
 
 class _SideSlots(NamedTuple):
-    """The slots of a `resnet_unit` for one convolution and its batch norm.
+    """The slots of a `resnet_unit` for one of its sides, a convolution and its batch norm.
 
     Each is given with the slot of the `conv2d` or the `batch_norm` whose variable it takes over.
     """
@@ -52,7 +52,6 @@ _SLOTS_OF_SECOND = _SideSlots(
         "RunningVarZ": "Variance",
     },
 )
-_ADDED_IMAGE = "Z"  # the slot of an image that the unit adds without a convolution of its own
 # Slots of the unit for weights and for values of channels. They lie otherwise in memory than in the plain network.
 _WEIGHT_AND_CHANNEL_SLOTS = [
     *("FilterX", "ScaleX", "BiasX", "MeanX", "VarX"),
@@ -133,14 +132,18 @@ def takes_convolution(op: Operator, block: Block) -> bool:
 
 
 def fuse(main: static.Program) -> list[UnitVariables]:
-    """Replace each matching group of convolution, batch norm, add and relu by one `resnet_unit` operator.
+    """Replace each group of operators that computes one of these by one `resnet_unit` operator.
+
+        relu(bn(conv(x)))    relu(bn(conv(x)) + image)    relu(bn(conv(x)) + bn(conv(z)))
+
+    Each bn(conv(...)) is a side of the group. Its variables get the shapes that `resnet_unit` takes.
 
     Args:
         main: Forward program without gradients, of a training or an evaluation; changed in place.
 
     Returns:
-        The weights and channel values that the operators take in a memory layout of their own, one entry for each
-        convolution. For a training, hand them to `initialize`, which fits the start-up program.
+        For each side, the variables whose shapes changed: the weights of the convolution, and scale, bias, mean and
+        variance of the batch norm. For a training, hand them to `initialize`, which fits the start-up program.
     """
     block = main.global_block()
     variables: list[UnitVariables] = []
@@ -186,10 +189,11 @@ class _Matcher:
     def patterns(self) -> list[_Pattern]:
         """Return all groups of operators in the block that a `resnet_unit` can replace.
 
-        No operator is in two groups, because no operator outside a group reads what lies between its operators.
+        A group ends with a relu, and has one or two convolutions, each with its batch norm, and perhaps an addition.
+        Within a group each operator's result is read by the next operator alone, so no operator is in two groups.
 
         Returns:
-            The groups, in the order of the relus with which they end.
+            The groups, in the order of their relus.
         """
         patterns = []
         for op in self._block.ops:
@@ -202,8 +206,8 @@ class _Matcher:
     def _match(self, relu: Operator) -> _Pattern | None:
         """Return the group of operators that ends with this relu and that one `resnet_unit` can replace.
 
-        The group computes relu(a) or relu(a + b). a must be written by a batch norm after a convolution that the unit
-        can compute. No other operator may read a or the sum.
+        It computes relu(first) or relu(first + b). `first` is a side: a batch norm of a convolution that the unit can
+        compute. b is another side or any image.
 
         Args:
             relu: A relu of the block.
@@ -211,10 +215,11 @@ class _Matcher:
         Returns:
             The group; None if the relu ends none.
         """
-        add = self._sole_writer(relu.input("X")[0], "elementwise_add")
+        (relu_input,) = relu.input("X")
+        add = self._writer_for_one_reader(relu_input, "elementwise_add")
         if add is not None:
             return self._match_addition(add, relu)
-        first = self._side(relu.input("X")[0])
+        first = self._side(relu_input)
         if first is None:
             return None
         return _Pattern(first=first, second=None, add=None, relu=relu)
@@ -222,19 +227,22 @@ class _Matcher:
     def _match_addition(self, add: Operator, relu: Operator) -> _Pattern | None:
         """Return the group of operators of relu(X + Y) that one `resnet_unit` can replace.
 
-        X must be written by a batch norm after a convolution that the unit can compute. If Y is written so too, and
-        with the same padding, its convolution and batch norm are part of the group. Otherwise Y may be any image.
+        X must be a side: the result of a convolution and a batch norm that the unit can compute and that nothing else
+        reads. Y is either
+
+            a side whose convolution has the same padding: it becomes part of the group, or
+            any other image: the unit reads it and adds it.
 
         Args:
             add: The addition, with the inputs X and Y.
             relu: The only reader of its result.
 
         Returns:
-            The group; None if X is not written so, or has other readers.
+            The group; None if X is no side.
         """
         first = self._side(add.input("X")[0])
         if first is None:
-            return None
+            return None  # Y is not tried in the place of X
         with_image = _Pattern(first=first, second=None, add=add, relu=relu)
         second = self._side(add.input("Y")[0])
         if second is None:
@@ -244,36 +252,39 @@ class _Matcher:
             return with_image
         return _Pattern(first=first, second=second, add=add, relu=relu)
 
-    def _sole_writer(self, name: str, kind: str) -> Operator | None:
-        """Return the operator that writes a variable, if it can become part of a fused operator.
+    def _writer_for_one_reader(self, name: str, kind: str) -> Operator | None:
+        """Return the operator of type `kind` that writes a variable which only one operator reads.
 
         Args:
-            name: Name of the variable.
-            kind: Type that the operator must have, such as "conv2d".
+            name: Name of the variable, which at least one operator reads.
+            kind: Type that the writer must have, such as "conv2d".
 
         Returns:
-            The operator; None if no operator of this type writes the variable, or if several operators read the
-            variable, so that it must stay.
+            The operator; None if no operator of this type writes the variable. None if several operators read the
+            variable: it must stay in the program then, and a fused operator would not write it.
         """
         op = self._writer.get(name)
-        if op is None or op.type != kind or len(self._readers[name]) != 1:
+        has_one_reader = len(self._readers[name]) == 1
+        if op is None or op.type != kind or not has_one_reader:
             return None
         return op
 
     def _side(self, name: str) -> _Side | None:
-        """Return the convolution and the batch norm that write a variable, if a `resnet_unit` can compute them.
+        """Return the operators of bn(conv(...)) that write a variable, as one side of a `resnet_unit`.
+
+        A `resnet_unit` is an operator of Paddle that computes relu(side), relu(side + image) or relu(side + side).
 
         Args:
             name: Name of the variable.
 
         Returns:
-            Both operators; None if a `resnet_unit` does not take them, or if several operators read the result of one
-            of them.
+            The convolution and the batch norm. None if other operators write the variable. None if Paddle's unit does
+            not take the convolution. None if several operators read the result of the convolution or the batch norm.
         """
-        norm = self._sole_writer(name, "batch_norm")
+        norm = self._writer_for_one_reader(name, "batch_norm")
         if norm is None:
             return None
-        convolution = self._sole_writer(norm.input("X")[0], "conv2d")
+        convolution = self._writer_for_one_reader(norm.input("X")[0], "conv2d")
         if convolution is None or not takes_convolution(convolution, self._block):
             return None
         return _Side(convolution, norm)
@@ -298,7 +309,7 @@ def _insert_unit(block: Block, pattern: _Pattern) -> None:
     relu = pattern.relu
     (image,) = relu.output("Out")
     mask = block.create_var(name=f"{image}.mask", dtype="int32", stop_gradient=True)
-    outputs = {"Y": [image], "BitMask": [mask.name]} | _outputs_of_sides(pattern)
+    outputs = {"Y": [image], "BitMask": [mask.name]} | _outputs_of_convolutions_and_norms(pattern)
     # AMP decides by the relu's name scope whether the operator runs in half precision.
     attrs = _attributes(pattern) | {"op_namescope": relu.attr("op_namescope"), "op_role": relu.attr("op_role")}
     unit = insert(block, block.ops.index(relu), UNIT, _unit_inputs(pattern), outputs, **attrs)
@@ -313,24 +324,25 @@ def _unit_inputs(pattern: _Pattern) -> Slots:
         pattern: The operators that it replaces: convolution, batch norm, perhaps an addition, and relu.
 
     Returns:
-        Names by slot, as {"X": ["image"], "FilterX": ["res2a.w"], "FilterZ": [], ...}. The slots of a second
-        convolution are there even without one, because the operator's gradient looks them up; they are then empty,
-        except that "Z" holds an image that is added.
+        Names by slot, as {"X": ["image"], "FilterX": ["res2a.w"], "Z": ["shortcut"], "FilterZ": [], ...}. There are
+        always slots for two convolutions ("...X" and "...Z"), because the operator's gradient looks them up. Without a
+        second convolution its slots are empty; only "Z", its input, then holds the image that is added, if any.
     """
     inputs = _variables_by_slot(_SLOTS_OF_FIRST.inputs, pattern.first)
     inputs |= {slot: [] for slot in _SLOTS_OF_SECOND.inputs}
     if pattern.second is not None:
         inputs |= _variables_by_slot(_SLOTS_OF_SECOND.inputs, pattern.second)
     elif pattern.add is not None:  # an image is added without a second convolution
-        inputs[_ADDED_IMAGE] = pattern.add.input("Y")
+        inputs["Z"] = pattern.add.input("Y")
     return inputs
 
 
-def _outputs_of_sides(pattern: _Pattern) -> Slots:
+def _outputs_of_convolutions_and_norms(pattern: _Pattern) -> Slots:
     """Return the variables that a fused operator `resnet_unit` writes for its convolutions and batch norms.
 
     Args:
-        pattern: The operators that it replaces: convolution, batch norm, perhaps an addition, and relu.
+        pattern: The operators that it replaces: one or two convolutions (`first`, `second`), each with its batch norm,
+            perhaps an addition, and relu.
 
     Returns:
         Names by slot. The slots of a second convolution are there even without one, and empty then.
@@ -346,13 +358,15 @@ def _variables_by_slot(replaced_slots: dict[str, str], side: _Side) -> Slots:
     """Return the variables of a convolution and its batch norm by the slots that a `resnet_unit` has for them.
 
     Args:
-        replaced_slots: For each slot of the `resnet_unit`, the slot of the two operators that holds the variable, as
-            {"FilterX": "Filter"}.
+        replaced_slots: For each slot of the `resnet_unit`, the slot that holds the variable in the convolution or in
+            the batch norm, as {"FilterX": "Filter"}. No slot is in both.
         side: The convolution and the batch norm.
     """
     variables: Slots = {}
     for slot, replaced_slot in replaced_slots.items():
-        variables[slot] = [*operands(side.convolution, replaced_slot), *operands(side.norm, replaced_slot)]
+        of_convolution = operands(side.convolution, replaced_slot)  # empty for a slot of the batch norm
+        of_norm = operands(side.norm, replaced_slot)  # empty for a slot of the convolution
+        variables[slot] = of_convolution + of_norm
     return variables
 
 
@@ -403,27 +417,28 @@ def initialize(startup: static.Program, variables: list[UnitVariables]) -> None:
 
     Args:
         startup: Start-up program of the training program; changed in place.
-        variables: The variables that `fuse` returned for the training program.
+        variables: What `fuse` returned for the training program: for each convolution its weights, and the scale, bias,
+            mean and variance of its batch norm.
     """
     block = startup.global_block()
-    for variables_of_side in variables:
-        _transpose_weights(block, variables_of_side.weights)
-        _declare_shapes(block, variables_of_side)
-        _fill_in_declared_shape(block, variables_of_side.per_channel)
+    for of_convolution in variables:
+        _transpose_weights(block, of_convolution.weights)
+        _declare_shapes(block, of_convolution)  # after the weights' first shape was read
+        _fill_in_declared_shape(block, of_convolution.per_channel)
 
 
 def _transpose_weights(startup: Block, weights: str) -> None:
     """Have a start-up program draw weights into a new variable, and write them transposed to `weights`.
 
-    They are drawn in the shape [O, I, H, W], in which `weights` must still be declared, and written as [O, H, W, I]. So
-    the same random numbers give the same weights as in the network without `resnet_unit`.
+    They are drawn as [O, I, H, W] and written as [O, H, W, I]. So the same random numbers give the same weights as in
+    the network without `resnet_unit`. The caller declares `weights` as [O, H, W, I] after this call.
 
     Args:
         startup: Main block of the start-up program; changed in place.
         weights: Name of a convolution's weights, which one operator of the program draws.
     """
     (drawing_index,) = writers(startup)[weights]  # one operator draws them
-    oihw_shape = startup.var(weights).shape
+    oihw_shape = startup.var(weights).shape  # not yet changed by the caller
     oihw_weights = startup.create_var(name=f"{weights}.oihw", dtype="float32", shape=oihw_shape)
     startup.ops[drawing_index].desc._rename_output(weights, oihw_weights.name)
     unused_shape = startup.create_var(name=f"{weights}.shape", dtype="float32")  # transpose2 demands it

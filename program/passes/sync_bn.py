@@ -174,7 +174,8 @@ class _CpuEquivalent:
         """Return the operators that compute the mean and the variance of this rank's images, for each channel.
 
         Paddle's `batch_norm` is the fastest way to both. With an epsilon of 0 it saves the mean and 1 / sqrt(variance),
-        which to the power of -2 is the variance.
+        which to the power of -2 is the variance. The image that it also writes is of no use: it goes to the output "Y"
+        of this operator, which `forward` overwrites later with the right image.
 
         Args:
             of_rank: Names of the two FP32 variables, of shape [channels], that the operators write.
@@ -183,7 +184,6 @@ class _CpuEquivalent:
         running = _Statistics(*operands(self.op, "Mean", "Variance"))  # Paddle demands them; they do not change
         saved = _Saved(of_rank.mean, self._var("rank_inverse_deviation", self.channels), workspace)
         return [
-            # It also writes a normalized image to `out`. A later operator of `forward` overwrites it.
             self._batch_norm(scale, bias, running, by_given_statistics=False, epsilon=0.0, to=out, saved=saved),
             _step("pow", saved.inverse_deviation, to=of_rank.variance, factor=-2.0),
         ]
@@ -226,13 +226,14 @@ class _CpuEquivalent:
             b = f / m * sum_ranks(d_bias)
 
         x_hat is the normalized image, gamma the scale, and m the number of values of a channel over all ranks
-        (`self.count`). The gradients of scale and bias, d_gamma and d_bias, are written too, as sums over this rank
-        alone.
+        (`self.count`). Two operators of Paddle compute the two terms: f d_y is a batch norm's gradient with mean and
+        variance as constants; x_hat a + b is a forward batch norm with scale a and bias b. The gradients of scale and
+        bias, d_gamma and d_bias, are written as well, as sums over this rank alone.
         """
         d_gamma, d_bias, d_x = operands(self.op, "Scale@GRAD", "Bias@GRAD", "X@GRAD")
         shape = self.block.var(self.x).shape
-        first_term = self._var("first_term", *shape)  # f d_y: the whole gradient if mean and variance were constants
-        second_term = self._var("second_term", *shape)  # x_hat a + b, a batch norm whose scale is a and whose bias is b
+        first_term = self._var("first_term", *shape)  # f d_y
+        second_term = self._var("second_term", *shape)  # x_hat a + b
         a = self._var("a", self.channels)
         b = self._var("b", self.channels)
         return [
@@ -244,7 +245,13 @@ class _CpuEquivalent:
         ]
 
     def _compute_a_and_b(self, d_gamma: str, d_bias: str, *, to: tuple[str, str]) -> list[Step]:
-        """Return the operators of a and b in `backward`: the sums of d_gamma and d_bias over the ranks, times f / m.
+        """Return the operators of a and b, by which `backward` corrects the image's gradient at constant statistics.
+
+            a = f / m * sum_ranks(d_gamma)
+            b = f / m * sum_ranks(d_bias)
+            f = gamma / sqrt(variance + epsilon)
+
+        m is the number of values of a channel over all ranks (`self.count`).
 
         Args:
             d_gamma: Name of the gradient of the scale, summed over this rank's images.
@@ -263,9 +270,12 @@ class _CpuEquivalent:
         ]
 
     def _compute_f_over_m(self, gamma: str, *, to: str) -> list[Step]:
-        """Return the operators of f / m = gamma / sqrt(m^2 variance + m^2 epsilon), which `backward` needs.
+        """Return the operators of f / m, a factor in the image's gradient, where f = gamma / sqrt(variance + epsilon).
 
-        m is the number of values of a channel over all ranks (`self.count`).
+            f / m = gamma / sqrt(m^2 variance + m^2 epsilon)
+
+        m is the number of values of a channel over all ranks (`self.count`). Under the root it costs no operator: the
+        `scale` that adds epsilon multiplies by m^2 as well.
 
         Args:
             gamma: Name of the variable of the scale, of shape [channels].
@@ -282,11 +292,13 @@ class _CpuEquivalent:
         ]
 
     def _gradient_at_fixed_statistics(self, *, d_x: str, d_gamma: str, d_bias: str) -> Step:
-        """Return Paddle's gradient of a batch norm whose mean and variance, those of all ranks' images, are constants.
+        """Return Paddle's operator for the gradients of a batch norm whose mean and variance are held constant.
+
+        The constants are the mean and the variance of all ranks' images (`self.batch`).
 
         Args:
-            d_x: Name of the variable for only a part of the image's gradient, because in truth the image changes the
-                mean and the variance too.
+            d_x: Name of the variable for the partial derivative by the image at constant statistics. In truth the image
+                changes the statistics; `backward` subtracts the term for this.
             d_gamma: Name of the variable for the gradient of the scale, summed over this rank's images alone.
             d_bias: Name of the variable for the gradient of the bias, likewise.
         """
@@ -305,13 +317,17 @@ class _CpuEquivalent:
         return Step("batch_norm_grad", inputs | constants | unused_inputs, outputs, attrs | unused_attrs)
 
     def _normalize(self, scale: str, bias: str, *, to: str) -> Step:
-        """Return the operator of (x - mean) / sqrt(variance + epsilon) * scale + bias, by statistics of all ranks.
+        """Return the operator of (x - mean) / sqrt(variance + epsilon) * scale + bias.
+
+        x is this rank's image (`self.x`); mean and variance are those of all ranks' images (`self.batch`), which
+        earlier operators compute.
 
         Args:
             scale: Name of the variable of the scale, of shape [channels].
             bias: Name of the variable of the bias, likewise.
             to: Name of the variable for the result.
         """
+        # Paddle's `batch_norm` demands variables for what it would save of its own statistics. Nothing reads them.
         unused = _Saved(
             mean=self._var("unused_mean", self.channels),
             inverse_deviation=self._var("unused_variance", self.channels),
