@@ -95,7 +95,11 @@ def _check_history(parameter: str, history: GradientHistory, *, ranks: int, micr
 
 
 def _histories_at_optimizer(update: Sequence[static.Program], *, ranks: int, scale: float) -> Histories:
-    """Return, by parameter, how the gradient that the optimizer reads was summed and scaled.
+    """Return, by parameter, the history of the gradient that the optimizer reads.
+
+    A history records what operators did to a gradient from the loss on: how many micro-steps it adds up, how many times
+    it was summed over the ranks, and which factor and power of the loss scale are on it. To find it, the operators of
+    the programs are read one after the other; nothing is run.
 
     Args:
         update: The program of each micro-step of an update (a part of the batch), in order. The last one has the
@@ -108,8 +112,9 @@ def _histories_at_optimizer(update: Sequence[static.Program], *, ranks: int, sca
             gradients of several micro-steps is not cleared at the end.
     """
     dynamic_scales = _dynamic_scales(update[-1])
-    followed = _Followed(read_by_optimizer=[], accumulated={}, ever_summed=frozenset())  # accumulators hold zeros
-    # All micro-steps before the last one share a program, which is followed once and counts for its number of runs.
+    followed = _Followed(read_by_optimizer=[], accumulated={}, ever_summed=frozenset())  # nothing is known yet
+    # The micro-steps before the last one are runs of the same program, so each does the same to a gradient. The program
+    # is read once, and what it adds to an accumulator counts as that many micro-steps.
     for program, runs in Counter(update).items():
         follower = _Follower(ranks=ranks, scale=scale, runs=runs, dynamic_scales=dynamic_scales)
         followed = follower.follow(program.global_block(), before=followed)
@@ -166,12 +171,15 @@ def _by_parameter(read: list[_Read]) -> Histories:
 
 
 def _read_by_update(op: Operator, histories: Histories) -> list[_Read]:
-    """Return what was done to each gradient that an update operator reads, with the parameter that it updates.
+    """Return the history of each gradient that an update operator reads, with the parameter that it updates.
+
+    A history records the micro-steps in a gradient, its sums over the ranks, and the factor and the power of the loss
+    scale on it.
 
     Args:
-        op: Operator that updates one or more parameters, such as `momentum`. Its own factor `rescale_grad` counts as
-            part of what was done.
-        histories: By variable, what was done to the gradient in it before this operator.
+        op: Operator that updates one or more parameters, such as `momentum`. If it multiplies the gradients itself
+            (`rescale_grad`), the factor in the history has this part too.
+        histories: Histories before this operator, by the variable that holds the gradient.
 
     Raises:
         Refused: The operator reads a variable that no gradient of the loss reaches.
@@ -198,21 +206,26 @@ class _Follower:
     dynamic_scales: set[str]  # variables by which AMP multiplies the loss
 
     def follow(self, block: Block, *, before: _Followed) -> _Followed:
-        """Follow the gradients through the operators of a program, and return what is known of them at its end.
+        """Return what is known of the gradients at the end of a program, after each of its operators in turn.
+
+        It serves to prove that a gradient is the mean over ranks and micro-steps when the optimizer reads it. A history
+        records what operators did to the gradient in a variable so far, among it the number of sums over the ranks.
 
         Args:
             block: Main block of one program of an update.
-            before: Findings in the earlier programs of the update: parameters that the optimizer has updated, gradients
-                in accumulators, and the variables that were summed over the ranks.
+            before: Findings in the earlier programs of the update: the gradients that the optimizer has read, the
+                gradients in accumulators, and the variables that were ever summed over the ranks.
 
         Returns:
-            Findings up to the end of this program. Only gradients in accumulators pass from one program to the next.
+            The same findings up to the end of this program. Only gradients in accumulators pass from one program to the
+            next.
 
         Raises:
             Refused: The program is not data-parallel training.
         """
         read = [*before.read_by_optimizer]
         histories = before.accumulated
+        # A history goes when its variable is cleared. This set only grows: no sum may be overwritten later.
         ever_summed = before.ever_summed
         gradients_by_buffer: dict[str, list[str]] = {}
         for op in block.ops:
@@ -231,11 +244,21 @@ class _Follower:
         return _Followed(read_by_optimizer=read, accumulated=still_accumulated, ever_summed=ever_summed)
 
     def after(self, op: Operator, histories: Histories, ever_summed: frozenset[str]) -> Histories:
-        """Return the histories of all gradients after one operator: how each was summed and scaled so far.
+        """Return the histories of all gradients after one operator.
+
+        A history records the micro-steps in a gradient, its sums over the ranks, and the factor and the power of the
+        loss scale on it. What operators do to histories, in this order:
+
+            start of the backward pass     the gradient of the loss gets its first history
+            gradient + accumulator         the micro-steps of both are added
+            accumulator = 0                its history is removed
+            check_finite_and_unscale       takes the loss scale off
+            update_loss_scaling            hands the histories on
+            any other of backward, update  its results get the history of what it reads, with its own factor
+            forward                        nothing
 
         Args:
-            op: Any operator but a sum over the ranks (`c_allreduce_sum`), a `coalesce_tensor` or an update of
-                parameters, which `follow` handles.
+            op: Any operator but a `c_allreduce_sum`, a `coalesce_tensor` or an update of parameters.
             histories: The histories before the operator, by the variable that holds the gradient.
             ever_summed: Variables whose gradient was summed over the ranks before the operator.
 
@@ -266,8 +289,9 @@ class _Follower:
     def _unscaled(self, op: Operator, histories: Histories) -> Histories:
         """Return the histories of the gradients that `check_finite_and_unscale` of Paddle's mixed precision writes.
 
-        The operator looks for values that are not finite, and divides by the dynamic loss scale, whose power in the
-        history falls by 1.
+        The operator looks for values that are not finite, and divides by the dynamic loss scale. `scale_power` of a
+        history counts how many times this scale is on the gradient: 1 since the loss was multiplied by it, 0 after this
+        operator.
 
         Args:
             op: The operator.
@@ -321,10 +345,14 @@ class _Follower:
         return dict.fromkeys(written, history_written)
 
     def _scaled(self, op: Operator, history: GradientHistory, *, gradient: str) -> GradientHistory:
-        """Return the history of what an operator computes from a gradient: how it was summed and scaled.
+        """Return the history of what an operator computes from a gradient.
 
-        A `scale` multiplies the factor in the history. The gradient of the multiplication of the loss by its dynamic
-        scale adds 1 to the power of that scale. Any other operator changes nothing.
+        A history says that the gradient is multiplied by factor * loss_scale^scale_power. The dynamic loss scale
+        changes in training, so only its power is known.
+
+            scale                                            factor is multiplied by its constant
+            elementwise_mul_grad that reads the loss scale   scale_power grows by 1
+            any other operator                               nothing changes
 
         Args:
             op: The operator.

@@ -205,26 +205,31 @@ def _check_declared_types(op: Operator, declared_types: SlotTypes, kernel_type: 
 def _needed_type(op: Operator, slot: str, *, declared: str, kernel_type: str) -> str:
     """Return the data type in which an operator's kernel reads or writes a tensor.
 
-    As a rule, a kernel for a floating-point type reads and writes all floating-point tensors in this type. Some slots
-    are FP32 in any kernel, as those of a normalization's statistics, and some operators say the type in an attribute.
+    The cases, in order:
+
+        the slot is FP32 in any kernel, such as statistics of a normalization    float32
+        `cast`, `fill_constant`                                                  the type in the operator's attribute
+        an input of `coalesce_tensor`, which it only measures                    declared
+        tensor and kernel are of floating-point types                            kernel_type
+        either is of integers or bools                                           declared: it may have any type
 
     Args:
         op: The operator.
         slot: Its input or output slot that holds the tensor, such as "X" or "Scale@GRAD".
-        declared: The type of the tensor in the program, as "float16". It is the result where a kernel takes any type.
+        declared: The type of the tensor in the program, as "float16".
         kernel_type: The type by which the kernel was selected.
     """
-    if _without_endings(slot) in _FP32_SLOTS:
-        return "float32"  # in any kernel
+    if _without_endings(slot) in _FP32_SLOTS:  # "Scale@GRAD" counts as "Scale"
+        return "float32"
     if op.type == "cast":
         return _attr_type(op, "in_dtype" if slot == "X" else "out_dtype")
     if op.type == "fill_constant":
         return _attr_type(op, "dtype")
-    if op.type == "coalesce_tensor" and slot == "Input":  # it only measures its inputs
+    if op.type == "coalesce_tensor" and slot == "Input":
         return declared
-    # Integers and bools, and all tensors of a kernel for these, may have any type.
-    follows_rule = kernel_type in _FLOATS and declared in _FLOATS
-    return kernel_type if follows_rule else declared
+    if kernel_type in _FLOATS and declared in _FLOATS:
+        return kernel_type
+    return declared
 
 
 def _without_endings(slot: str) -> str:

@@ -49,13 +49,14 @@ def check_knobs(main: static.Program, decided: Strategy, *, asked: Strategy, ran
         Texts on what was proved, as "fuse_bn_act_ops made 33 fused_batch_norm_act".
 
     Raises:
-        Refused: A knob did not do all its work, was off and did some, or can have no effect although the user set it.
+        Refused: A knob that is on has left work, one that is off has changed something, or one that the user set has no
+            effect.
     """
     block = main.global_block()
-    proved = _check_fusions(block, decided, asked=asked)
+    proved = _check_fusions(block, decided, asked=asked)  # the knobs in _FUSIONS
     if decided.enable_addto:
-        proved += _sums_left_in_words(block)
-    _check_cudnn_flags(block, asked)
+        proved += _sums_left_in_words(block)  # no proof: a count for the log
+    _check_cudnn_flags(block, asked)  # the knobs whose names begin with cudnn_
     if decided.perturb_input:
         moved = _moved_inputs(block)
         prove(bool(moved), "STRATEGY: perturb_input is on and no input is moved")
@@ -155,9 +156,11 @@ def _made_in_words(fusion: _Fusion, made_count: int) -> str:
 
 
 def _sums_left_in_words(block: Block) -> list[str]:
-    """Say how many sums of gradients the knob `enable_addto` left.
+    """Say how many operators that sum gradients a program has although the knob `enable_addto` is on.
 
-    They are no failure: its pass takes only gradients that a convolution makes.
+    A variable that several operators read gets a gradient from each, and a further operator sums these. The knob saves
+    this operator where a convolution makes one of the gradients, because the convolution can add to the others. The
+    sums that are left are therefore no failure.
 
     Args:
         block: Main block of a built training program.
@@ -165,7 +168,7 @@ def _sums_left_in_words(block: Block) -> list[str]:
     Returns:
         A list of one text; empty if no sums are left.
     """
-    sums = sum(1 for op in block.ops if op.type in _SUMS)
+    sums = sum(1 for op in block.ops if op.type in _SUMS)  # "sum" or "grad_add"
     if sums == 0:
         return []
     return [f"enable_addto left {sums} sums of gradients that no convolution makes"]
@@ -254,7 +257,10 @@ def _count_left(block: Block) -> dict[str, int]:
 
 
 def _count_sums_for_convolutions(block: Block) -> int:
-    """Count the sums of gradients that a convolution's gradient operator could have added itself.
+    """Count the operators that sum gradients and that the knob `enable_addto` should have removed.
+
+    The knob removes such an operator where a convolution's gradient operator writes one of the gradients, because that
+    operator can add its result to the others. Any that is left proves that the knob did not do all its work.
 
     Args:
         block: Main block of a built training program.
@@ -263,7 +269,7 @@ def _count_sums_for_convolutions(block: Block) -> int:
     count = 0
     for op in block.ops:
         if op.type in _SUMS:
-            writers = [last_writer[name] for name in op.input_arg_names if name in last_writer]
+            writers = [last_writer[name] for name in op.input_arg_names if name in last_writer]  # of the gradients
             if any(_could_add(writer) for writer in writers):
                 count += 1
         last_writer |= dict.fromkeys(op.output_arg_names, op)
@@ -379,14 +385,15 @@ class _Bucket(NamedTuple):
 def _check_buckets(block: Block, limit_mib: float) -> str:
     """Prove that gradients are summed over the ranks in buckets that are within the limit and full.
 
-    A bucket is a group of gradients that lie in one buffer and are summed by one all-reduce.
+    A bucket is a group of gradients that lie in one buffer and are summed by one all-reduce. It is full if the next
+    gradient would not fit into it; some buckets are closed earlier on purpose.
 
     Args:
         block: Main block of a training program for several ranks.
         limit_mib: Most MiB of gradients in one bucket.
 
     Returns:
-        The number of all-reduces in words, as "fuse_grad_size_in_MB=16: buckets 9".
+        The number of buckets, counted by their all-reduces, in words, as "fuse_grad_size_in_MB=16: buckets 9".
 
     Raises:
         Refused: A gradient travels in no bucket, or a bucket is too large or was closed too soon.
@@ -439,8 +446,8 @@ def _check_within_limit(bucket: _Bucket, limit_mib: float) -> None:
 def _check_full(buckets: list[_Bucket], limit_mib: float) -> None:
     """Prove that each bucket has no room for the first gradient of the next one, so that none was closed too soon.
 
-    The first bucket and the last two are not checked: the first is closed early on purpose, and the last is kept small
-    on purpose, so that its first gradient may fit into the one before.
+    Three buckets are not checked. The first is closed early on purpose. The last is kept small on purpose, so the last
+    but one may have room for it.
 
     Args:
         buckets: Groups of gradients of one data type, each summed by one all-reduce, in order.
@@ -450,6 +457,7 @@ def _check_full(buckets: list[_Bucket], limit_mib: float) -> None:
         Refused: A bucket had room for the next gradient.
     """
     without_first_and_last = buckets[1:-1]
+    # In these pairs the last but one is only a `next_bucket`.
     for bucket, next_bucket in itertools.pairwise(without_first_and_last):
         mib = sum(bucket.sizes_mib)
         next_mib = next_bucket.sizes_mib[0]

@@ -38,9 +38,11 @@ def check_optimizer(main: static.Program, config: OptimizerConfig) -> dict[str, 
 
 
 def _check_update(op: Operator, config: OptimizerConfig) -> None:
-    """Prove that an update operator has the type, settings and states that the recipe's optimizer needs.
+    """Prove that an update operator updates its parameters as the recipe's optimizer does.
 
-    If a parameter is in half precision, the operator must keep an FP32 master copy of each.
+    Its type, its attributes and the weight decay of each parameter must be the optimizer's. A LARS operator must update
+    each parameter with that parameter's own states. If a parameter is in half precision, the operator must keep an FP32
+    master copy of each.
 
     Args:
         op: Operator that updates one or more parameters, such as `momentum`.
@@ -50,8 +52,9 @@ def _check_update(op: Operator, config: OptimizerConfig) -> None:
         Refused: Something differs; the message names the first difference.
     """
     parameters = op.input("Param")
+    operators_of_kind = KINDS[config.kind].logged.operators  # the types by which runs of this optimizer are logged
     prove(
-        op.type in KINDS[config.kind].logged.operators,
+        op.type in operators_of_kind,
         f"the recipe asks for {config.kind}, the program updates {parameters[0]} by {op.type}",
     )
     _check_attributes(op, config)
@@ -79,13 +82,15 @@ def _check_decays(op: Operator, config: OptimizerConfig) -> None:
         decay = KINDS[config.kind].read_decay(op, index)
         expected = config.weight_decay if config.decays(name) else 0.0
         prove(
-            is_close(decay, expected, least=1e-3),
+            is_close(decay, expected, least=1e-3),  # up to 1e-6 of the expected value, or up to 1e-9 at or near 0
             f"weight decay of {name} is {six_digits(decay)}, not {six_digits(expected)}",
         )
 
 
 def _check_attributes(op: Operator, config: OptimizerConfig) -> None:
-    """Prove that an update operator has the recipe's momentum, and whatever else its kind of optimizer is set by.
+    """Prove that an update operator has the attributes of the recipe: the momentum, and for LARS two more.
+
+    The two are the coefficient and the epsilon of LARS.
 
     Args:
         op: Operator that updates one or more parameters.
@@ -99,7 +104,7 @@ def _check_attributes(op: Operator, config: OptimizerConfig) -> None:
         value = op.attr(attribute)
         expected = getattr(config, field)
         prove(
-            is_close(value, expected, least=1e-3),
+            is_close(value, expected, least=1e-3),  # up to 1e-6 of the expected value, or up to 1e-9 at or near 0
             f"{field} of {parameter} is {six_digits(value)}, not {six_digits(expected)}",
         )
 
