@@ -92,10 +92,10 @@ def answer_completion() -> int:
     """Answer a shell whose user asks for completions with Tab: of a command's name, or of a command's options.
 
     `paddle-reference wa<Tab>` completes the name of a command, and `paddle-reference watch --on<Tab>` the options of
-    `watch`. The argument parser that answers ends the process.
+    `watch`. The argument parser that answers prints the completions and ends the process.
 
     Returns:
-        An exit status, only if no parser has answered; 2 for an unknown command.
+        An exit status if no parser has answered: 2 for an unknown command, or the command's own.
 
     Raises:
         ValueError: The shell does not say where the cursor is.
@@ -103,8 +103,8 @@ def answer_completion() -> int:
     words = completion.words_before_cursor()
     has_command_name = len(words) >= 2  # the first word is the program's own name
     if not has_command_name:
-        _complete_command_name()
-        return 0
+        _complete_command_name()  # ends the process
+        return 0  # not reached: the parser has answered
     name = words[1]
     if name not in PUBLISHING | TRAINING:
         return 2
@@ -120,13 +120,16 @@ def _complete_command_name() -> None:
 
 
 def _complete_options(name: str) -> int:
-    """Start a command whose parser completes the shell's line; return an exit status if the parser does not answer.
+    """Start a command so that its own argument parser completes the options; this ends the process.
 
-    The parser reads the shell's line, not `sys.argv`. Unless it has subcommands, the words `paddle-reference COMMAND`
-    are hidden from it.
+    A shell that asks for completions sets the environment for it, where the parser finds the shell's line. A parser
+    that knows only the command's options must not see the first two words of the line, `paddle-reference COMMAND`.
 
     Args:
         name: Name of the command, such as "watch".
+
+    Returns:
+        The command's exit status, if it ended before its parser could answer, as for a missing package.
     """
     if not _has_subcommands(name):
         completion.hide_words_from_parser(2)

@@ -81,7 +81,9 @@ class PackFiles:
 def pack(source: Path, target: Path, part: str) -> str:
     """Pack the images of one part of a data set into a RecordIO file. Return a line of text that says what was done.
 
-    A pack that was stopped is continued, and a complete one is left as it is.
+    A pack that was stopped is continued, and a complete one is left as it is. The records are written to a file
+    `growing`, with a journal of them. At the end index and sizes are written, `growing` gets its final name (`packed`),
+    and the journal is removed.
 
     Args:
         source: Folder of the image files, with a list or class folders.
@@ -101,8 +103,8 @@ def pack(source: Path, target: Path, part: str) -> str:
         _lock(growing)  # against another process that packs this part
         is_packed_already = files.packed.exists()
         if is_packed_already:
-            # open() has just made this file, which is empty. It is missing if another pack of the part ended between
-            # open() and the lock, and so has renamed it.
+            # There are two cases. open() has just made a new, empty file, which is removed. Or another pack ended
+            # between open() and the lock: it has given the opened file its final name, so there is none to remove.
             files.growing.unlink(missing_ok=True)
             _raise_unless_packed_from(images, list_sha256, files)
             return f"{files.packed}: is whole already"
@@ -158,11 +160,14 @@ def _write_records(growing: BinaryIO, journal: Path, images: folder.ImageList, l
 def _write_index_and_sizes(files: PackFiles, images: folder.ImageList, entries: list[Entry], list_sha256: str) -> None:
     """Write the index of the records, check each record by it, and write the file of sizes.
 
+    The file of sizes also notes what the part was packed from: the hash of its list, and the passport of its image
+    files (their number, the sum of their sizes and a digest).
+
     Args:
-        files: The files of the part. All records are in `growing` already.
+        files: The files of the part. The unfinished file `growing` has all records already.
         images: The image files of the part, with their labels.
         entries: The entry of each record, in the order of the images.
-        list_sha256: SHA-256 of the part's list, which the file of sizes notes.
+        list_sha256: SHA-256 of the part's list.
 
     Raises:
         RunError: The disk returns other bytes than were written.
@@ -345,7 +350,8 @@ class WholeRecords(NamedTuple):
 def _whole_records(entries: list[Entry], file_size: int) -> WholeRecords:
     """Return which records of a journal's entries are surely whole in a file of some size.
 
-    The last one that begins inside the file may be incomplete. Records after it, whose entries were written, are lost.
+    After a crash the journal may have entries of records that never reached the file. Those that begin beyond the
+    file's end are lost. The last one that begins inside the file may be incomplete, and does not count as whole.
 
     Args:
         entries: The entries of the journal, in the order of the records.
@@ -558,18 +564,21 @@ def _require_target_outside_parts(source: Path, target: Path) -> None:
 def _files_of_part(source: Path, part: str) -> passport.Contents:
     """Return names, sizes and labels of the image files of one part of a data set.
 
+    A part may have image files and packed records (RecordIO or TFRecord) in the same folder; the image files are then
+    taken. Records alone are refused, because they are packed already.
+
     Args:
         source: Folder of the data set.
         part: "train" or "val".
 
     Raises:
-        ValueError: The part has no image files or a wrong list, has only packed records or a part of a set of TFRecord
-            files, or a file is absent or empty.
+        ValueError: The part has no image files, or records alone.
+        ValueError: Its list is wrong, a file is absent or empty, or TFRecord files of a numbered set are absent.
     """
     record_files = tfrecord.files_of(source, part) or (source / recordio.FILE.format(part),)
     last_record_file = record_files[-1]
     has_list = (source / folder.LIST.format(part)).is_file()
-    # If the records lie in the part's own folder, such as train/, that folder has no class folders.
+    # A folder train/ holds class folders, unless the records lie in it.
     has_class_folders = (source / part).is_dir() and last_record_file.parent == source
     has_image_files = has_list or has_class_folders
     if last_record_file.is_file() and not has_image_files:

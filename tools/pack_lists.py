@@ -51,9 +51,9 @@ def _list_of_part(source: Path, part: str, labels: Path | None) -> bytes:
     Args:
         source: The image folder, which holds train/ and val/.
         part: "train" or "val".
-        labels: File with a line `name label` for each image of val/. None if val/ has class folders. For "train", it
-            only causes a warning: if class folders are named by numbers other than their labels (as text, "10" sorts
-            before "2"), the labels in this file may mean other classes.
+        labels: File with a line `name label` for each image of val/. None if val/ has class folders. With "train" it
+            changes nothing, but a warning is printed if the labels of train/ and val/ may not mean the same classes: if
+            class folders are named by numbers that are not their labels. (As text, "10" sorts before "2".)
 
     Returns:
         The lines as bytes, such as `train/n01440764/x.JPEG 0`, each ended by a line feed.

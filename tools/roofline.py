@@ -345,12 +345,14 @@ def published_scaling(card: Card, *, model: str, precision: str) -> list[JsonObj
     scaled = []
     for table in published_tables(figures_of(card, model=model, precision=precision)):
         if 1 in table.images_per_s:
-            scaled.append({"table": table.name, "of_linear": _of_linear(table)})
+            scaled.append({"table": table.name, "of_linear": _shares_of_linear_scaling(table)})
     return scaled
 
 
-def _of_linear(table: PublishedTable) -> dict[int, float]:
-    """Return the images/s on several nodes divided by as many times those on one node, by the number of nodes.
+def _shares_of_linear_scaling(table: PublishedTable) -> dict[int, float]:
+    """Return how near to linear the images/s grow with the nodes, by the number of nodes.
+
+        share = images/s on n nodes / (n * images/s on one node)
 
     Args:
         table: Published images/s by the number of nodes; it must have one for 1 node.

@@ -495,7 +495,11 @@ class NodesView:
             yield from self._lines()
 
     def _table(self) -> Table:
-        """Return the table; it has columns of GPUs if a node has a GPU."""
+        """Return the table: a row for each GPU, and one for a node without GPUs.
+
+        The cells of the node itself stand in the row of its first GPU only. If no node has a GPU, the table has no
+        columns of GPUs.
+        """
         columns = ["node", "CPU", "memory"]
         if any(_gpus_of(sample) for sample in self._samples):
             columns += ["GPU", "busy", "memory", "power", "clock", "temperature", "held back by"]
@@ -509,7 +513,7 @@ class NodesView:
                 table.add_row(*host_cells)
             for index, gpu in enumerate(gpus):
                 table.add_row(*host_cells, str(index), *_sensor_cells(gpu), _held_back_by(gpu))
-                host_cells = ["", "", ""]  # in the rows of the node's other GPUs
+                host_cells = ["", "", ""]  # for the rows of the node's other GPUs
         return table
 
     def _lines(self) -> Iterator[Text]:

@@ -114,7 +114,10 @@ def _lines_of_job(file: Path) -> list[JsonObject]:
 
 
 def _check_line(line: JsonObject) -> None:
-    """Check that a line of a job's file is what a job writes: its nodes and itself, or a verdict.
+    """Raise an error if a line of a job's file is damaged.
+
+    A job writes two kinds of lines: its nodes and, in newer files, a description of the job; and a verdict on a check.
+    A line of another kind passes.
 
     Args:
         line: The JSON value of the line.
@@ -131,7 +134,8 @@ def _check_line(line: JsonObject) -> None:
             _require_type(line["job"], dict)
             _require_type(line["job"]["short"], bool)
     elif "check" in line:
-        Verdict(**{**line, "status": OK})  # raises TypeError for unknown fields, and for some that are missing
+        # Raises TypeError for unknown fields, and for some that are missing. Its status is checked below.
+        Verdict(**{**line, "status": OK})
         for name in ("check", "status", "found"):
             _require_type(line[name], str)
         if line["status"] not in STATUSES:

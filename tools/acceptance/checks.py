@@ -281,7 +281,8 @@ def input_pipeline(machine: Machine) -> Verdict:
     """
     recipe = config.NVIDIA_COSINE
     image_format = _image_format(machine, recipe)
-    to_host = functools.partial(read_by_program, machine)  # it copies a batch, as early as a training reads it
+    # It reads a batch as early as a training does: if the pipeline hands the batch over too early, the images differ.
+    to_host = functools.partial(read_by_program, machine)
     with tempfile.TemporaryDirectory() as folder:
         images = write_pictures(Path(folder))
         by_gpu = read_by_both_pipelines(images, recipe, machine.reader(image_format, "gpu"), to_host)
@@ -375,9 +376,9 @@ def _read_as_one_batch(
 def read_by_program(machine: Machine, image: Any) -> Array:
     """Return a pipeline's batch of images as float32 on the host, read by a program of Paddle as in a training.
 
-    A program does not wait until the pipeline has finished the batch. If the pipeline hands it over too early, a
-    training would see wrong images, and so does this check. If Paddle has no kernels for the GPU, the batch is copied
-    without a program.
+    Nothing here waits until the pipeline has finished the batch, because a program of a training does not wait. So if
+    the pipeline hands a batch over too early, this check sees wrong images as a training would. If Paddle has no
+    kernels for the GPU, the batch is copied without a program.
 
     Args:
         machine: This rank's part of the machine, whose executor runs the program.

@@ -160,10 +160,13 @@ class Machine:
         return workload.plan_of(with_values(self.job, strategy=strategy, layout=layout, loss_scale=LOSS_SCALE))
 
     def recorded_training(self, other_recipe: config.Recipe | None = None) -> RecordedTraining:
-        """Return recipe, images and schedule of the training whose losses a CPU recorded.
+        """Return recipe, images and schedule of the recorded training.
+
+        It is a short training of ResNet-50, with BATCH images a step and SIDE pixels a side, whose losses a CPU has
+        computed once (paddle_rn50/golden.json).
 
         Args:
-            other_recipe: Replaces its recipe. None keeps it.
+            other_recipe: Recipe that takes the place of the recorded training's. None: its own.
         """
         recipe = other_recipe
         if recipe is None:
@@ -203,13 +206,13 @@ class Machine:
     def train(self, plan: build.Plan, other_recipe: config.Recipe | None = None) -> Array:
         """Train ResNet-50 for a few steps, on the same images and from the same weights each time; return the losses.
 
-        This is the training whose losses a CPU recorded in paddle_rn50/golden.json, or a change of it. All ranks must
-        call this together.
+        This repeats, on this machine, the training whose losses a CPU recorded in paddle_rn50/golden.json. The caller
+        chooses how its program is built, and may choose another recipe. All ranks must call this together.
 
         Args:
             plan: The layout, precision and strategy of the program. With the strategy cuda_graph=1 the steps are
                 replayed from a CUDA graph.
-            other_recipe: Replaces the recipe of the recorded training. None keeps it.
+            other_recipe: Recipe that takes the place of the recorded training's. None: its own.
 
         Returns:
             The losses, float32 [ranks, steps].

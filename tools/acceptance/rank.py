@@ -35,7 +35,7 @@ def main(job: Job, origins: Origins, *, short: bool = False) -> None:
     """Run the checks of the job's precision one after the other, on this rank together with all others.
 
     Each check leaves a verdict in the file. After a check that failed on all ranks the next one runs. If it failed on
-    this rank alone, the others may wait in it forever, so the job ends.
+    this rank alone, the others may wait in it forever, so an error ends the job.
 
     Args:
         job: The settings of the job. The verdicts are written next to its RESULT_FILE, with the suffix .lines.
@@ -57,6 +57,7 @@ def main(job: Job, origins: Origins, *, short: bool = False) -> None:
     for name in CHECKS[job.model.precision]:
         WATCHDOG.beat(f"checking {name}")
         machine.begin_check(this_rank)
+        # Writes the verdict. It raises only if the check has failed on this rank and another one still waits in it.
         writer.run_check(this_rank, name, functools.partial(_run_check, machine, name))
 
 

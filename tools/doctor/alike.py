@@ -24,14 +24,14 @@ class _Common(NamedTuple):
 
 
 def with_equal_gpus_in_one(verdicts: list[Verdict]) -> list[Verdict]:
-    """Return verdicts in which those that are equal but for the number of the GPU are one: "GPU0-3,5: off".
+    """Join the verdicts that differ only in the number of the GPU: "GPU0: off", "GPU1: off" -> "GPU0-1: off".
 
-    It stands where the first of them did.
+    The joined verdict stands where the first one stood. All other verdicts stay as they are.
 
     Args:
         verdicts: The verdicts of the doctor's checks, each on one GPU or on anything else.
     """
-    gpus_by_common: dict[_Common, set[int]] = defaultdict(set)
+    gpus_by_common: dict[_Common, set[int]] = defaultdict(set)  # by what the verdicts to be joined have in common
     for verdict in verdicts:
         found = ON_ONE_GPU.fullmatch(verdict.found)
         if found:
@@ -45,7 +45,7 @@ def with_equal_gpus_in_one(verdicts: list[Verdict]) -> list[Verdict]:
             continue
         common = _common(verdict, found)
         gpus = gpus_by_common.pop(common, None)
-        if gpus is not None:  # else the first of these verdicts has been shown for all
+        if gpus is not None:  # else it is part of a joined verdict that is in `shown` already
             found_on_all = f"{common.before}{ranges(sorted(gpus))}{common.behind}"
             shown.append(dataclasses.replace(verdict, found=found_on_all))
     return shown

@@ -127,7 +127,7 @@ def try_start(environ: Mapping[str, str], gpu_count: int) -> CudaStart:
 
 
 def _next_gpu(child: Talk, start: CudaStart, gpu_count: int) -> int | None:
-    """Return the GPU with which another child process must go on, after this one hung or died on a GPU.
+    """Return the next GPU to try, after the one on which a child process hung or died.
 
     Args:
         child: The child process that tried the GPUs in ascending order, with how it hung or died.
@@ -135,8 +135,8 @@ def _next_gpu(child: Talk, start: CudaStart, gpu_count: int) -> int | None:
         gpu_count: How many GPUs the job uses on a node.
 
     Returns:
-        CUDA's number of the GPU. None if no other child is needed: this child ended by itself, it stopped in a step of
-        the driver itself, or no GPU is left.
+        CUDA's number of the GPU. None if the child ended by itself, if it stopped before its first GPU (in a step of
+        the driver itself), or if no GPU is left.
     """
     if not child.hang_or_death:  # the child has ended by itself
         return None
@@ -144,14 +144,17 @@ def _next_gpu(child: Talk, start: CudaStart, gpu_count: int) -> int | None:
         return None
     stopped_on_gpu = max(start.step_by_gpu)  # the child tries GPUs in ascending order, so it is the last one
     next_gpu = stopped_on_gpu + 1
-    gpus_to_try = range(min(gpu_count, start.shown_gpus or 0))
-    return next_gpu if next_gpu in gpus_to_try else None
+    gpus_shown_by_cuda = start.shown_gpus or 0  # None: CUDA did not say
+    is_left = next_gpu < min(gpu_count, gpus_shown_by_cuda)
+    return next_gpu if is_left else None
 
 
 def _read_answers(child: Talk) -> CudaStart:
     """Return the result of starting CUDA, from the lines that a child process, ask_cuda.py, printed.
 
-    If the child hung or died, the call that was running then has failed.
+    CUDA starts in steps named "load", "start", "count", "gpu 0", "gpu 1" and so on. A step is one or more calls of
+    CUDA's functions; its result is that of its last call. If the child hung or died, that is the result of the step
+    whose call was running.
 
     Args:
         child: The lines that the child printed, and how it hung or died.
@@ -160,6 +163,7 @@ def _read_answers(child: Talk) -> CudaStart:
     step_by_name = _last_ended_calls(answers)
     if child.hang_or_death:
         running = _running_call(answers)
+        # An earlier call of the same step may have ended, but this one decides.
         step_by_name[running.step_name] = Step(call=running.function, hang_or_death=child.hang_or_death)
     return CudaStart(
         library=_last_value(answers, "path") or "",

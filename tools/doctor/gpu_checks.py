@@ -201,14 +201,15 @@ def _judge_driver(gpu: nvidia.Gpu, facts: Facts, job: env.Job) -> Verdict:
 
 
 def _start_in_words(driver: str | None, start: CudaStart) -> str:
-    """Return which library runs CUDA on an old or unknown driver, as text: "libcuda.so.1 runs CUDA 12.0 on it".
+    """Return which library runs CUDA on a driver that is too old by itself, or unknown.
+
+    For example "libcuda.so.1 (cuda-compat) runs CUDA 12.0 on it".
 
     Args:
-        driver: Version of the driver; None if it is unknown. On a known old one CUDA runs by NVIDIA's package
-            cuda-compat, which the text then names.
+        driver: Version of the driver, which is too old for CUDA's own library; None if it is unknown.
         start: The result of starting CUDA, with the library and the version.
     """
-    # On an old driver CUDA runs by a newer libcuda, that of NVIDIA's package cuda-compat. An unknown driver may be new,
+    # CUDA can run on the old driver only by the libcuda of NVIDIA's package cuda-compat. An unknown driver may be new,
     # and then its own libcuda runs.
     library = start.library if driver is None else f"{start.library} (cuda-compat)"
     return f"{library} runs CUDA {start.version_words} on it"
@@ -331,15 +332,15 @@ def _judge_ecc(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
 def _judge_memory_repair(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
     """Yield verdicts on whether the broken parts of the GPU's memory are out of use.
 
-    GPUs from Ampere on replace broken rows of memory, and earlier ones retire broken pages, both at the next reset. An
-    earlier GPU without a page to retire has no verdict.
+    GPUs from Ampere on replace broken rows of memory, and earlier ones retire broken pages, both at the next reset. The
+    check "gpu.remapped_rows" is of both. An earlier GPU without a page to retire has no verdict.
 
     Args:
         gpu: Properties of the GPU by NVML: `remapped_rows` has the counts of replaced rows (None: no answer), and
             `retired_pages_pending` says whether a page waits for the next reset.
         job: Settings of the training job, for the texts of the verdicts.
     """
-    # Of a GPU of unknown capability the counts are asked for, too.
+    # A GPU of unknown capability may be one from Ampere on.
     should_report_rows = gpu.capability is None or gpu.capability >= ROW_REMAPPING_FROM
     if gpu.remapped_rows is not None:
         yield _judge_remapped_rows(gpu_name(gpu), gpu.remapped_rows, job)

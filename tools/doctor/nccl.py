@@ -12,7 +12,7 @@ SILENT_S = 20.0
 ETHERNET = ", Ethernet"  # ends the words on a port of RoCE
 # With these NCCL prints on its standard output which interface it uses, whatever the job's own settings are.
 MESSAGES = {"NCCL_DEBUG": "INFO"}
-OTHER_MESSAGES = ("NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS")
+REDIRECTIONS = ("NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS")  # with these NCCL would print elsewhere, or less
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,15 +27,16 @@ class NcclStart:
 
 
 def try_start(environ: Mapping[str, str]) -> NcclStart:
-    """Make the id of an NCCL communicator in the environment of a rank, and return what came of it.
+    """Try whether NCCL starts with the environment variables of a rank.
 
-    A child process makes the call, because the call may hang or kill its process. It needs the network, and no GPU.
+    NCCL is asked for the id of a new communicator, with which its start begins. That needs the network, and no GPU. A
+    child process makes the call, because the call may hang or kill its process.
 
     Args:
-        environ: Environment variables of a rank. Those that would redirect or filter NCCL's messages are
-            left out.
+        environ: Environment variables of a rank. Those that would redirect or filter NCCL's messages are left out,
+            because the messages say which interface NCCL uses.
     """
-    kept = {name: value for name, value in environ.items() if name not in OTHER_MESSAGES}
+    kept = {name: value for name, value in environ.items() if name not in REDIRECTIONS}
     ask_nccl = Path(__file__).with_name("ask_nccl.py")
     child = talk(ask_nccl, environ=kept | MESSAGES, silent_s=SILENT_S)  # MESSAGES has NCCL print its interface
     return _read_answer(child)
@@ -162,10 +163,11 @@ def devices_matched_by_accident(setting: str, ports: Sequence[str]) -> list[str]
     choice = choice_of(setting)
     if choice.is_exact:
         return []
-    full_names = _devices(choice.entries) & _devices(ports)
-    matched_without_full_name = _devices(_names_matched(choice, ports)) - full_names
-    beginnings = tuple(full_names)
-    return sorted(device for device in matched_without_full_name if device.startswith(beginnings))
+    fully_named = _devices(choice.entries) & _devices(ports)
+    others_matched = _devices(_names_matched(choice, ports)) - fully_named
+    # An entry that is no full name, such as "mlx5", means all devices that begin with it. What only such an entry
+    # matches is no accident.
+    return sorted(device for device in others_matched if device.startswith(tuple(fully_named)))
 
 
 def _devices(names: Iterable[str]) -> set[str]:

@@ -195,21 +195,19 @@ def _start_cuda_and_nccl(job: env.Job, node: int) -> JsonObject:
         "nccl_start": nccl.try_start(environ),
         "nccl_settings": {name: environ[name] for name in names_of_settings},
         "nccl_files": [str(path) for path in settings_files if path.is_file()],
-        "address": _address_in_hosts(job, node),
+        "address": _address_for_other_nodes(job, node),
     }
 
 
-def _address_in_hosts(job: env.Job, node: int) -> str:
+def _address_for_other_nodes(job: env.Job, node: int) -> str:
     """Return the address at which other nodes of the job reach this node; empty if it is unknown.
-
-    For a job of one node it is 127.0.0.1.
 
     Args:
         job: Settings of the training job. HOSTS has the names of its nodes.
         node: Number of this node in HOSTS, from 0.
     """
     try:
-        return network.node_address(job.cluster, node)
+        return network.node_address(job.cluster, node)  # 127.0.0.1 for a job of one node
     except (RunError, IndexError):  # RunError: the name leads to no address
         return ""
 
@@ -507,8 +505,15 @@ def data_facts(job: env.Job, *, has_packages: bool) -> JsonObject | None:
 
     Returns:
         Facts by part, as {"train": {"samples": 1281167, "notes": [...], ...}, "val": {...}}. A part that cannot be read
-        has only an "error" that says why. None if the data is synthetic, or no folder is set. Without a folder a job
-        makes the embedded data set, also if its data is synthetic; where it could not, "train" has an "error".
+        has only an "error" that says why. The cases, in order:
+
+            no folder is set, and the embedded data set cannot be made   an "error" of "train"
+            no folder is set, or the data is synthetic                   None: there is nothing to examine
+            Paddle or DALI is missing                                    an "error" of "train"
+            else                                                         the facts
+
+        The embedded data set is a small one that this project makes itself, in DATA_CACHE. A job without a folder
+        needs it even if its data is synthetic.
     """
     if not job.data.folder and not _can_have_embedded_set(Path(job.data.embedded_in)):
         return {"train": {"error": f"{job.data.embedded_in}: the embedded data set cannot be made there: {SET_CACHE}"}}

@@ -209,8 +209,9 @@ def _evidence(facts: Facts) -> dict[str, str]:
         facts: What was seen of the node: "gpus" and "gpu_absence" by NVML, "cuda_system" and "cuda_start".
 
     Returns:
-        {"driver": "535.104.05", "library": ..., "mig": "GPU0, GPU3", ...}. An unknown fact of the driver has a text
-        that says so or a usual name; a sign that was not found is empty.
+        {"driver": "535.104.05", "library": ..., "mig": "GPU0, GPU3", ...}. The facts "driver", "fabric_manager" and
+        "kernel_module" say if they are unknown, and "library" then has the usual name. The signs "lost", "mig",
+        "prohibited" and "device" are empty if they were not found.
     """
     gpus: list[nvidia.Gpu] = facts["gpus"]
     system: System = facts["cuda_system"]

@@ -193,7 +193,9 @@ def _lines_on_step_of_all(record: Record) -> list[str]:
 
 
 def _change_lines(change: Change) -> list[str]:
-    """Return a line on how a metric changed since the baseline, and one for each node that slowed down more.
+    """Return a line on how a metric of the fleet changed since the baseline, and one for each node that stands out.
+
+    A node stands out if it slowed down since then by more than the fleet did: it is "slower beside itself".
 
     Args:
         change: The change of the metric on the nodes that are in both records.

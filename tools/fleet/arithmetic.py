@@ -298,16 +298,19 @@ def _majority_of(measured: Sequence[Rank]) -> RightResult | None:
 def _judge_by_own_repetitions(rank: Rank, digests: Digests, summary_of_class: ClassSummary) -> Judgement:
     """Judge a rank by whether its own repetitions agree, because its class has no majority of ranks with one result.
 
+    The cases, in order:
+
+        all repetitions agree                                 unknown: nothing confirms or refutes their result
+        no result came in more than half of the repetitions   unknown
+        another result came from no other host                fatal: a fault of this host's hardware
+        else                                                  unknown
+
     Args:
         rank: The rank, which did not fail.
         digests: The entry "digests" of fleet.json, with the digests (hashes of tensors) of the results.
         summary_of_class: How many hosts gave each result, in the rank's class (same device model and libraries).
-
-    Returns:
-        Fatal if more than half of its repetitions agree, and one of the others gave a result that no other host gave;
-        else unknown.
     """
-    if rank.is_steady:  # nothing confirms or refutes its one result
+    if rank.is_steady:
         return _judge_without_majority(summary_of_class.rank_count)
     if rank.usual_result is None:
         found = f"{NOT_REPEATABLE}: its repetitions differ, and no result came out in more than half of them"
@@ -334,20 +337,23 @@ def _judge_without_majority(rank_count: int) -> Judgement:
 def _judge_by_majority(rank: Rank, digests: Digests, summary_of_class: ClassSummary, right: RightResult) -> Judgement:
     """Judge a rank by the result that most ranks of its class gave, which counts as right.
 
+    The cases, in order:
+
+        all repetitions of the rank gave the right result      ok
+        more than half of them gave one and the same wrong     fatal if that one came from this host alone, else unknown
+        else                                                   fatal if any wrong one came from this host alone, else
+                                                               unknown
+
     Args:
         rank: The rank, which did not fail.
         digests: The entry "digests" of fleet.json, with the digests (hashes of tensors) of the results.
         summary_of_class: How many hosts gave each result, in the rank's class (same device model and libraries).
-        right: The result of the majority, and who gave it in words.
-
-    Returns:
-        Ok if all its repetitions gave that result. Otherwise fatal if a wrong result came from its host alone, else
-        unknown. If most gave one wrong result, only that one counts.
+        right: The result of the majority of ranks, and who gave it in words.
     """
     wrong_results = rank.results_other_than(right.name)
     if not wrong_results:
         return Judgement(OK, f"the same bits as {right.given_by}")
-    usual_result = rank.usual_result  # of more than half of its repetitions; None: there is none
+    usual_result = rank.usual_result  # of more than half of the rank's repetitions; None: there is none
     if usual_result in wrong_results:
         host_count = summary_of_class.host_count_by_result[usual_result]
         return _judge_usually_wrong(rank, digests, right, host_count=host_count)
@@ -361,12 +367,13 @@ def _judge_usually_wrong(rank: Rank, digests: Digests, right: RightResult, *, ho
         rank: The rank.
         digests: The entry "digests" of fleet.json, with the digests (hashes of tensors) of the results.
         right: The result that counts as right, and who gave it in words.
-        host_count: How many hosts gave that wrong result, with the rank's own host.
+        host_count: How many hosts gave that wrong result, including the rank's own host.
 
     Returns:
-        Fatal if no other host gave it, because a fault of hardware is not the same on two hosts; else unknown.
+        Fatal if no other host gave the wrong result: broken hardware makes errors of its own. Unknown if several hosts
+        did.
     """
-    if host_count == 1:
+    if host_count == 1:  # only this rank's host
         return Judgement(FATAL, _describe_fault(rank, digests, right))
     # Another library or setting of these hosts may be the cause.
     found = f"not decided: {host_count} hosts agree on other bits than {right.given_by}: see what differs there"
@@ -403,8 +410,8 @@ def _describe_fault(rank: Rank, digests: Digests, right: RightResult) -> str:
 
     Args:
         rank: The rank. At least one of its results is not the right one.
-        digests: The entry "digests" of fleet.json: names of tensors, and the digests (hashes of tensors) of some
-            results.
+        digests: The entry "digests" of fleet.json. "tensors" has the names of tensors. "tables" has, for some results,
+            the digest (hash) of each tensor in each step.
         right: The result that counts as right, and who gave it in words.
     """
     wrong_results = rank.results_other_than(right.name)
@@ -442,11 +449,14 @@ def _first_fault(
 def _first_difference(table: Table, right_table: Table) -> Position:
     """Return the first step in which two tables of digests differ, and the first tensor of that step that differs.
 
-    It is nearest to the fault, because what is computed from a wrong value is wrong too.
+    This tensor is nearest to the fault, because what is computed from a wrong value is wrong as well.
 
     Args:
         table: For each step a list with the digest (hash) of each tensor, of a wrong result.
         right_table: The digests of the right result, in the same form.
+
+    Returns:
+        The step, counted from 1, and the tensor's index in the list, from 0.
 
     Raises:
         ValueError: The tables are equal.

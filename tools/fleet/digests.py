@@ -74,7 +74,7 @@ class RepeatableTraining:
     """
 
     def __init__(self, executor: build.Executor, main: static.Program, model: Workload, *, rate_variable: str) -> None:
-        """Copy the present weights and other state of a training program: the start of every repetition.
+        """Keep a copy of the program's weights and other state as they are now, to which `restart` sets them back.
 
         Args:
             executor: Paddle's executor, which runs the program.
@@ -316,12 +316,12 @@ def gather_digests(me: ranks.Ranks, host_index: int, device: Device, mine: Diges
         steps: The number of training steps in a repetition.
 
     Returns:
-        On each rank {"steps": steps, "tensors": names, "tables": digests of the most common results, "ranks": how often
-        each rank gave which result, or why it failed}.
+        On each rank {"steps": steps, "tensors": names, "tables": digests of the most common results, "ranks": an entry
+        for each rank}. The entry of a rank has the count of each of its results, or why it failed.
     """
     entry_of_this_rank = {
         "rank": me.rank,
-        "unit": host_index,
+        "unit": host_index,  # the compared unit: a node or, in a job of one node, a rank
         "node": me.node,
         "device": device.title,
         "class": device.class_name,
@@ -345,9 +345,10 @@ def _most_common_results(entries: Sequence[JsonObject]) -> list[str]:
 def _gather_tables(
     me: ranks.Ranks, my_tables: Mapping[str, Table], most_common_first: Sequence[str]
 ) -> dict[str, Table]:
-    """Return on each rank the tables of digests of the most common results of all ranks, by the results' names.
+    """Exchange the tables of digests between the ranks; return those of the most common results, on each rank.
 
-    All ranks must call this together.
+    A result is what a repetition of the training steps computed. Its table has the digest (hash) of each tensor in each
+    step, and its name is a hash of the table. All ranks must call this together.
 
     Args:
         me: This rank, with its MPI communicator of all ranks.
@@ -355,7 +356,7 @@ def _gather_tables(
         most_common_first: The names of the results of all ranks. Some may have no table on any rank.
 
     Returns:
-        At most MOST_TABLES_RECORDED (64) tables: for each step a list with the digest of each tensor.
+        At most MOST_TABLES_RECORDED (64) tables, by the name of the result.
     """
     # A table is large, so the ranks first exchange only the names, and then one rank sends each table.
     results_by_rank = me.comm.allgather(list(my_tables))

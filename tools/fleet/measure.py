@@ -264,16 +264,16 @@ def measure(machine: Machine, hosts: ComparedHosts, node_result: JsonObject) -> 
 
 
 def _measure_alone(machine: Machine, training_programs: Programs | None, hosts: ComparedHosts) -> list[RankTimes]:
-    """Measure each rank by itself, all at the same time; return what each rank measured, in the order of the ranks.
+    """Measure on each rank what it does without the others; return what each rank measured, in the order of the ranks.
 
-    All ranks must call this together.
+    The ranks measure at the same time, and all must call this together.
 
     Args:
         machine: This rank's part of the machine.
         training_programs: The programs of the training steps. None: no step is timed, and the reason is recorded.
         hosts: The hosts to compare, and which of them this rank belongs to.
     """
-    # `refuse_step` raises NotPossible with the reason.
+    # `refuse_step` raises NotPossible: Paddle has no kernels for a GPU, which is why there are no programs.
     take_step_alone = refuse_step if training_programs is None else training_programs.step_alone
     measurements = RankMeasurements(machine, take_step_alone, with_disk=hosts.is_representative)
     mine = measure_in_turns(machine.me, measurements, host_index=hosts.my_index)
@@ -313,7 +313,7 @@ def _measure_training(
     hosts: ComparedHosts,
     times_alone_by_rank: Sequence[Sequence[float]],
 ) -> TrainingResults:
-    """Train on all ranks at the same time, to find ranks that compute wrongly and to time steps of all together.
+    """Train twice: each rank by itself, to find ranks that compute wrongly, and then all together, to time their steps.
 
     All ranks must call this together.
 
@@ -324,7 +324,8 @@ def _measure_training(
         times_alone_by_rank: For each rank the seconds of the steps that it took alone.
 
     Returns:
-        The digests of all ranks, and the seconds of the steps together (an empty list if a rank took none alone).
+        The digests of all ranks, and the seconds of the steps together. There are no such steps, and the list is empty,
+        if a rank took none alone: its times say how many steps to take.
     """
     me = machine.me
     # First each rank repeats the same steps without all-reduces. Short hashes of its tensors, the digests, show whether

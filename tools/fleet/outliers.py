@@ -47,9 +47,12 @@ def level_of(log_ratios: Sequence[float]) -> float:
 
 
 def error_of_level(log_ratios: Sequence[float]) -> float:
-    """Return the standard error of `level_of(log_ratios)`, estimated by the median absolute deviation (MAD).
+    """Return the standard error of the level of a node or link, which is a robust mean of its log ratios (`level_of`).
 
-    In normal noise the variance of a level is pi / 3 times the variance of the mean.
+        error = sqrt(pi / 3) * deviation / sqrt(n)
+
+    The n values have a standard deviation that is estimated by their median absolute deviation (MAD). In normal noise
+    the variance of this robust mean (Hodges-Lehmann) is pi / 3 times the variance of the mean.
 
     Args:
         log_ratios: For each turn (a repetition of the measurement) the logarithm of a time, mostly of its ratio to the
@@ -88,7 +91,9 @@ def find_slow(log_ratios: Mapping[str, float], *, noise: float, alpha: float) ->
 def _find_outliers(distances: Mapping[str, float], *, noise: float, alpha: float) -> set[str]:
     """Return the names of those that are outliers on the slow side by Rosner's test (Technometrics 25, 1983).
 
-    An outlier that is slower by no more than healthy machines differ is left out.
+    The test compares each value only with the values nearer to the median, because outliers among the others would make
+    it look usual. The nearest outlier is sought; all values beyond it are outliers as well. One that is slower by no
+    more than healthy machines differ is left out.
 
     Args:
         distances: For each node or link its log ratio (0.05 is about 5 % slower) minus the median of these: above 0 if
@@ -102,10 +107,8 @@ def _find_outliers(distances: Mapping[str, float], *, noise: float, alpha: float
     first = _first_slow_outlier(values, noise=noise, alpha=alpha_of_a_test)
     if first is None:
         return set()
-    # By Rosner's rule all values beyond the first outlier are outliers, too: several outliers hide each other. The fast
-    # ones are left out, and those that are slower by no more than healthy machines differ.
-    outliers = from_near_to_far[first:]
-    least_distance = smallest_difference()
+    outliers = from_near_to_far[first:]  # on either side
+    least_distance = smallest_difference()  # by which healthy machines differ; the fast ones are below 0
     return {name for name in outliers if distances[name] > least_distance}
 
 

@@ -124,6 +124,8 @@ def _check_times(record: Record) -> None:
     """Check every series of times in a record: of the metrics, of the links, and of the whole fleet.
 
     A link must have times, because only links that were measured are listed, while a node may have measured nothing.
+    Of the whole fleet are "whole_s", the seconds of each step that all ranks took together, and "took_s", the seconds
+    of the whole measurement.
 
     Args:
         record: The content of fleet.json. The lengths of its lists and the numbers of its links have been checked.
@@ -141,8 +143,9 @@ def _check_times(record: Record) -> None:
             if times is None:
                 raise ValueError(f"{metric} of {name} is null: a link has a time of each turn")
         _check_series(metric, times_by_link)
-    # The times of the whole fleet are checked like those of one node, by the name "all".
-    times_of_all_s = record["whole_s"] or None  # None, as for a node that was not measured, in place of an empty list
+    # The times of the whole fleet are checked like those of one node, by the name "all". For `_check_series`, None is a
+    # node that was not measured. "whole_s" has an empty list then.
+    times_of_all_s = record["whole_s"] or None
     _check_series("whole_s", {"all": times_of_all_s})
     _check_series("took_s", {"all": [record["took_s"]]})
 
@@ -209,13 +212,15 @@ def _check_digests(record: Record) -> None:
 
 
 def _check_repetitions(rank: arithmetic.Rank) -> None:
-    """Check that a rank has either repetitions of the same training steps or a failure, and not both.
+    """Check that a rank has either counts of its results or a failure, and not both.
+
+    A rank repeats the same training steps, and `count_by_result` says how many repetitions gave each result.
 
     Args:
         rank: The rank, as the record has it.
 
     Raises:
-        ValueError: It has neither or both, or the count of a result is not a whole number above 0.
+        ValueError: The rank has neither or both, or a count is not a whole number above 0.
         TypeError: Its node, device, class or failure is not a text.
     """
     _raise_unless_texts((rank.node, rank.device, rank.class_name or "", rank.failure or ""))

@@ -20,16 +20,18 @@ class Pair:
 def round_count(nodes: int) -> int:
     """Return the number of rounds of exchange in pairs: log2(nodes) rounded up, but at least LEAST_ROUNDS (3).
 
+    It is capped at the number of rounds in which every pair meets once. So two nodes have one round, and one node has
+    none.
+
     Args:
-        nodes: The number of nodes. There are fewer rounds if all pairs have met before: two nodes need one round, and
-            one node needs none.
+        nodes: The number of nodes.
     """
     if nodes < 2:
         return 0
     is_odd = nodes % 2 == 1  # then each round leaves one node out, which costs one more round
-    rounds_until_all_have_met = nodes if is_odd else nodes - 1
+    rounds_for_all_pairs = nodes if is_odd else nodes - 1
     wanted_rounds = max(LEAST_ROUNDS, math.ceil(math.log2(nodes)))
-    return min(rounds_until_all_have_met, wanted_rounds)
+    return min(rounds_for_all_pairs, wanted_rounds)
 
 
 def tournament_pairs(nodes: Sequence[int], round_index: int) -> list[tuple[int, int]]:
@@ -142,6 +144,9 @@ def _pairs_across_groups(members: dict[str, list[int]], round_index: int) -> lis
 
         (0, 4) (1, 5) (2, 6) (3, 7)
         (0, 7) (1, 4) (2, 5) (3, 6)
+
+    From round to round the second half moves on by more places than the largest group has nodes, here by 3 for groups
+    of 2. So a node mostly meets another group each time, and no pair comes twice before all have come once.
 
     Args:
         members: The numbers of the nodes in each switch group, by the group's name. There are at least two nodes.

@@ -228,11 +228,15 @@ def _interval_of_extra_time(
 ) -> tuple[float, float] | None:
     """Return the 95 % interval of how much slower than the fleet a node or link is, as shares: 0.05 is 5 % slower.
 
+    It is the interval of the median of `log_ratios`, stretched around the level and taken relative to the fleet's
+    level. The median varies more than the level, so the interval is rather too wide than too narrow.
+
     Args:
         log_ratios: Its log(time / the fleet's median time) in each turn.
         level: Its level, a robust mean of `log_ratios`.
         level_of_fleet: The median of the levels of all compared nodes or links.
-        compared: The number of these. The interval is widened for few, because their median has an error, too.
+        compared: How many nodes or links these are. With fewer, `level_of_fleet` has a larger error, and the interval
+            is stretched more.
 
     Returns:
         The bounds (low, high). None if there are fewer than five turns.
@@ -241,7 +245,7 @@ def _interval_of_extra_time(
     if interval_of_level is None:
         return None
     low, high = interval_of_level
-    widening = _widening_by_error_of_median(compared)  # because the fleet's level has an error, too
+    widening = _widening_by_error_of_median(compared)  # because the fleet's level has an error as well
     wide_low = level + (low - level) * widening
     wide_high = level + (high - level) * widening
     return extra_time_of(wide_low - level_of_fleet), extra_time_of(wide_high - level_of_fleet)

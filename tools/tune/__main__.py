@@ -218,6 +218,9 @@ def _export_unless_set(variable: str, value: str) -> str:
 def provenance(job: env.Job, repeats: int, record: Record) -> list[str]:
     """Return five lines of text for the config file: where a search's figures come from, and how to read them.
 
+    The lines of the figures follow them in the file, one for each candidate, as "ok <candidate> 1234 images/s ...". The
+    last line returned here explains these columns.
+
     Args:
         job: The user's own job (the base), which the candidates change.
         repeats: The number of turns; in a turn each candidate runs once.
@@ -232,7 +235,7 @@ def provenance(job: env.Job, repeats: int, record: Record) -> list[str]:
         made_by,
         f"machine {record.machine}",
         f"base    {_base_settings(job)}",
-        f"method  {repeats} turns of {steps} each, order turned round each time; 95 % t interval of the log ratios",
+        f"method  {repeats} turns of {steps} each, even ones in reverse order; 95 % t interval of the log ratios",
         "columns ok: better; images/s (range); over the base's (95 % interval); loss difference over the allowed one",
     ]
 
@@ -275,22 +278,23 @@ def sweep(args: argparse.Namespace, job: env.Job) -> int:
     Raises:
         ValueError: --batches is not a list of different sizes.
     """
-    batches = _batches(args.batches)
+    batches = _batches(args.batches)  # the candidates: the job with each of the batch sizes
     runner = Runner(job)
     if args.dry_run:
+        first_turn = "batch_1"  # its name, as `measure` below gives it: a part of the path of a run's folder
         for candidate in batches:
-            print_to_reader(shlex.join(runner.command(candidate, "batch_1")))
+            print_to_reader(shlex.join(runner.command(candidate, first_turn)))
         print_to_reader(
             f"{counted(args.repeats, 'turn')} of {counted(len(batches), 'run')}; one that fails is not run again"
         )
         return 0
 
     measured = runner.measure("batch", batches, args.repeats)
-    if runner.records:
+    if runner.records:  # of all runs that have not failed, all on the same machine
         print_to_reader(f"machine {runner.records[0].machine}")
     verdicts = [_verdict_on_batch(candidate, measured) for candidate in batches]
     print_to_reader(f"{as_text(verdicts)}logs    {runner.folder}")
-    return 0 if measured.runs else 1
+    return 0 if measured.runs else 1  # `runs` has only the batch sizes that have not failed
 
 
 def _batches(listed: str) -> list[Candidate]:
