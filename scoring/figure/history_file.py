@@ -314,9 +314,13 @@ def add(connection: sqlite3.Connection, result: Score, system: str | None) -> Ad
 def _rows_of_runs(
     connection: sqlite3.Connection, new_rows: Sequence[Row], records: Sequence[Record]
 ) -> list[list[Row]]:
-    """Return for each new row the rows of the same run that the history holds under the same protocol.
+    """Return for each new row the stored rows of the same run and the same protocol, which it is to replace.
 
-    Such a row has the same digest of its log, or another one, if its log was added before the run ended.
+    A stored row is of the same run in two cases:
+
+    - It has the same digest of its log.
+    - Its log has another digest, but is of the same run: it may have been added before the run ended. This is only
+      looked into for rows of the same series: system, workload, precision and protocol.
 
     Args:
         connection: The history file.
@@ -331,9 +335,9 @@ def _rows_of_runs(
     """
     found: list[list[Row]] = [[] for _ in new_rows]
     for old in rows_of(connection):
-        # A row of another digest can only be of the same run if it is of the same trend. Only then is its record read.
-        shares_a_trend = any(old.series == new.series for new in new_rows)
-        old_record = _record_of_row(connection, old) if shares_a_trend else None
+        old_record = None
+        if any(old.series == new.series for new in new_rows):  # else its record could not show the same run
+            old_record = _record_of_row(connection, old)
         for new, record, olds in zip(new_rows, records, found, strict=True):
             is_of_same_log = (old.sha256, old.protocol) == (new.sha256, new.protocol)
             is_of_same_run = old_record is not None and old.series == new.series and record.is_of_same_run(old_record)

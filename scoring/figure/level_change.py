@@ -33,8 +33,8 @@ def change_point(values: Sequence[float], first_index: int, last_index: int) -> 
         last_index: The greatest index at which a change counts.
 
     Returns:
-        The change; None if there is none in this range, or if the distance of the means rises on to a greater one
-        outside it.
+        The change. None if no index in this range has means so far apart, or if the farthest one is only the slope of a
+        greater change outside the range.
     """
     noise = _noise_deviation(values)
     clipped = _clipped(values, CLIP_DEVIATIONS * noise)  # so that a single spike does not count as a level
@@ -45,27 +45,32 @@ def change_point(values: Sequence[float], first_index: int, last_index: int) -> 
     strongest = max(allowed_indexes, key=lambda index: strengths[index])
     if strengths[strongest] <= LEAST_CHANGE_STRENGTH:
         return None
-    if _rises_on(strengths, strongest, -1) or _rises_on(strengths, strongest, +1):
-        return None
+    if _rises_from(strongest, strengths, -1) or _rises_from(strongest, strengths, +1):
+        return None  # the change itself lies outside the range
     before = statistics.median(values[:strongest])
     after = statistics.median(values[strongest:])
     return LevelChange(at=strongest, before=before, after=after)
 
 
-def _rises_on(strengths: Mapping[int, float], strongest: int, direction: int) -> bool:
-    """Tell whether strengths rise from the strongest index of a range to one outside the range.
+def _rises_from(start: int, strengths: Mapping[int, float], direction: int) -> bool:
+    """Tell whether strengths rise from an index to a greater strength in one direction, without a deep fall between.
 
-    Noise makes them fall a little on the way. If they fall by LEAST_CHANGE_STRENGTH first, it is another change.
+    `change_point` searches a range of indexes, and `start` has the greatest strength of the range. If the strengths
+    rise from it to a greater one, which then is outside the range, `start` is only the slope of a change there.
+
+    Noise makes strengths fall a little on the way. But if they fall by LEAST_CHANGE_STRENGTH or more, what comes behind
+    belongs to a second change of the series, and that at `start` is one by itself.
 
     Args:
-        strengths: By index, how far apart the means of a series before and from that index on are, in standard errors.
-        strongest: The index in the range with the greatest strength.
+        start: The index to start from.
+        strengths: For each index, how many standard errors the mean of the series before it is away from the mean from
+            it on.
         direction: +1 to look at higher indexes, -1 at lower ones.
     """
-    index = strongest + direction
-    end_of_this_change = strengths[strongest] - LEAST_CHANGE_STRENGTH
-    while strengths.get(index, 0.0) > end_of_this_change:  # 0 beyond the series ends the search, too
-        if strengths[index] > strengths[strongest]:
+    deep_fall = strengths[start] - LEAST_CHANGE_STRENGTH
+    index = start + direction
+    while strengths.get(index, 0.0) > deep_fall:  # beyond the series the 0 ends the search
+        if strengths[index] > strengths[start]:
             return True
         index += direction
     return False

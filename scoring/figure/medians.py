@@ -70,10 +70,12 @@ def _deepest_of_enough_confidence(n: int) -> int:
 def _weight_of_inner_bounds(k: int, n: int) -> float:
     """Return how far the 95 % bounds of a median lie from the outer bounds (0) towards the inner ones (1).
 
-    See Hettmansperger and Sheather, Statistics & Probability Letters 4, 1986.
+    The confidence falls from the outer bounds, which have 95 % or more, to the inner ones, which have less. It does not
+    fall in proportion to the way between them. So `share`, the part of the fall down to 95 %, is turned into a part of
+    the way by the formula of Hettmansperger and Sheather (Statistics & Probability Letters 4, 1986).
 
     Args:
-        k: The outer bounds are the k-th least and the k-th greatest value, the inner ones those at k + 1.
+        k: The outer bounds are the k-th least and the k-th greatest value, the inner ones the (k + 1)-th.
         n: The number of values.
     """
     outer_confidence = _confidence_at_depth(k, n)
@@ -123,9 +125,14 @@ def median_ratio_interval(base: Sequence[float], other: Sequence[float]) -> tupl
 def _rank_of_bounds(m: int, n: int) -> int:
     """Return the rank k of the quotients that are 95 % bounds of the ratio of two sets of values.
 
-    The bounds are the k-th least and the k-th greatest quotient. Let U be the number of quotients below the true ratio
-    (the statistic of Mann and Whitney): the k-th least quotient is too high for a lower bound if U < k. So k is the
-    greatest number for which this has a chance of at most 2.5 %.
+    The bounds are the k-th least and the k-th greatest quotient. Let U be how many quotients lie below the true ratio
+    (the statistic of Mann and Whitney). The k-th least quotient fails as a lower bound, because it lies above the true
+    ratio, if U is only k - 1 or less. The chance of that may be at most 2.5 %:
+
+        k is the greatest number with P(U <= k - 1) <= 2.5 %
+
+    P(U <= 0) is that of k = 1, P(U <= 1) that of k = 2, and so on. So k is how many of these chances, which rise, are
+    at most 2.5 %. By symmetry, the k-th greatest quotient fails as an upper bound with the same chance.
 
     Args:
         m: The number of values of one set.
@@ -138,8 +145,8 @@ def _rank_of_bounds(m: int, n: int) -> int:
     all_rankings = math.comb(m + n, m)
     most_rankings = (1 - CONFIDENCE) / 2 * all_rankings  # 2.5 % of them
     rankings_up_to_u = itertools.accumulate(_rankings_by_u(m, n))  # how many have U <= 0, how many U <= 1, ...
-    rare = [rankings for rankings in rankings_up_to_u if rankings <= most_rankings]  # those of U <= 0 to U <= k - 1
-    return len(rare)
+    rare_enough = [rankings for rankings in rankings_up_to_u if rankings <= most_rankings]  # of k = 1, k = 2, ...
+    return len(rare_enough)
 
 
 def _rankings_by_u(m: int, n: int) -> list[int]:

@@ -26,7 +26,7 @@ OverSteps = Literal[
     "run_time",
 ]
 BY_BENCHMARK = "by_benchmark"  # in the place of a number of runs
-RUNS_OF_RESNET = 5  # stands in a protocol until a log has said which benchmark it is
+RUNS_BEFORE_LOGS = 5  # of a protocol by_benchmark, until the logs say the benchmark; it is the number of ResNet
 NEEDED_FIELDS = {"source", "skip", "over_steps", "runs", "over_runs"}
 OPTIONAL_FIELDS = {"figure", "take"}
 _AMOUNT = re.compile(r"(\d{1,9}) (window|step|epoch)s?")
@@ -117,10 +117,12 @@ class Protocol:
         return f"{skipped}{take}, {self.over_steps.replace('_', ' ')}"
 
     def _runs_in_words(self, counts: Sequence[int]) -> str:
-        """Return in words how many runs go into a figure: "1 run", "5 runs" or "5 to 7 runs".
+        """Return in words how many runs the rule of a figure takes: "1 run", "5 runs" or "5 to 7 runs".
 
-        A number below that of the protocol counts as the protocol's: if that is 6, systems of 5 and 7 runs give "6 to 7
-        runs". If the benchmark decides the number, and is not known yet, the text says only that.
+        If the benchmark decides the number, and is not known yet, the text says only that.
+
+        The text is part of the protocol's rule. So it never says fewer runs than the protocol asks for, even if a
+        system has fewer: if the protocol asks for 6, systems of 5 and 7 runs give "6 to 7 runs".
 
         Args:
             counts: The number of runs of each system that is shown. If empty, the protocol's own number is said.
@@ -212,7 +214,8 @@ def _protocol(path: Path, name: str, entry: object) -> Protocol:
     take_steps = _steps_to_take(where, fields["take"])
     _refuse_unknown_words(where, fields)
     by_benchmark = fields["runs"] == BY_BENCHMARK
-    runs = RUNS_OF_RESNET if by_benchmark else _number_of_runs(where, fields["runs"])
+    # The number of a benchmark is not known before logs are read; `with_numbers_of_benchmark` then replaces this one.
+    runs = RUNS_BEFORE_LOGS if by_benchmark else _number_of_runs(where, fields["runs"])
 
     protocol = Protocol(
         name=name,
@@ -314,8 +317,13 @@ def _checked_fields(where: str, entry: object) -> JsonObject:
 def _first_conflict(protocol: Protocol) -> str:
     """Return a message about the first settings of a protocol that do not go together.
 
-    For example, an olympic mean (without the best and the worst run) needs 3 runs or more. `protocols.yaml` says what
-    the settings and their values mean.
+    The settings, of which `protocols.yaml` lists all values:
+
+    - `figure`: what is measured, images/s ("throughput") or minutes ("run_time")
+    - `over_steps`: how the steps of one run become its figure. Its value "run_time" takes the time of the whole run.
+    - `over_runs`: how the figures of several runs become one. An olympic mean leaves out the best and the worst.
+    - `by_benchmark`: whether MLPerf decides the number of runs, by the benchmark of the logs
+    - `skip` and `skip_unit`: how much warm-up is dropped; `take_steps`: how many steps are measured after it
 
     Args:
         protocol: The protocol, each of whose settings is valid by itself.

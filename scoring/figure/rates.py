@@ -159,7 +159,9 @@ def work_over_time(record: Record, chosen: Sequence[Window]) -> Work:
 def work_at_printed_speed(record: Record, chosen: Sequence[Window]) -> Work:
     """Return the images and seconds of each window, at the speed that its row prints.
 
-    A window of 20 steps weighs twice as much as one of 10. All weigh the same if some window does not say its steps.
+    Every window is first given the same number of images, and the seconds that they take. Both are then multiplied by
+    the steps of the window, so a window of 20 steps counts twice as much as one of 10, at the same speed. If some
+    window does not say its steps, nothing is multiplied.
 
     Args:
         record: The run as read from its log.
@@ -168,10 +170,10 @@ def work_at_printed_speed(record: Record, chosen: Sequence[Window]) -> Work:
     Raises:
         InputError: Something that is needed is not known, such as the batch, or a row does not give its speed.
     """
-    unweighted = _unweighted_work_at_printed_speed(record, chosen)
-    weights = steps_as_weights(chosen)
-    images = [count * weight for count, weight in zip(unweighted.images, weights, strict=True)]
-    seconds = [time * weight for time, weight in zip(unweighted.seconds, weights, strict=True)]
+    equal_work = _equal_work_at_printed_speed(record, chosen)
+    weights = steps_as_weights(chosen)  # all 1 if some window does not say its steps
+    images = [count * weight for count, weight in zip(equal_work.images, weights, strict=True)]
+    seconds = [time * weight for time, weight in zip(equal_work.seconds, weights, strict=True)]
     return Work(images, seconds)
 
 
@@ -202,11 +204,15 @@ def _measured_work(record: Record, chosen: Sequence[Window]) -> Work | None:
     return None
 
 
-def _unweighted_work_at_printed_speed(record: Record, chosen: Sequence[Window]) -> Work:
+def _equal_work_at_printed_speed(record: Record, chosen: Sequence[Window]) -> Work:
     """Return the same number of images for every window, and the seconds that they take at the speed of its row.
 
-    The speed is the first of these that all rows have: a printed rate of all devices together, a printed step time, or
-    the rate that `work_at_printed_rates` finds. The first needs no batch and no number of devices.
+    The speed is taken from the first of these that all rows have:
+
+    1. A printed rate of all devices together. It goes first because it needs neither the batch nor the number of
+       devices.
+    2. A printed step time: the images are then the batch of all devices.
+    3. Any other rate, of one device or worked out (see `equal_work_at_printed_rates`).
 
     Args:
         record: The run as read from its log. It tells the batch and the number of devices.
@@ -216,11 +222,11 @@ def _unweighted_work_at_printed_speed(record: Record, chosen: Sequence[Window]) 
         InputError: A step time is used and the batch or a needed number of devices is not known, or a row has no rate.
     """
     if _all_print_rates_of_all_devices(record, chosen):
-        return work_at_printed_rates(record, chosen)
+        return equal_work_at_printed_rates(record, chosen)
     step_times = _values_if_in_all(chosen, "printed_step_time_s")
     if step_times:
         return Work([images_per_step(record)] * len(chosen), step_times)
-    return work_at_printed_rates(record, chosen)
+    return equal_work_at_printed_rates(record, chosen)
 
 
 def _all_print_rates_of_all_devices(record: Record, chosen: Sequence[Window]) -> bool:
@@ -228,18 +234,18 @@ def _all_print_rates_of_all_devices(record: Record, chosen: Sequence[Window]) ->
     return record.rate_scope == "global" and bool(_values_if_in_all(chosen, "printed_rate"))
 
 
-def work_at_printed_rates(record: Record, chosen: Sequence[Window]) -> Work:
-    """Express each window's throughput as a fixed number of images and the seconds that they take.
+def equal_work_at_printed_rates(record: Record, chosen: Sequence[Window]) -> Work:
+    """Return the same number of images for every window, and the seconds that they take at the rate of its row.
 
-    All windows weigh the same. Two rows that print 100 and 50 images/s for each of 8 devices give the images [8, 8] and
-    the seconds [0.01, 0.02].
+    If all rows print a rate, each device has one image: rows that print 100 and 50 images/s for each of 8 devices give
+    8 images in 0.01 s and 8 images in 0.02 s. If the printed rates are of all devices together, it is one image in all.
+
+    If some row prints no rate, no printed rate is taken as it is: the rate of all devices is worked out for each row
+    from what it gives (see `rate_of`), and it is one image in all.
 
     Args:
         record: The run as read from its log. It tells whether the printed rates are of one device or of all.
         chosen: The windows to use. A window is what one printed row of the log covers: some steps, or an epoch.
-
-    Returns:
-        The images and the seconds. If a row prints no rate, the rates of all rows are worked out, and each has 1 image.
 
     Raises:
         InputError: A row prints no rate, and some row says too little to work out its rate.

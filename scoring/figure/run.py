@@ -13,9 +13,9 @@ from scoring.figure.protocols import OverSteps, Protocol
 from scoring.figure.rates import (
     Work,
     devices_per_printed_rate,
+    equal_work_at_printed_rates,
     images_per_step,
     rate_or_refuse,
-    work_at_printed_rates,
     work_at_printed_speed,
     work_over_time,
 )
@@ -49,11 +49,18 @@ class RunFigure:
 def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -> RunFigure:
     """Return the throughput or the training time of one run, with the lines of its log that it comes from.
 
+    The protocol's `over_steps` says how it is measured, and what `skip` then counts:
+
+    - "between_stamps": images / the time between two time stamps. `skip` is the number of the stamped row to start at,
+      counted from 1.
+    - "run_time": the minutes of the whole run. There is nothing to skip.
+    - "own_summary": the images/s that the log itself closes with. There is nothing to skip.
+    - any other: an average over printed rows (windows) or epochs. `skip` is how many of them to drop.
+
     Args:
         record: The run as read from its log.
         protocol: The rules by which the run becomes one figure, in images/s or in minutes, and the warm-up to drop.
-        skip: How many windows (printed rows) or epochs to drop (the option --skip). For a rate between two time stamps,
-            it is the row with a stamp to start at, counted from 1. None takes the protocol's warm-up.
+        skip: The value of the option --skip. None takes the protocol's warm-up.
 
     Returns:
         The figure; infinite minutes for a run that did not reach its target.
@@ -143,8 +150,13 @@ def _average_of_windows(record: Record, chosen: Sequence[Window], over_steps: Ov
     Args:
         record: The run as read from its log. It tells the batch and the number of devices.
         chosen: The printed rows, or summaries of epochs, to average.
-        over_steps: How to average: "mean_of_printed_rates", "mean_of_rates", "images_over_time", "mean_step_time" or
-            "epoch_rates".
+        over_steps: How to average:
+
+            - "mean_of_printed_rates": the mean of the rates that the rows print
+            - "mean_of_rates": the mean of each window's own images / seconds
+            - "images_over_time": all images / all seconds
+            - "mean_step_time": images of a step / the mean of the step times that the rows print
+            - "epoch_rates": the harmonic mean of the rates that the epochs print
 
     Returns:
         The average. Its interval is None if the windows are too few or too uneven.
@@ -161,7 +173,7 @@ def _average_of_windows(record: Record, chosen: Sequence[Window], over_steps: Ov
     if over_steps == "mean_step_time":
         return _images_over_mean_time(work_at_printed_speed(record, chosen))
     assert over_steps == "epoch_rates", over_steps
-    return _images_over_mean_time(work_at_printed_rates(record, chosen))
+    return _images_over_mean_time(equal_work_at_printed_rates(record, chosen))
 
 
 def _mean_of_rates(rates: Sequence[float]) -> _Average:
@@ -354,8 +366,9 @@ def _rows_of_next_steps(
 ) -> list[StampedRow]:
     """Return the rows after the start of a measurement, up to the last one that is at most `steps` steps later.
 
-    One step may be missing: if a warm-up of 20 steps ends at a row after 21, a log of 120 steps has only 99 of the 100
-    that a protocol takes.
+    The log must go on for `steps` steps after the start, or for one step less. One step is missing if the measurement
+    starts a step late: of a log of 120 steps, a warm-up of 20 steps may end at a row after 21 steps. Only 99 steps are
+    then left of the 100 that the protocol takes.
 
     Args:
         record: The run as read from its log, for the error.
@@ -367,11 +380,11 @@ def _rows_of_next_steps(
         InputError: There is no such row, or the log has fewer than `steps` - 1 steps after `start`.
     """
     rows = _rows_up_to(start.steps_done + steps, stamped, start)
-    steps_done_in_all = stamped[-1].steps_done
-    steps_after_start = max(0, steps_done_in_all - start.steps_done)
-    fewest_steps_accepted = steps - 1  # one may be missing, as the docstring says
-    if not rows or steps_after_start < fewest_steps_accepted:
-        raise too_short(record, steps, steps_after_start)
+    # The whole log counts here, not only `rows`: no row need stand exactly `steps` steps after the start.
+    steps_left_in_log = max(0, stamped[-1].steps_done - start.steps_done)
+    fewest_steps_accepted = steps - 1
+    if not rows or steps_left_in_log < fewest_steps_accepted:
+        raise too_short(record, steps, steps_left_in_log)
     return rows
 
 
@@ -481,13 +494,17 @@ def _refuse_clock_set_back(record: Record, windows: Sequence[Window]) -> None:
 
 
 def _figure_of_own_summary(record: Record) -> RunFigure:
-    """Return the images/s that the log itself closes with, for all devices if their number is known.
+    """Return the images/s that the log itself closes with.
+
+    If the log prints rates of one device, the figure is this rate times the devices. If the number of devices is not
+    known, it stays the rate of one device.
 
     Args:
         record: The run as read from its log.
 
     Returns:
-        The figure. It comes from the closing line alone; its `chosen` windows, all of the log, serve for warnings.
+        The figure, which comes from the closing line alone. Its `chosen` are nevertheless all windows of the log, in
+        which later warnings look for such things as throttling.
 
     Raises:
         InputError: The log closes with no figure of its own.

@@ -44,6 +44,10 @@ def start_of(record: Record) -> Start:
 def date_of_first_row(record: Record) -> float | None:
     """Return the time stamp of a run's first row as Unix time.
 
+    A log prints its stamps either as Unix time, or as a date in words such as "2021-03-04 12:00:00", which importers
+    turn into seconds from the year 1. Both readings are tried, and only one can be a date from 2001 to 2286: read the
+    other way, such a date lies before the year 400 or after the year 3000.
+
     Args:
         record: The run as read from its log.
 
@@ -54,9 +58,8 @@ def date_of_first_row(record: Record) -> float | None:
     stamp_s = record.windows[0].end_s if record.windows else None
     if stamp_s is None:
         return None
-    # A stamp in words counts from the year 1: see ORDINAL_OF_1970.
-    stamp_in_words_s = stamp_s - ORDINAL_OF_1970 * SECONDS_OF_DAY
-    for unix_s in (stamp_s, stamp_in_words_s):
+    unix_s_if_from_year_1 = stamp_s - ORDINAL_OF_1970 * SECONDS_OF_DAY
+    for unix_s in (stamp_s, unix_s_if_from_year_1):
         if _is_date(unix_s):
             return unix_s
     return None

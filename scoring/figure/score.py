@@ -234,8 +234,9 @@ def score(
     unit = _unit(chosen.records, settled_protocol)
     refuse_if_no_mean(chosen.figures, settled_protocol, unit)
 
-    shown_protocol = settled_protocol if skip is None else settled_protocol.skipping(skip)  # for its description
-    without_warnings = _score_and_intervals(chosen, shown_protocol, unit)
+    # The figures have dropped what `skip` says. The protocol that the score carries says it only in its description.
+    shown_protocol = settled_protocol if skip is None else settled_protocol.skipping(skip)
+    without_warnings = _score_and_intervals(chosen, shown_protocol, unit)  # warnings need the score, so they come next
     missing_runs = message_of_missing_runs(chosen.figures, settled_protocol, unit)
     shown_warnings = list(_warnings(without_warnings, missing_runs))
     if not system:

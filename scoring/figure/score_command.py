@@ -89,10 +89,10 @@ def _print_too_few_runs(error: TooFewRunsError, partial: Score, *, as_json: bool
 
 
 def _may_be_shorter_than_warm_up(records: Sequence[Record], skip: int | None) -> bool:
-    """Tell whether runs may be so short that the warm-up leaves nothing to measure, by no mistake of the user.
+    """Tell whether all runs were resumed from a checkpoint and finished, and the user did not choose the warm-up.
 
-    They may if all were resumed from a checkpoint and finished, which may take a few steps only, and the user did not
-    choose the warm-up.
+    A resumed run may need only a few steps to finish. If the warm-up then leaves nothing to measure, that is no mistake
+    of the user.
 
     Args:
         records: The runs as read from their logs.
@@ -166,7 +166,7 @@ def _bounds_in_words(interval: tuple[float, float]) -> str:
 
 
 def _more_runs_in_words(more_runs: int | None) -> str:
-    """Return in words how many runs to add for a 95 % interval of +-1 %.
+    """Return in words how many runs to add for a 95 % interval of +-1 %, for the printed row "for +-1 %".
 
     Args:
         more_runs: The number of runs; None if it is not known.
@@ -179,6 +179,7 @@ def _more_runs_in_words(more_runs: int | None) -> str:
         return ""
     if more_runs > MOST_MORE_RUNS:
         return "too noisy for a goal of 1 %"
+    # "These" are the runs of the score. To stop early, at an interval that looks narrow, would make it hold too seldom.
     return f"{counted(more_runs, 'more run')}, all of them counted, by the spread of these"
 
 
@@ -211,10 +212,19 @@ def score_lines(result: Score) -> list[str]:
 
 
 def _fact_rows(result: Score) -> list[tuple[str, str]]:
-    """Return the printed rows of a score, as (name, text): intervals, spread, runs and other facts, if known.
+    """Return the printed rows of a score, as (name, text): ("spread", "1.234 (standard deviation over runs)").
+
+    The rows, of which those that are not known are left out:
+
+    - the 95 % intervals, how many more runs to add, and the median of the window rates
+    - limit: how near the figure is to the limits of the machine, such as its peak FLOP/s
+    - spread, and levels: how many windows, runs and hosts were measured, and how far these vary
+    - each run
+    - one clock: the logs in which only one clock gives the times, so that a wrong clock would not show
+    - result and data set: how the result stands by the rules of MLPerf, for logs in the form of MLPerf logs only
 
     Args:
-        result: The score. A row is for example ("spread", "1.234 (standard deviation over runs)").
+        result: The score.
     """
     rows = _interval_rows(result)
     more_runs = _more_runs_in_words(result.more_runs_for_1_percent)
@@ -227,10 +237,10 @@ def _fact_rows(result: Score) -> list[tuple[str, str]]:
         rows.append(("spread", f"{result.spread:.3f} (standard deviation over {result.spread_over})"))
     rows.append(("levels", in_words(result.levels)))
     rows += [_row_of_run(run) for run in result.runs]
-    unconfirmed_logs = result.one_clock  # their times are not confirmed by a second clock in the log
+    unconfirmed_logs = result.one_clock
     if unconfirmed_logs and result.protocol.figure == "throughput":
         rows.append(("one clock", f"nothing else in {', '.join(unconfirmed_logs)} confirms the times"))
-    standing = result.standing  # of the result of MLPerf logs; None for other logs
+    standing = result.standing
     if standing is not None:
         rows.append(("result", standing.name))
         rows.append(("data set", f"{standing.dataset_in_words}; target {standing.target_in_words}"))
