@@ -175,9 +175,10 @@ class Record:
         The first of these cases that applies decides:
 
         - Both logs are the same lines of the same text: they are of one run.
-        - Both state when their run started: they are of one run if that time is the same, and the time stamp of their
-          first row of training figures.
-        - Otherwise they are of one run if the longer log begins with all rows of the shorter one.
+        - Both state when their run started: they are of one run if they agree in that time and in the time stamp of
+          their first row of training figures.
+        - Otherwise they are of one run if the longer log begins with all rows of the shorter one. These must be at least
+          3 (LEAST_ALIKE_ROWS), and must not all print the same figures.
 
         Args:
             other: What the other log says.
@@ -216,7 +217,7 @@ class Record:
         if not self.windows or not earlier.windows or self.format != earlier.format:
             return False
         if self.format == "keras":
-            # This is exact, while `_follows` takes a row of the longest number of steps for possible.
+            # The numbers of steps of rows need not be compared, in which a short row or a single one would mislead.
             return _step_before(self.windows[0]) == earlier.windows[-1].step
         earlier_has_end = earlier.run_stop_s is not None
         if earlier_has_end or self._has_beginning(last_of_earlier=earlier.windows[-1]):
@@ -266,7 +267,11 @@ class Record:
     def resumes_run_of(self, earlier: "Record") -> bool:
         """Return whether the run of this log went on from a checkpoint of another log's run. Both logs are ours.
 
-        A resumed run has the seed of the run that wrote its checkpoint. That run has not finished.
+        It did if all of these hold:
+
+        - This log says that its run was resumed.
+        - Both runs have the same seed: a resumed run keeps the seed of the run that wrote its checkpoint.
+        - The other run did not end with success, and it started earlier.
 
         Args:
             earlier: What the other log says.
@@ -356,11 +361,11 @@ def _begin_alike(one: Sequence[Window], other: Sequence[Window]) -> bool:
 
     Args:
         one: Rows of training figures of one log.
-        other: Those of the other log.
+        other: Rows of training figures of the other log.
 
     Returns:
-        False also if one log has fewer than LEAST_ALIKE_ROWS rows, or if all compared rows print the same figures:
-        these may agree by chance.
+        False also if one log has fewer than 3 (LEAST_ALIKE_ROWS) rows. False also if all compared rows print the same
+        figures. In both cases the rows may agree by chance.
     """
     if min(len(one), len(other)) < LEAST_ALIKE_ROWS:
         return False

@@ -54,13 +54,13 @@ class ScalingLoss:
         return math.exp(-half_width), math.exp(half_width)
 
     def _error_of_model(self, doublings: float) -> float:
-        """Return the standard error of log(throughput) that the scaling model adds when the nodes are doubled.
+        """Return the standard error of log(throughput) that the scaling model adds when the nodes are doubled n times.
 
-        Each doubling adds the variance spread**2 for the figure itself. It adds 1 / tables of this too, because `loss`
-        is only an estimate from so many tables.
+        It is the root of n * (spread**2 + spread**2 / tables). The first term is how figures scatter about the model.
+        The second one is there because `loss` is only an estimate from so many tables.
 
         Args:
-            doublings: How often the number of nodes is doubled, such as 3 from 1 to 8 nodes; it may be a fraction.
+            doublings: n, such as 3 from 1 to 8 nodes. It may be a fraction.
         """
         return self.spread * math.sqrt(doublings * (1 + 1 / self.tables))
 
@@ -203,7 +203,7 @@ def _spread_per_doubling(figures: Sequence[_LostThroughput], loss: float) -> flo
 
     Args:
         figures: What each published figure lost, compared with linear scaling, as `_lost_throughput` returns it. Two or
-            more. The model expects loss * added_traffic_share, the share of traffic that more nodes send between them.
+            more. By the model, `log_lost` is loss * `added_traffic_share`.
         loss: The coefficient of the model, fitted to the same figures.
 
     Returns:

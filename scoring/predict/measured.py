@@ -106,7 +106,7 @@ def _knows_spread_of_runs(scored: Score) -> bool:
     """Tell whether the interval of a score shows how far runs lie apart.
 
     Args:
-        scored: The score. That of a single run has at most an interval of its own mean, which does not show it.
+        scored: The score. With a single run it has at most an interval of the run's own mean, which does not show it.
     """
     return len(scored.runs) > 1 and scored.interval_95 is not None
 
@@ -118,8 +118,8 @@ def _records_by_shape(args: argparse.Namespace) -> dict[Shape, list[Record]]:
     --devices-per-node (or else 8) on each.
 
     Args:
-        args: The parsed options of `python -m scoring scale`: `measured` are the logs; `batch` is that
-            of one device, for logs that do not say it; `devices_per_node` is the most devices of a node.
+        args: The parsed options of `python -m scoring scale`: `measured` are the logs, `batch` is the batch of one
+            device for logs that do not say it, and `devices_per_node` the most devices of a node.
 
     Returns:
         The runs as read from their logs by their shape, in the order of the command line.

@@ -153,8 +153,8 @@ def _full_size_campaign(name: str, fields: JsonObject) -> Campaign:
     """Return the campaign that a file describes: the runs that measure the throughputs of a published report again.
 
     Its runs are of full size, that is on as many devices and with the same batch as the report's. `_shrunk_campaign`
-    puts tiny ones in their place. The report's figures are the rows of published.csv whose table has the campaign's
-    name.
+    puts tiny ones in their place. The report's figures are the rows of published.csv with the campaign's name in the
+    column `table`.
 
     Args:
         name: Name of the campaign, such as "dlperf".

@@ -79,7 +79,7 @@ def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> 
         published: The published figure.
 
     Returns:
-        A dictionary with "published", "recomputed", "verdict", "notes" and more. Three of its keys need words:
+        A dictionary with "published", "recomputed", "verdict", "notes" and more. Among its values are:
 
         - "difference": recomputed / published - 1
         - "borne_out": None if the figure was not decided or not recomputed
@@ -190,8 +190,8 @@ def _figure_of_logs(rule: Rule, result: Score, records: Sequence[Record], publis
     - If this differs from the published figure by more than TOLERANCE, it is the images/s in the closing line of a
       single log, if these equal the published figure at all its printed digits.
 
-    Some publishers print the closing line of their log. It is the only other figure that is tried, and a wrong figure
-    would hardly equal it in every digit, so that taking it makes no wrong figure pass.
+    This lets no wrong figure pass. The closing line is the only other figure that is tried, and some publishers print
+    it. A wrong figure would hardly equal it in every digit.
 
     Args:
         rule: How the publisher made the figure from its logs, with the factor or None.
@@ -264,7 +264,7 @@ def _notes_on_logs(rule: Rule, records: Sequence[Record]) -> list[str]:
       the files at hand have other ones
 
     Args:
-        rule: How the publisher made the figure from its logs. Its `sha256` are empty if those logs' are not known.
+        rule: How the publisher made the figure from its logs. Its `sha256` is empty if no SHA-256 is known.
         records: What the logs say.
     """
     notes = []

@@ -47,7 +47,7 @@ def our_figure(job: Job, protocol: Protocol) -> Score | str:
 
 
 def published_row_by_framework(campaign: Campaign, cell: Published, metric: str) -> dict[str, Published | None]:
-    """Return for each framework the row of published.csv that has its figure under the conditions of a cell.
+    """Return for each framework the row of published.csv with the framework's figure under the conditions of a cell.
 
     A cell is a published throughput. Its conditions are the accelerator, nodes, devices, batch size and strategy, and
     the kind of precision, such as AMP of any level. For example, a cell of Paddle on 8 devices gives the rows of Paddle
@@ -260,8 +260,8 @@ def _speedup_columns(
 def _memory_columns(campaign: Campaign, cell: Published, records: Sequence[Record]) -> JsonObject:
     """Return the columns of GPU memory in MiB: the most that our runs took, and the published memory.
 
-    The published memory is a figure of its own, of the same devices, batch size and so on as the row's throughput. Of
-    the campaign's frameworks, the first is the one that all ratios in the table are to.
+    The published memory is a figure of its own, under the same conditions as the row's throughput, such as devices and
+    batch size. It is the memory of the campaign's first framework, whose throughputs our runs measure again.
 
     Args:
         campaign: The campaign, which measures a report's figures again.

@@ -327,8 +327,8 @@ def _runs_tile(group: Group, score: Score) -> Tile:
 
     Args:
         group: A group of repeated runs.
-        score: Figure of the group. Its `limits` are texts such as "35.2% of the cards' peak FLOP/s (MFU)" and "2.41
-            images/J".
+        score: Figure of the group. Its `limits` are texts on how near it is to the limits of the machine, such as
+            "35.2% of the cards' peak FLOP/s (MFU)" and "2.41 images/J".
     """
     texts = list(score.limits)
     if score.spread:
@@ -516,7 +516,7 @@ def _windows(run: ReportedRun) -> Inline:
 
 
 def _where(warning: Verdict, report: Report) -> Inline:
-    """Return links to what a warning is about:
+    """Return links to what a warning is about: a line of a log, a run, or the runs of some groups.
 
     - one line of a log: "run 2, line 17"
     - one run: "run 2"

@@ -318,10 +318,11 @@ def _figure_by_record_id(result: Score) -> dict[int, RunFigure]:
 
 
 def _span_of_figure(record: Record, figure: RunFigure, protocol: Protocol) -> tuple[int, int]:
-    """Return the first and the last line of a log between which the rows of the windows stand that the figure measures.
+    """Return the first and the last line of a log between which the measured windows of a run stand.
 
-    A window is the steps between two printed rows, and its line is that of the row at its end. The last line is the
-    figure's own. The first line depends on how the protocol makes a figure of the steps (`over_steps`):
+    A window is the steps between two printed rows, and stands on the line of the row at its end. The measured ones are
+    those that the figure is made of. Their last line is the figure's own. Their first line depends on how the protocol
+    makes a figure of the steps (`over_steps`):
 
     - "between_stamps": the line after the figure's own. The time begins with the stamp of that row, so the window that
       ends there is not measured.
