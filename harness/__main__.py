@@ -165,6 +165,9 @@ def _check_precision(gpu: nvidia.Gpu, job: env.Job, host: str) -> None:
 def _abort(error: Exception, code: int) -> int:
     """Print an error as one line on stderr, have MPI end all other ranks, and return an exit status.
 
+    It waits before it ends the others. Any rank gives mpirun time to pass on the line. A rank other than 0 waits
+    longer, because rank 0, which may have failed by the same error, closes the log first and then ends all.
+
     Args:
         error: The error that ends this rank.
         code: The exit status. The other ranks end with it, too.
@@ -173,7 +176,8 @@ def _abort(error: Exception, code: int) -> int:
 
     sys.stderr.write(f"error: {message_of(error)}\n")  # at once: two ranks write into one file
     sys.stderr.flush()
-    time.sleep(MPIRUN_READS_S if MPI.COMM_WORLD.Get_rank() == 0 else LOG_CLOSES_S)
+    is_rank_0 = MPI.COMM_WORLD.Get_rank() == 0
+    time.sleep(MPIRUN_READS_S if is_rank_0 else LOG_CLOSES_S)
     if MPI.COMM_WORLD.Get_size() > 1:
         MPI.COMM_WORLD.Abort(code)  # the others may wait for this rank in a collective
     return code

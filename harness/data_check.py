@@ -29,7 +29,8 @@ Facts = dict[str, Any]
 def describe_data_set(job: Job) -> dict[str, Facts]:
     """Return a description of each part, "train" and "val", of the job's data set, for tools.doctor.
 
-    All files are looked at without decoding, and up to SAMPLED samples of each part are decoded.
+    All files are looked at without decoding, and up to SAMPLED samples of each part are decoded. Each part is described
+    even if the other one cannot be read.
 
     Args:
         job: The settings of the job; DATADIR must be set.
@@ -42,8 +43,9 @@ def describe_data_set(job: Job) -> dict[str, Facts]:
     seed = max(job.course.seed, 0)  # a run draws its seed where SEED is -1; here that is taken as 0
     root = Path(job.data.folder)
     by_part: dict[str, Facts] = {}
+    # Only of the parts that can be read:
     samples_of: dict[str, Any] = {}
-    contents: dict[str, Contents] = {}  # of the parts that can be read
+    contents: dict[str, Contents] = {}
     for part in PARTS:
         try:
             lists.require_data_folder(root)
@@ -58,12 +60,12 @@ def describe_data_set(job: Job) -> dict[str, Facts]:
             by_part[part] = {"error": str(error)}
         else:
             by_part[part] = _describe_part(part, data_module, samples, contents[part], seed)
-    has_both_parts = len(contents) == len(PARTS)
-    if has_both_parts:
-        notes = by_part["train"]["notes"]
-        notes += notes_on(contents["train"], contents["val"])
+
+    can_compare_parts = len(contents) == len(PARTS)
+    if can_compare_parts:
         chosen = _choose_samples(len(samples_of["val"]), seed)
-        notes += _notes_on_copies(samples_of, contents, chosen)
+        by_part["train"]["notes"] += notes_on(contents["train"], contents["val"])
+        by_part["train"]["notes"] += _notes_on_copies(samples_of, contents, chosen)
     return by_part
 
 
@@ -108,12 +110,16 @@ def _notes_on_copies(samples_of: dict[str, Any], contents: dict[str, Contents], 
     Such are found where images were copied or linked into the evaluation part and left in the training part. A run does
     not look for them, because it may read no image before its clock starts.
 
+    An image is compared only with training images of the same size in bytes. Of some forms of data sets that size is
+    not known, but only the size of the whole record that the image is part of (`is_exact` is false). If only one part
+    has such a form, the sizes cannot be compared, and no sentence is returned.
+
     Args:
         samples_of: The samples of "train" and "val".
         contents: Names and sizes of the files of both.
         chosen: Numbers of the evaluation samples to look at.
     """
-    if contents["train"].is_exact != contents["val"].is_exact:  # the sizes of one are those of whole records
+    if contents["train"].is_exact != contents["val"].is_exact:
         return []
     copies: list[tuple[str, str]] = []  # an evaluation image, and the training image that it is
     for number in chosen:
@@ -227,12 +233,14 @@ def _first_label_fault(data_module: Any, samples: Any, chosen: list[int]) -> str
 
 
 def _doubts_about_labels(data_module: Any, samples: Any, chosen: list[int]) -> list[str]:
-    """Return a sentence if the labels of some samples, as files, leave nothing to learn; else no sentence.
+    """Return a note, in a list, if the label files of some samples leave nothing to learn, as where all are ignored.
+
+    The list is empty if there is no doubt, or if labels are numbers and not files.
 
     Args:
         data_module: The workload's module of its data. It has a function `label_doubt` if labels are files.
         samples: The samples of a part of the data set.
-        chosen: Numbers of the samples to look at. Their labels have no fault.
+        chosen: Numbers of the samples whose labels are looked at. None of these labels has a fault.
     """
     label_doubt = getattr(data_module, "label_doubt", None)
     if label_doubt is None:  # labels are numbers

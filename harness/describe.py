@@ -37,12 +37,13 @@ def misspelt(environ: Mapping[str, str]) -> list[str]:
     BATCHSZIE gives "BATCHSZIE is read by nothing: is it BATCHSIZE?": the user's setting would be lost. The warning
     leaves out the value, which may be a secret.
 
+    Settings of fewer than LEAST_LETTERS letters are not taken as misspelt: MODEL, which looks like MODE, may well be
+    another program's variable.
+
     Args:
-        environ: Environment variables. Names much like one of fewer than LEAST_LETTERS letters, as MODEL like MODE, are
-            not warned of.
+        environ: Environment variables.
     """
     variables = names()
-    # Names much like a short one, as MODE, are not warned of: MODEL may well be another program's variable.
     long_names = [name for name in variables if len(name) >= LEAST_LETTERS]
     warnings = []
     for name in environ:
@@ -55,18 +56,24 @@ def misspelt(environ: Mapping[str, str]) -> list[str]:
         if meant:
             warnings.append(f"{name} is read by nothing: is it {meant[0]}?")
             continue
-        names_that_are_read = _names_read_in_place_of(name)
-        if names_that_are_read:
-            warnings.append(f"{name} is read by nothing: {names_that_are_read}")
+        what_is_read = _what_is_read_instead(name)
+        if what_is_read:
+            warnings.append(f"{name} is read by nothing: {what_is_read}")
     return warnings
 
 
-def _names_read_in_place_of(name: str) -> str:
-    """Say what is read in place of a variable that is no setting, but is meant as one; empty if it may be anybody's.
+def _what_is_read_instead(name: str) -> str:
+    """Return the end of the warning "NAME is read by nothing: ...", for a variable that is meant as a setting.
+
+    It names the settings that are read, as "MAX_EPOCHS is", and is empty if the variable may be another program's. A
+    variable is taken as meant for a setting in three cases:
+
+        "EPOCHS":                   other training programs call a setting by this name
+        "SUBMISSION_ORGANISATION":  it begins as a family of settings does
+        "RN50_STRATEGY":            it begins with a workload, and no precision follows
 
     Args:
-        name: Name of the variable, as "SUBMISSION_ORGANISATION" or "RN50_STRATEGY". One of a workload and a precision,
-            as RN50_FP32_STRATEGY, is read.
+        name: Name of the variable, which is no setting.
     """
     if name in NAMES_ELSEWHERE:
         return NAMES_ELSEWHERE[name]
@@ -76,6 +83,7 @@ def _names_read_in_place_of(name: str) -> str:
             return f"{', '.join(settings)} are"
     for workload in workloads.NAMES:
         prefix = f"{workload.upper()}_"
+        # With a precision, as RN50_FP32_STRATEGY, it is read.
         has_precision = any(name.startswith(prefix_of(workload, precision)) for precision in PRECISIONS)
         if name.startswith(prefix) and not has_precision:
             settings = [f"{prefix}{setting}" for setting in PER_WORKLOAD]
@@ -169,7 +177,10 @@ def _describe(given: dict[str, str]) -> _Described:
 
 
 def _describe_for_user(given: dict[str, str]) -> _Described:
-    """Return the job that a user's environment describes, and check what only such an environment can have wrong.
+    """Return the job that a user's environment describes, after checks that are made once, when the job begins.
+
+    The processes that run_and_time.sh starts describe the job again from their own environment, by `_describe`. They
+    need no such checks, and the first would refuse them: the trial loop has set RESULT_FILE there.
 
     Args:
         given: The user's environment.
@@ -197,12 +208,17 @@ def _print_for_shell(variables: Mapping[str, str]) -> None:
 def main() -> int:
     """Print the job that this environment and its system's config file describe.
 
-    Warnings go to stderr. Returns the exit status: 0, or 2 with an error on stderr if the job is wrong. With --table
-    the settings of any job are printed, and nothing is checked.
+        --table:   for docs/settings.md; it prints the settings of any job, and checks nothing
+        --json:    for a user who wants to see the job
+        --shell:   for run_and_time.sh on a node, and for the processes that it starts
+        --launch:  for a launcher, on a host that may have no packages
 
-    Raises:
-        ValueError: The job is wrong.
-        RunError: The output cannot be written.
+    What only a user's environment can have wrong is checked if no earlier call has completed the environment. What the
+    training program refuses is checked if its packages are installed, except with --launch. Warnings go to stderr.
+
+    Returns:
+        0. For an error `one_line` prints a line on stderr and returns 2 if the job is wrong, 1 if the output cannot be
+        written.
     """
     args = _arguments()
     if args.table:
@@ -210,14 +226,11 @@ def main() -> int:
         return 0
 
     given = env.of_process()
-    # run_and_time.sh exports what --shell prints to the processes that it starts, and some of these call this again.
-    # Their environment is not a user's any more: it was checked, and the trial loop has set RESULT_FILE in it.
+    # Else run_and_time.sh has exported what --shell printed: that was checked, and RESULT_FILE is set since.
     is_environment_of_user = not env.is_resolved(given)
-    # Only with its packages can the training program say what it refuses. A launcher's host may lack them, so it leaves
-    # that to the nodes, which call this with --shell.
     has_packages = importlib.util.find_spec("numpy") is not None
     described = _describe_for_user(given) if is_environment_of_user else _describe(given)
-    if has_packages and not args.launch:  # a launcher leaves it to its nodes
+    if has_packages and not args.launch:  # a launcher leaves it to its nodes, which call this with --shell
         refusals.raise_first(refusals.of_program(described.job))
     if is_environment_of_user:  # else it was warned of when the job began
         for warning in [*misspelt(described.environ), *_warnings_on_data(described.job)]:

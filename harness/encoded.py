@@ -108,14 +108,17 @@ def _jpeg_fault(content: bytes) -> str:
 def _segment_fault(segment: Segment, content: bytes, scan_has_begun: bool) -> str:
     """Say why a segment of a JPEG is damaged, cut off or not supported; return an empty text if it is not.
 
+    The kind is judged first, as the length means nothing in a segment of no kind; then the length; then the content.
+
     Args:
-        segment: Kind and place of the segment.
+        segment: Kind and place of the segment, which lies behind the file's first start marker.
         content: All bytes of the JPEG.
         scan_has_begun: Whether a scan, and so pixels, came before the segment.
     """
-    if segment.kind == START_OF_IMAGE:  # the picture's own lies before its segments
+    if segment.kind == START_OF_IMAGE:  # a second one, as the first lies before all segments
         return f"{TRUNCATED}: another picture begins at byte {segment.start}, before its end marker"
-    if segment.kind == JPEG_LS_FRAME and not scan_has_begun:  # among pixels it would be damage
+    # Pixels that are damaged may hold these two bytes in any JPEG.
+    if segment.kind == JPEG_LS_FRAME and not scan_has_begun:
         return "it is a JPEG-LS, which is not supported"
     if segment.kind not in KNOWN_KINDS:
         return f"it is damaged: FF {segment.kind:02X} at byte {segment.start} is no marker"
@@ -263,6 +266,9 @@ class PngChunk(NamedTuple):
 def png_chunks(content: bytes) -> Iterator[PngChunk]:
     """Yield the chunks of a PNG in their order; the last one may reach beyond the end of a file that is cut.
 
+    A chunk has 4 bytes for the length of its body, 4 bytes for its kind, the body, and 4 bytes of checksum. The end of
+    a PngChunk lies behind the checksum, where the next chunk begins.
+
     Args:
         content: All bytes of the PNG.
 
@@ -319,19 +325,25 @@ def _fault_by_decoding(content: bytes) -> str:
 def _pnm_fault(opened: PpmImagePlugin.PpmImageFile) -> str:
     """Say that DALI would decode a PNM too dark; return an empty text if it would not.
 
-    DALI takes the white of binary pixels for 255 or, of two bytes each, for 65,535, and that of a text above 255 for
-    65,535, whatever the file's head says.
+    The head of a PNM says which value is white, its "maxval". DALI does not always read it:
+
+        pixels in binary, white up to 255:    DALI takes 255 for white
+        pixels as text,   white up to 255:    DALI reads the head, so that any white is right
+        white above 255, binary or text:      DALI takes 65,535 for white
 
     Args:
-        opened: The image as Pillow has opened it, not loaded yet.
+        opened: The image as Pillow has opened it, not loaded yet. Its tile has the white, unless Pillow need not scale
+            by it: the white is what DALI takes, or the pixels are bits.
     """
     codec, _, _, arguments = opened.tile[0]
-    if codec == "raw" or not isinstance(arguments, tuple):  # white is 255 or 65,535, or pixels are bits of a text
+    if codec == "raw" or not isinstance(arguments, tuple):  # the tile has no white
         return ""
     white = int(arguments[1])
     is_text = codec == "ppm_plain"
+    if is_text and white <= 255:
+        return ""
     expected = 255 if white <= 255 else 65535
-    if white == expected or (is_text and expected == 255):
+    if white == expected:
         return ""
     return f"it is a PNM whose white is {white}, not {expected}, which is not supported"
 

@@ -51,16 +51,16 @@ def _value_with_origin(setting: Setting, environ: Mapping[str, str]) -> ValueWit
         environ: The environment of the job.
 
     Raises:
-        ValueError: The text in the environment is not of the setting's form. Of a text of the system's config file it
-            names the file.
+        ValueError: The text in the environment is not of the setting's form. The message begins with the variable that
+            gave the text, and before it with the system's config file if that set the variable.
     """
-    source = _source_of(setting, environ)
+    source = _source_of(setting, environ)  # as "BATCHSIZE", or "RN50_BATCHSIZE" of the workload
     if source is None:
         return {"value": setting.default, "origin": ORIGIN_OF_DEFAULTS}
     try:
         value = setting.parse(environ[source])
     except ValueError as reason:
-        named = source + str(reason).removeprefix(setting.variable)  # as RN50_BATCHSIZE, where that gave the text
+        named = source + str(reason).removeprefix(setting.variable)  # which the message of `parse` begins with
         if source in environ.get("JOB_FROM_CONFIG", "").split():
             named = f"{_config_file(environ)}: {named}"
         raise ValueError(named) from None
@@ -85,10 +85,11 @@ def _accepted_names(setting: Setting, environ: Mapping[str, str]) -> list[str]:
 
 
 def _source_of(setting: Setting, environ: Mapping[str, str]) -> str | None:
-    """Return the name of the variable that gives a setting its value; None if the default counts.
+    """Return the name of the environment variable that gives a setting its value; None if the default counts.
 
-    It is the first of those accepted that is not empty. If all are empty, it is the setting's own variable, if that is
-    set and the setting is not a number.
+    Some settings may be set by two variables: BATCHSIZE, or else RN50_BATCHSIZE in a job of rn50. The first that is not
+    empty counts. If neither is, an empty text in the setting's own variable counts, as it is a value like any other;
+    but of a number an empty text is no value.
 
     Args:
         setting: The setting.
@@ -105,18 +106,20 @@ def _source_of(setting: Setting, environ: Mapping[str, str]) -> str | None:
 def _origin(setting: Setting, value: str | int, environ: Mapping[str, str]) -> str:
     """Return who set the value of a setting that the environment has a variable for.
 
+    The first of these cases counts:
+
+        "environment":       `resolve` has not listed who set what, so that only a user can have set it
+        "environment":       the user's list has the variable
+        "config_DGX1.sh":    the list of the system's config file has the variable
+        "launch/trials.sh":  the value is not the default: the trial loop is left, which sets the SEED of each trial
+        ORIGIN_OF_DEFAULTS:  the value is the default, which run_and_time.sh exports like any other
+
     Args:
         setting: The setting.
-        value: Its value. If neither the user nor the config file set it, and it is not the default, the trial loop set
-            it, as the SEED of each trial.
-        environ: The environment of the job. `resolve` has put lists of who set what into it; without these the user
-            counts as the origin.
-
-    Returns:
-        "environment" for the user, the name of a system's config file as "config_DGX1.sh", "launch/trials.sh" for the
-        trial loop, or ORIGIN_OF_DEFAULTS for a default.
+        value: Its value.
+        environ: The environment of the job, with JOB_FROM_USER and JOB_FROM_CONFIG if `resolve` has made it.
     """
-    if "JOB_FROM_USER" not in environ:  # `resolve` has not added it, and JOB_FROM_CONFIG
+    if "JOB_FROM_USER" not in environ:
         return "environment"
     set_by_user = environ["JOB_FROM_USER"].split()
     set_by_config = environ.get("JOB_FROM_CONFIG", "").split()
@@ -125,7 +128,7 @@ def _origin(setting: Setting, value: str | int, environ: Mapping[str, str]) -> s
             return "environment"
         if name in set_by_config:
             return _config_file(environ)
-    if value != setting.default:  # the trial loop has set it, as the SEED of each trial
+    if value != setting.default:
         return "launch/trials.sh"
     return ORIGIN_OF_DEFAULTS
 
@@ -142,9 +145,10 @@ def _config_file(environ: Mapping[str, str]) -> str:
 def resolve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the environment of a job, completed by the config file of the system that it runs on.
 
-    The file is a bash script, `config_<DGXSYSTEM>.sh`, which is run in the given environment. A variable for one
-    workload at one precision, such as RN50_AMP_O2_STRATEGY, also gives the general STRATEGY its value in such a job,
-    unless the user has set STRATEGY. A setting that the user has given a value keeps it, whatever the file exports.
+    The file is a bash script, `config_<DGXSYSTEM>.sh`, which is run in the given environment. A variable that the user
+    has given a value, not an empty one, keeps it, whatever the file exports. A variable for one workload at one
+    precision, such as RN50_AMP_O2_STRATEGY, also gives the general STRATEGY its value in such a job, unless the user
+    has set STRATEGY (`_names_for_this_job` has all ranks). Defaults are not filled in.
 
     Args:
         environ: The user's environment. DGXSYSTEM in it names the system, such as "DGXA100"; if it is missing or empty,
@@ -152,9 +156,13 @@ def resolve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 
     Returns:
         A new dict: `environ`, the variables as they are after the config file, and two lists of names separated by
-        spaces, from which logs tell where a value came from. JOB_FROM_USER lists the job's settings whose values are
-        the user's, and JOB_FROM_CONFIG the variables that the file has set. Empty settings that have no effect are in
-        neither. An environment that has JOB_FROM_CONFIG already is returned as an unchanged copy.
+        spaces, from which logs tell where a value came from:
+
+            JOB_FROM_USER:    the job's settings whose values are the user's
+            JOB_FROM_CONFIG:  the variables whose values are the file's
+
+        Empty settings that have no effect are in neither. An environment that has JOB_FROM_CONFIG already is returned
+        as an unchanged copy.
 
     Raises:
         ValueError: There is no config file for this system, or bash fails to run it.
@@ -165,17 +173,17 @@ def resolve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     after_config = _variables_after_config(system, environ) | _given_by_user(environ)
     name_for_this_job = _names_for_this_job(after_config, environ)  # {"STRATEGY": "RN50_AMP_O2_STRATEGY"}
     variables = after_config | {general: after_config[name] for general, name in name_for_this_job.items()}
-
-    empty_without_effect = _unread(variables)
     job_has = variables | {"DGXSYSTEM": system}
+
     set_by_user = []
     set_by_config = []
+    empty_without_effect = _unread(variables)
     for name, value in variables.items():
         if name in empty_without_effect:
             continue
-        # A general variable has its value from one for this job, so its setter is the setter of that one.
-        source_of_value = name_for_this_job.get(name, name)
-        if environ.get(source_of_value) == job_has[name]:
+        # Whoever set RN50_AMP_O2_STRATEGY has also set the STRATEGY that is copied from it.
+        copied_from = name_for_this_job.get(name, name)
+        if environ.get(copied_from) == job_has[name]:
             set_by_user.append(name)
         elif value == job_has[name]:  # not so where the default stands in for an empty DGXSYSTEM
             set_by_config.append(name)
@@ -219,15 +227,23 @@ def _unread(variables: Mapping[str, str]) -> set[str]:
 
 
 def _names_for_this_job(variables: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Map general names of variables to those that give their values for this job's workload and precision alone.
+    """Return which general variables have their value from one for this job's workload, or its workload and precision.
 
-    In a job of WORKLOAD=rn50 and PRECISION=amp_o2 the result is {"STRATEGY": "RN50_AMP_O2_STRATEGY"} if the latter is
-    set and the user has set no STRATEGY. It has {"BATCHSIZE": "RN50_BATCHSIZE"} if the user has set that name alone and
-    the config file another batch.
+    As in {"STRATEGY": "RN50_AMP_O2_STRATEGY"}. In a job of WORKLOAD=rn50 and PRECISION=amp_o2 the batch size is given
+    by the first of these variables that is set; what a user sets empty is not set:
+
+        1. BATCHSIZE by the user, which is left out of the result
+        2. RN50_AMP_O2_BATCHSIZE by the user
+        3. RN50_BATCHSIZE by the user
+        4. RN50_AMP_O2_BATCHSIZE by the config file
+        5. BATCHSIZE, then RN50_BATCHSIZE, by the config file, which are left out of the result
+
+    RN50_BATCHSIZE is in the result only if it outdoes a BATCHSIZE of the config file: without one, whoever reads the
+    setting looks for that name by himself.
 
     Args:
         variables: The environment after the config file.
-        environ: The user's environment. A general variable that is not empty in it is left out of the result.
+        environ: The user's environment.
     """
     workload = str(variables.get("WORKLOAD") or SETTINGS["WORKLOAD"].default)
     precision = str(variables.get("PRECISION") or SETTINGS["PRECISION"].default)
@@ -242,9 +258,9 @@ def _names_for_this_job(variables: Mapping[str, str], environ: Mapping[str, str]
         if not name.startswith(prefix):
             continue
         general_name = name.removeprefix(prefix)  # as STRATEGY
-        user_gave_a_value = environ.get(general_name) or environ.get(f"{workload.upper()}_{general_name}")
-        is_users = environ.get(name) and not environ.get(general_name)
-        if is_users or not user_gave_a_value:
+        user_set_workloads = environ.get(f"{workload.upper()}_{general_name}")
+        is_outdone = environ.get(general_name) or (user_set_workloads and not environ.get(name))  # rank 1, or 3 over 4
+        if not is_outdone:
             by_general_name[general_name] = name
     return by_general_name
 
@@ -263,6 +279,9 @@ env -0
 
 def _variables_after_config(system: str, environ: Mapping[str, str]) -> dict[str, str]:
     """Run the config file of a system by bash, and return all environment variables after it.
+
+    A setting that the file sets without `export` is returned, too: the script AFTER_CONFIG gets the names of all
+    settings, and exports those that are set.
 
     Args:
         system: Name of the system, as "DGX1" of the file config_DGX1.sh.
@@ -284,7 +303,7 @@ def _variables_after_config(system: str, environ: Mapping[str, str]) -> dict[str
     # "_" is the script's name, $0.
     command = ["bash", "-euc", AFTER_CONFIG, "_", str(config), *names()]
     done = subprocess.run(command, env=dict(environ), cwd=ROOT, capture_output=True, check=False)
-    printed_nothing = not done.stdout  # it called `exit`: else all variables are printed behind it
+    printed_nothing = not done.stdout  # the file called `exit 0`, so that bash never came to print the variables
     if done.returncode != 0 or printed_nothing:
         message = os.fsdecode(done.stderr).strip()
         reason = message or f"a command in it ended bash with status {done.returncode}"
@@ -457,7 +476,7 @@ def export_trainer(rank: int, endpoints: list[str]) -> None:
         PADDLE_TRAINERS_NUM=str(len(endpoints)),
         PADDLE_TRAINER_ENDPOINTS=",".join(endpoints),
         PADDLE_CURRENT_ENDPOINT=endpoints[rank],
-        PADDLE_WITH_GLOO="0",  # as a shell may have it from another job: the ranks are connected already
+        PADDLE_WITH_GLOO="0",  # fleet need not connect the ranks: they are connected; a shell may have left 1 here
     )
 
 

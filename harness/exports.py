@@ -48,7 +48,8 @@ def for_launcher(user_environ: Mapping[str, str], set_by_config: Mapping[str, st
         DGXNNODES:   the number of nodes
         JOB_DEVICE:  "cpu" or "gpu"
         CONT_...:    settings of the container that the config file sets
-        JOB_GIVEN:   names of the variables that the user has set and the launcher hands to the nodes
+        JOB_GIVEN:   names of the user's variables that the launcher hands to the nodes: all settings; what sets up
+                     libraries, Open MPI and its launcher PRRTE; what begins with the job's workload and precision
         JOB_PATHS:   files and folders that the job names, whoever has set them, as "DATADIR=/data", one a line
         JOB_SECRETS: names of the user's secrets, which the launcher's shell unsets
 
@@ -62,10 +63,8 @@ def for_launcher(user_environ: Mapping[str, str], set_by_config: Mapping[str, st
     container_settings = {name: value for name, value in set_by_config.items() if name.startswith("CONT_")}
     names_of_settings = names()
     given_settings = [name for name in user_environ if name in names_of_settings]
-    prefixes = (
-        *("OMPI_MCA_", "PRTE_MCA_"),  # of parameters of Open MPI and of its launcher, PRRTE
-        prefix_of(job.model.workload, job.model.precision),
-    )
+    prefix_of_job = prefix_of(job.model.workload, job.model.precision)  # as "RN50_AMP_O2_"
+    prefixes = ("OMPI_MCA_", "PRTE_MCA_", prefix_of_job)
     given_by_prefix = names_to_forward(user_environ, *prefixes, nodes=job.cluster.dgxnnodes)
     return {
         **container_settings,

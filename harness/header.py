@@ -176,7 +176,8 @@ def optimizer_events(
 ) -> list[tuple[schema.Point[Any], Any]]:
     """Return the optimizer's name and hyperparameters as events of the log.
 
-    The event of a hyperparameter has another name for each kind of optimizer.
+    The event of a hyperparameter has another name for each kind of optimizer. A kind may also have events that no other
+    kind has (`further_points`), as LARS has that of its epsilon.
 
     Args:
         schedule: The learning rates for the run's global batch.
@@ -184,11 +185,11 @@ def optimizer_events(
         warmup_epochs: Epochs in which the learning rate rises, as the recipe says.
 
     Returns:
-        Pairs of an event and its value.
+        Pairs of an event and its value. An event is a `schema.Point`, which has the name and the type of the value.
     """
     kind = KINDS[optimizer.kind]
     value_by_name = {
-        **vars(optimizer),  # "momentum", "weight_decay" and what else its kind is set by
+        **vars(optimizer),  # the fields of OptimizerConfig: "momentum", "weight_decay", "lars_epsilon", ...
         "base_learning_rate": schedule.base,
         "end_learning_rate": schedule.end,
         "learning_rate_decay_poly_power": schedule.power,

@@ -188,7 +188,7 @@ class Loader(ABC):
         try:
             outputs = self._pipeline.run()
         except OSError as error:  # a thread could not read a file, which was there when the run began
-            # Mode and checkpoints of the run are not known here, and one of MODE=throughput has none.
+            # Worded for runs with and without checkpoints, as it is not known here which this is.
             fix = "restore the data set and start again; a run with checkpoints goes on by RESUME=auto"
             raise RunError(f"{named_files.explain(error)}; {fix}") from error
         except RuntimeError as error:

@@ -106,16 +106,18 @@ class CapturedStep(LaunchedStep):
         self.inputs = {name: scope.var(name).get_tensor() for name in names}
 
     def send_rate(self, step: int) -> None:
-        """Send the device the learning rates of the next steps, at the first step and whenever it has used them up.
+        """Send the device the learning rates of the next RATES_AT_ONCE steps, if it has used up those sent before.
+
+        `begin` sends them, and also checks that the tensors are still where the CUDA graph reads and writes them.
 
         Args:
-            step: Number of the step within a call of `Trainer.run`, from 1. The rates of RATES_AT_ONCE steps are sent
-                at a time.
+            step: Number of the step within a call of `Trainer.run`, from 1. For the first one rates are always sent.
 
         Raises:
             RunError: A tensor that the captured step uses has moved since the capture.
         """
-        if step % RATES_AT_ONCE == 1:
+        has_used_up_rates = step % RATES_AT_ONCE == 1
+        if has_used_up_rates:
             self.begin()
 
     def run(self, main: static.Program, feed: dict[str, Any]) -> None:
@@ -184,9 +186,10 @@ class Trainer:
     clock: Clock = field(default_factory=Clock)
 
     def warm_up(self, batch: Batch) -> None:
-        """Run a training step on a synthetic batch, twice if a CUDA graph is to be captured afterwards.
+        """Run a training step on a synthetic batch, so that everything is built and chosen before the timed run.
 
-        The parameters are updated by noise, and mean nothing afterwards.
+        It runs RUNS_BEFORE times: once, or twice if a CUDA graph is to be captured afterwards. The parameters are
+        updated by noise, and mean nothing afterwards.
 
         Args:
             batch: Noise in the format of the training's batches.
@@ -195,9 +198,9 @@ class Trainer:
             Refused: The batch does not have the shapes and types that the program takes. It is a ValueError.
         """
         WATCHDOG.beat("warming up the training program", extra_s=SEARCH_S)
-        self.step.begin()
+        self.step.begin()  # sends learning rates, if the step reads them from a table on the device
         for _ in range(self.step.RUNS_BEFORE):
-            self._update(batch, read_loss=True, is_first=True)
+            self._update(batch, read_loss=True, is_first=True)  # checks the batch's shapes and types each time
 
     def _update(self, batch: Batch, *, read_loss: bool, is_first: bool) -> float:
         """Update the parameters once by a batch of this rank; return its mean loss, or NaN if it is not read.

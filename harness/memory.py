@@ -98,7 +98,7 @@ def _peak_mib(peak_by_images: Mapping[int, int], images: float) -> float:
 
 
 def _images_at_once_in_measured_size(model: ModelSettings, measured: MemoryPeaks) -> float:
-    """Return how many images of the measured size have as many pixels as those that are computed at once.
+    """Return the number of images computed at once, counted by their pixels in images of the measured size.
 
     For example 64 images at once of twice the measured height and width count as 256.
 
@@ -128,14 +128,19 @@ NO_INPUT = InputMemory(device_mib=0.0, unit_mib=0.0, pinned_mib=0.0, words="no p
 
 
 def input_memory(job: Job) -> InputMemory:
-    """Estimate what a rank's two input pipelines, for training and evaluation, take of its GPU and of its host.
+    """Estimate the memory that a rank's two input pipelines, for training and evaluation, take of its GPU and its host.
 
     Args:
         job: The settings of the job.
 
     Returns:
-        The amounts in MiB. They are zero (NO_INPUT) on a CPU, for synthetic data, and for a workload whose memory was
-        not measured.
+        Three amounts in MiB:
+
+            device_mib:  memory of the GPU, for the decoder's threads and for batches that are ready
+            unit_mib:    further memory of a GPU that has a unit for decoding JPEG
+            pinned_mib:  memory of the host that the GPU copies from, for the decoder's threads
+
+        They are zero (NO_INPUT) on a CPU, for synthetic data, and for a workload whose memory was not measured.
     """
     measured = job.model.traits.memory
     has_pipelines_on_gpu = job.cluster.on_gpu and not job.data.is_synthetic

@@ -50,13 +50,15 @@ def opened() -> Iterator[tuple[list[Handle], str]]:
 
     Yields:
         (handles, reason). The handles are those of the visible GPUs; there are none without NVML. The reason says why
-        GPUs of the node are missing: CUDA_VISIBLE_DEVICES hides them, or else NVML's errors. It is empty if none is
-        missing.
+        GPUs of the node are missing, and is empty if none is. If CUDA_VISIBLE_DEVICES hides some it says only that,
+        whatever errors NVML has had. It counts whole GPUs, because an entry may also name a part of one (MIG), which
+        is not taken.
     """
     with contextlib.ExitStack() as at_exit:
         handles, why_missing = _open_nvml(at_exit)
         visible = _visible_handles(handles)
-        if len(visible) < len(handles):
+        some_are_hidden = len(visible) < len(handles)
+        if some_are_hidden:
             how_many = f"{len(visible)} of {len(handles)}"
             why_missing = f"CUDA_VISIBLE_DEVICES={env.visible_gpus()} names {how_many} whole GPUs"
         yield visible, why_missing
@@ -113,21 +115,25 @@ def _all_handles() -> tuple[list[Handle], str]:
 
 
 def _handle(index: int) -> Handle:
-    """Return the handle of a GPU that answers questions.
+    """Return NVML's handle of a GPU, after two questions that find out whether the GPU is gone.
+
+    Some drivers also give a handle of a GPU that fell off the bus. A question without an answer does not matter, unless
+    its error is one of GONE.
 
     Args:
         index: NVML's number of the GPU, from 0.
 
     Raises:
-        pynvml.NVMLError: NVML has no handle of it, or the GPU answers nothing any more, as one that fell off the bus.
-            It may be another error of UNANSWERED.
+        pynvml.NVMLError: NVML has no handle of it, or the GPU is gone. Where NVML has no handle the error may be the
+            other one of UNANSWERED.
     """
-    handle = pynvml.nvmlDeviceGetHandleByIndex(index)  # which some drivers give for a GPU that fell off the bus
+    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
     for question in (pynvml.nvmlDeviceGetUUID, pynvml.nvmlDeviceGetMemoryInfo):
         try:
             question(handle)
         except UNANSWERED as error:
-            if getattr(error, "value", None) in GONE:
+            is_gone = getattr(error, "value", None) in GONE
+            if is_gone:
                 raise
     return handle
 
@@ -422,13 +428,14 @@ def _capability(handle: Handle) -> int | None:
 
 
 def _remapped_rows(handle: Handle) -> RemappedRows | None:
-    """Return how many rows of a GPU's memory others stand in for, because they had errors.
+    """Return how many rows of a GPU's memory were replaced (remapped) after errors, and whether one still has to be.
 
     Args:
         handle: NVML's handle of the GPU.
 
     Returns:
-        The rows. None of a GPU that cannot replace any, as before Ampere, or that gives no answer.
+        The numbers of rows by the kind of error, and two flags. None if the GPU cannot replace rows, as before Ampere,
+        or gives no answer.
     """
     answer = _ask_newer("nvmlDeviceGetRemappedRows", handle)
     if answer is None:

@@ -121,15 +121,25 @@ def contents_of(samples: Samples, what: str, say: Callable[[str], None]) -> Cont
 def notes_on(train: Contents, evaluation: Contents) -> list[str]:
     """Return a sentence for each oddity of a data set that a user should know of before a run.
 
-    Odd are a file that a part names more than once, or with several labels, a label file of several images, a part of
-    one class alone, labels that begin at 1, a class that is evaluated and not trained on, a class folder with another
-    label in each part, a file that is in both parts, and parts that are copies of each other.
+    Odd in a part alone:
+
+        a file that it names more than once, or with several labels
+        a label file of several images
+        one class for all images
+
+    Odd in the two parts:
+
+        training labels that begin at 1
+        a class that is evaluated and not trained on
+        a class folder with another label in each part
+        a file that is in both or, if no name is in both, parts that seem to be copies of each other
 
     Args:
         train: Names, sizes and labels of the training files.
         evaluation: Names, sizes and labels of the evaluation files.
     """
     notes = []
+    # So that "a.jpg" and "./a.jpg" count as one file.
     train_names = _without_detours(train.names)
     eval_names = _without_detours(evaluation.names)
     for part, names, contents in (("training", train_names, train), ("evaluation", eval_names, evaluation)):
@@ -157,18 +167,19 @@ def notes_on(train: Contents, evaluation: Contents) -> list[str]:
 
 
 def _note_on_copies(train: Contents, evaluation: Contents) -> list[str]:
-    """Return a sentence if both parts seem to hold the same images: as many, of the same sizes in bytes, in any order.
+    """Return a sentence if both parts seem to hold the same images, as where one was copied or linked as the other.
 
-    Such are found where one part was copied or linked as the other.
+    They seem to if they have equally many files, and the same sizes in bytes in any order.
 
     Args:
         train: The training files with their sizes.
         evaluation: The evaluation files with their sizes.
 
     Returns:
-        One sentence in a list. An empty list if the sizes differ, or are too few different ones to tell.
+        One sentence in a list. The list is empty if the sizes differ. It is also empty if there are fewer than
+        TELLING_SIZES different sizes, as of bitmaps: then equal sizes mean nothing.
     """
-    if len(train.sizes) != len(evaluation.sizes):  # as nearly always; a million sizes are not sorted for that
+    if len(train.sizes) != len(evaluation.sizes):  # first, as it saves sorting a million sizes of nearly every data set
         return []
     sizes = np.sort(train.sizes)
     if len(np.unique(sizes)) < TELLING_SIZES or not np.array_equal(sizes, np.sort(evaluation.sizes)):
@@ -179,7 +190,7 @@ def _note_on_copies(train: Contents, evaluation: Contents) -> list[str]:
     ]
 
 
-class _Again(NamedTuple):
+class _Conflict(NamedTuple):
     """A key that stands in a list again, with another value than at first."""
 
     key: object
@@ -187,13 +198,13 @@ class _Again(NamedTuple):
     value: object
 
 
-def _with_another_value(pairs: Iterable[tuple[object, object]]) -> Iterator[_Again]:
+def _conflicts(pairs: Iterable[tuple[object, object]]) -> Iterator[_Conflict]:
     """Yield each (key, value) of a list whose key stood there before with another value, in the list's order."""
     first_values: dict[object, object] = {}
     for key, value in pairs:
         first_value = first_values.setdefault(key, value)
         if value != first_value:
-            yield _Again(key, first_value, value)
+            yield _Conflict(key, first_value, value)
 
 
 def _note_on_contradictions(part: str, names: Sequence[str], contents: Contents) -> list[str]:
@@ -209,12 +220,12 @@ def _note_on_contradictions(part: str, names: Sequence[str], contents: Contents)
     """
     if contents.labels is None:
         return []
-    labels_of_names = zip(names, contents.labels, strict=True)
-    # The files' names as keys, each once and in the order of the list.
-    contradicted = {again.key: None for again in _with_another_value(labels_of_names)}
+    # A conflict is a name that is listed again with another label than at first.
+    conflicts = _conflicts(zip(names, contents.labels, strict=True))
+    contradicted = list(dict.fromkeys(conflict.key for conflict in conflicts))  # each name once, in the list's order
     if not contradicted:
         return []
-    first = next(iter(contradicted))
+    first = contradicted[0]
     return [
         f"the {part} set gives {counted(len(contradicted), 'file')} more than one label, the first is {first}: correct "
         "its list, as only one can be right"
@@ -234,14 +245,15 @@ def _note_on_shared_labels(part: str, names: Sequence[str], contents: Contents) 
     """
     if contents.labels is None or isinstance(contents.labels, np.ndarray):
         return []
-    names_of_labels = zip(contents.labels, names, strict=True)
-    # The first image with the same label, by the image.
-    others = {again.value: again.first_value for again in _with_another_value(names_of_labels)}
-    if not others:
+    # A conflict is a label file that is listed again with another image than at first.
+    conflicts = _conflicts(zip(contents.labels, names, strict=True))
+    first_image_by_later_one = {conflict.value: conflict.first_value for conflict in conflicts}
+    if not first_image_by_later_one:
         return []
-    image, first = next(iter(others.items()))
+    images = counted(len(first_image_by_later_one), "image")
+    image, first = next(iter(first_image_by_later_one.items()))
     return [
-        f"the {part} set gives {counted(len(others), 'image')} the label file of another image, the first is {image}, "
+        f"the {part} set gives {images} the label file of another image, the first is {image}, "
         f"with that of {first}: see that its list names the right files"
     ]
 
@@ -249,7 +261,8 @@ def _note_on_shared_labels(part: str, names: Sequence[str], contents: Contents) 
 def _note_on_first_label(train: Contents) -> list[str]:
     """Return a sentence if the training labels are 1 to N without a gap, as of a list that counts from 1.
 
-    Training works, but each class has the number of the next one: the network fits no weights or lists of others.
+    Training works, but with every class one number too high. Pretrained weights and other people's lists of labels
+    count from 0, so that the trained network fits none of them.
 
     Args:
         train: The training files with their labels.

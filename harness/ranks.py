@@ -198,8 +198,8 @@ def _have_gloo_listen_at(own_address: str) -> None:
     """Have gloo on this rank listen at an address of its own, at which the other ranks look for it.
 
     gloo is the library that connects ranks on CPUs. Left alone, it listens at the address of the host's name, which may
-    be the loopback. So Paddle's class of gloo's settings is replaced in this process by a function that also sets the
-    network interface.
+    be the loopback. Paddle takes gloo's settings from a new object of its class GlooParallelStrategy. So in this
+    process the class is replaced by a function, which makes the same object and sets the network interface in it.
 
     Args:
         own_address: IP address of this node, as "10.0.0.5".

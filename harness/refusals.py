@@ -181,9 +181,10 @@ def _bounds_of_loss_scale(global_batch: int) -> tuple[int, int]:
 
 
 def _refusals_of_course(job: Job) -> Iterator[str]:
-    """Yield a sentence for each fault in PRETRAINED, RECIPE, PROFILE and RESUME, which must fit WORKLOAD and MODE.
+    """Yield a sentence for each setting of a run's course that does not fit WORKLOAD or MODE.
 
-    For example, a run that only measures throughput (MODE=throughput) has no checkpoints to resume from.
+    These settings are PRETRAINED, RECIPE, PROFILE and RESUME: what the run starts from, trains by and records. For
+    example, a run that only measures throughput (MODE=throughput) has no checkpoints to resume from.
 
     Args:
         job: The settings of the job.
@@ -199,10 +200,10 @@ def _refusals_of_course(job: Job) -> Iterator[str]:
         yield (
             f"PRETRAINED={model.pretrained}: {model.workload} starts from weights of its own: unset it, or {fitting}"
         )
-    only_measured = model.traits.only_measured  # {recipe that trains to no target: the one to train by}
-    if course.trains and model.recipe in only_measured:
-        recipe_that_trains = only_measured[model.recipe]
-        yield f"RECIPE={model.recipe}: it is for the first steps of MODE=throughput: train by {recipe_that_trains}"
+    # Some recipes are good for measuring throughput only, as they train to no target. Each has one to train by instead.
+    recipe_to_train_by = model.traits.only_measured.get(model.recipe)
+    if course.trains and recipe_to_train_by is not None:
+        yield f"RECIPE={model.recipe}: it is for the first steps of MODE=throughput: train by {recipe_to_train_by}"
     if course.profile:
         yield from _refusals_of_profile(course)
     if job.checkpoints.resume == "auto" and not course.trains:
@@ -259,7 +260,8 @@ def of_seeds(job: Job) -> Iterator[str]:
 def of_paddle_flags(job: Job, environ: Mapping[str, str]) -> Iterator[str]:
     """Yield a sentence for each variable of Paddle's by which the ranks would not compute as the job says.
 
-    Only the user's command asks this: each rank is told of its own GPU later.
+    This is asked once, of the user's environment. It must not be asked of a rank's: there FLAGS_selected_gpus is set by
+    the rank itself, to the number of its GPU.
 
     Args:
         job: The settings of the job.
@@ -267,8 +269,8 @@ def of_paddle_flags(job: Job, environ: Mapping[str, str]) -> Iterator[str]:
     """
     cluster = job.cluster
     selected = environ.get("FLAGS_selected_gpus", "")
-    is_of_only_rank = selected == "0" and cluster.dgxngpu == 1
-    if selected and cluster.on_gpu and not is_of_only_rank:
+    is_what_job_sets = selected == "0" and cluster.dgxngpu == 1  # the node's only rank computes on GPU 0
+    if selected and cluster.on_gpu and not is_what_job_sets:
         yield (
             f"FLAGS_selected_gpus={selected}: each rank computes on the GPU of its own number: unset it, and name the "
             "job's GPUs in CUDA_VISIBLE_DEVICES"
@@ -368,7 +370,7 @@ def of_program(job: Job) -> Iterator[str]:
         yield f"LAYOUT={model.layout}: {model.row.title} is built in {' and '.join(layouts)} only: leave LAYOUT empty"
     yield from _refusals_of_strategy(job, recipe)
     yield from _refusals_of_too_many_pixels(job)
-    yield from _refusals_without_kernels(job)
+    yield from _refusals_of_strategy_on_device(job)
 
 
 def _refusals_of_strategy(job: Job, recipe: Any) -> Iterator[str]:
@@ -404,10 +406,11 @@ def _refusals_of_strategy(job: Job, recipe: Any) -> Iterator[str]:
         yield "STRATEGY: perturb_input=1 is a control of tools.tune: set MODE=throughput"
 
 
-def _refusals_without_kernels(job: Job) -> Iterator[str]:
-    """Yield a sentence about the first option of STRATEGY that cannot work on the job's device, if there is one.
+def _refusals_of_strategy_on_device(job: Job) -> Iterator[str]:
+    """Yield a sentence about the first option of STRATEGY that cannot work in this job, if there is one.
 
-    The precision, the image layout and other options count, too: `cuda_graph` cannot work with `gradient_merge`.
+    It may be unable to work on the job's device, in its precision or image layout, or with another option, as
+    `cuda_graph` with `gradient_merge`.
 
     Args:
         job: The settings of the job.

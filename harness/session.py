@@ -110,19 +110,21 @@ def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
 
 
 def identity_of(model: ModelSettings, task: Task) -> dict[str, Any]:
-    """Return what the state of a run depends on; a run goes on only from a checkpoint whose run has equal values.
+    """Return what the state of a run depends on, by which it is told whether the run can go on from a checkpoint.
+
+    The checkpoint's run must have equal values, except of the last two: another SHA-256 or span gives a warning.
 
     Args:
         model: Settings of the model.
         task: The model, the data set and the schedule.
 
     Returns:
-        Workload, recipe, image size, precision, kind of data, number of training samples and of epochs, and the SHA-256
-        of the training files, by name. The SHA-256 is that of the files from which records were packed, if the records
-        say so, and None if the data are synthetic.
+        By name: the workload, the recipe, the image size, the precision, the kind of data, the number of training
+        samples, the number of epochs; the SHA-256 of the training files; and the number of images over which batch
+        normalization takes its statistics. The SHA-256 is None if the data are synthetic.
     """
     recipe = task.workload.recipe
-    files = task.dataset.train_source or task.dataset.train
+    files = task.dataset.train_source or task.dataset.train  # those that records were packed from, if known
     return {
         "workload": model.workload,
         "recipe": recipe.name,

@@ -167,7 +167,8 @@ def set_weights(main: static.Program, weights: dict[str, Array]) -> None:
     Args:
         main: The training program. Parameters without a given weight stay as they are.
         weights: {name of a parameter: its value}, in the network's plain memory layout. Each name must be one of the
-            program's. Filters may have fewer input channels than the program's; the others become zero.
+            program's. Filters may have fewer input channels than the program's filters, which then have zeros for the
+            channels that are missing.
     """
     found = set()
     other_layouts = stored.forms(main)  # by tensor, of those that a pass stores in another memory layout
@@ -178,7 +179,7 @@ def set_weights(main: static.Program, weights: dict[str, Array]) -> None:
         found.add(parameter)
         if name in other_layouts:
             value = other_layouts[name].from_plain(weights[parameter])
-        else:  # the program's filters may have more input channels
+        else:  # only here can channels be missing: of the first convolution, which no pass stores in another layout
             value = padded(weights[parameter], tensor.shape())
         dtype = np.array(tensor).dtype
         assign(tensor, value.astype(dtype))

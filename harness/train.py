@@ -86,17 +86,19 @@ def synthetic_batches(run: session.Run) -> Synthetic:
     """Return batches of noise for the training and for the evaluation program, to warm them up.
 
     The evaluation gets a batch of its own only if its image format or its batch size is another than the training's.
+    That is used once, and stays in the host's memory. The training's is put on the device, because a run on synthetic
+    data feeds it at every step.
 
     Args:
         run: The run that has begun. Its seed decides the noise; that of the training differs from rank to rank.
     """
     task = run.task
-    model = task.workload
-    made = model.synthetic(model.image, batch=model.batch, seed=run.seed + run.ranks.rank)
+    workload = task.workload
+    made = workload.synthetic(workload.image, batch=workload.batch, seed=run.seed + run.ranks.rank)
     train = loader.resident(made, run.executor.place)
-    if (task.eval_image, task.eval_batch) == (model.image, model.batch):
+    if (task.eval_image, task.eval_batch) == (workload.image, workload.batch):
         return Synthetic(train=train, evaluation=train)
-    evaluation = model.synthetic(task.eval_image, batch=task.eval_batch, seed=run.seed)
+    evaluation = workload.synthetic(task.eval_image, batch=task.eval_batch, seed=run.seed)
     return Synthetic(train=train, evaluation=evaluation)
 
 

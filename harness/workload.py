@@ -153,17 +153,17 @@ class Workload(ABC):
         """
 
     def pretrained(self, path: str, program: static.Program) -> dict[str, Array]:
-        """Return pretrained first weights for a training program.
+        """Return pretrained first weights for a training program; a workload that can read such a file overrides this.
 
         Args:
             path: The file that PRETRAINED names; empty: none.
             program: The training program, which has the parameters.
 
         Returns:
-            {name of a parameter: its value}. It is empty if no file is named, or if the workload reads no such file.
+            {name of a parameter: its value}. It is empty if no file is named, and always if this is not overridden.
 
         Raises:
-            ValueError: The file does not have the weights.
+            ValueError: The file does not have the weights. Only a method that overrides this raises it.
         """
         return {}
 

@@ -181,8 +181,13 @@ class Keeper(Hook):
     def window_ends(self, main: Any, window: Timing, *, step: int, epoch: int) -> float:
         """Write a checkpoint after a window of training steps, if one is due; every rank must call this.
 
-        It is due once CHECKPOINT_MINUTES have passed, unless one is due after this epoch by CHECKPOINT_EPOCHS, and when
-        a signal asked any rank to end the run. A run that writes no checkpoints does nothing here.
+        It is due in two cases:
+
+            a signal asked any rank to end the run      it is written if the disk takes it, and the run ends
+            CHECKPOINT_MINUTES have passed              it is written, and the run goes on
+
+        In the second case none is written at the end of an epoch if CHECKPOINT_EPOCHS asks for one after that epoch:
+        `epoch_ended` writes that soon, when the epoch is evaluated. A run that writes no checkpoints does nothing here.
 
         Args:
             main: The training program.
@@ -194,8 +199,7 @@ class Keeper(Hook):
             Seconds that the training waited for the checkpoint. They are 0 if none was due.
 
         Raises:
-            RunError: A signal asked the run to end. A checkpoint is written before if the disk takes it, and the
-                message names the last good one.
+            RunError: A signal asked the run to end. The message names the last good checkpoint.
         """
         if not self._writes_checkpoints:
             return 0.0
@@ -209,8 +213,10 @@ class Keeper(Hook):
         is_due_by_clock_of_rank_0 = self._ranks.comm.bcast(self._is_due())
         if stopped_by != NO_SIGNAL:
             self._save_and_stop(main, position, signal.Signals(stopped_by))  # raises RunError
+
         ends_epoch = position.epoch_step == self._steps_per_epoch
-        if not is_due_by_clock_of_rank_0 or (ends_epoch and self._is_due_after_epoch(epoch)):
+        epoch_ended_will_save = ends_epoch and self._is_due_after_epoch(epoch)
+        if not is_due_by_clock_of_rank_0 or epoch_ended_will_save:
             return 0.0
         started_s = time.perf_counter()
         self._save(main, position)
@@ -290,16 +296,19 @@ class Keeper(Hook):
     def _save(self, main: Any, position: Position) -> None:
         """Have rank 0 copy the run's state to host memory and write it in a thread; every rank must call this.
 
-        If rank 0 is still writing the checkpoint before, it leaves this one out with a warning, because no step waits
-        for the disk. Without memory for the copy, or if no thread can be started, it warns that the checkpoint is not
-        written.
+        The training waits for the copy, and never for the disk. Rank 0 writes no checkpoint, but a warning,
+
+            - if the checkpoint before is still being written
+            - if there is no memory for the copy
+            - if no thread can be started
 
         Args:
             main: The training program.
             position: The place in the run from which to go on.
         """
         started_s = time.monotonic()
-        self._last_checkpoint_s = started_s  # of one that is left out, too: a slow disk is not asked again at once
+        # Also if this one is left out: CHECKPOINT_MINUTES count anew, so that a slow disk is not asked again at once.
+        self._last_checkpoint_s = started_s
         statistics = self._gather_statistics(main)
         if statistics is None:  # this is not rank 0
             return
@@ -307,15 +316,15 @@ class Keeper(Hook):
             self._warn(f"checkpoint of step {position.step} left out: the one before is still being written")
             return
 
-        self._report()  # before the new thread replaces the outcome of the checkpoint before
+        self._report()  # logs how the checkpoint before came out, which the new thread overwrites
         try:
             arrays = self._copy_shared(main) | statistics
             blocked_s = time.monotonic() - started_s
             writer = threading.Thread(target=self._write, args=(arrays, position, blocked_s), name="checkpoint")
             writer.start()
-        except (MemoryError, RuntimeError) as error:  # the latter where the system gives no further thread
+        except (MemoryError, RuntimeError) as error:  # RuntimeError: the system gives no further thread
             self._outcome = _failed(position, time.monotonic() - started_s, error)
-            self._report()
+            self._report()  # logs that this one has failed
         else:
             self._writer = writer
 
@@ -369,13 +378,15 @@ class Keeper(Hook):
     def _write_file(self, arrays: dict[str, Array], position: Position, blocked_s: float) -> _Written:
         """Write the file of a checkpoint, and remove the oldest files so that CHECKPOINT_KEEP are left.
 
+        Once the file is complete no error is raised: a failure to flush its folder or to remove a file is returned.
+
         Args:
             arrays: The state to write, by name.
             position: The place in the run from which to go on. Its step names the file.
             blocked_s: Seconds that the training waited for the copy of its state, for the event.
 
         Returns:
-            The event for the log (step, file, size and times), and what failed once the file was complete.
+            The event for the log (step, file, size and times), and in words what failed once the file was complete.
 
         Raises:
             OSError: The state is not finite, or the disk is full or fails, so that there is no new file.
@@ -385,7 +396,7 @@ class Keeper(Hook):
         self._require_room(arrays)
         path = file_of(self._folder, position.step)
         size_bytes = write(path, arrays, {"position": asdict(position), "run": self._identity})
-        if path not in self._on_disk:  # of the step that this run went on from, it may be written again
+        if path not in self._on_disk:  # it is, if this run writes the checkpoint again that it went on from
             self._on_disk.append(path)
         left_undone = ""
         try:

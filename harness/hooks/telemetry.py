@@ -47,9 +47,8 @@ class Sampler(Hook):
         self._process = psutil.Process()
         self._stop = threading.Event()  # set by `close`
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
-        # Entering the context fills the first, and has the second close NVML.
-        self._gpus: list[tuple[Any, bool]] = []  # each GPU's handle, and whether it has NVLinks
-        self._exit = contextlib.ExitStack()
+        self._gpus: list[tuple[Any, bool]] = []  # each GPU's handle and whether it has NVLinks, from `__enter__` on
+        self._exit = contextlib.ExitStack()  # closes NVML, which `__enter__` opens
 
         # What `summary` and `readings` tell; of GPUs only those of the job count.
         self._energy_begin_j: float | None = None  # the energy counters' sum at the first step

@@ -56,7 +56,8 @@ class Watchdog:
     def _watch(self, limit_s: float, rank: int, node: str) -> None:
         """Look every TICK_S whether the process makes progress; if it does not, end it with its stacks on stderr.
 
-        This is the body of the watchdog's thread, and lasts as long as the process.
+        This is the body of the watchdog's thread, and lasts as long as the process. The thread cannot run while the
+        interpreter itself is stuck; the fallback timer, which is in C, then ends the process a little later.
 
         Args:
             limit_s: Seconds within which `beat` must be called again, beyond the extra time that its last call asked
