@@ -67,7 +67,8 @@ class Recipe:
     def most_epochs(self, *, samples: int, global_batch: int) -> int:
         """Return the number of epochs after which training ends at the latest.
 
-        A schedule in iterations ends within an epoch, which is completed at the rate that was reached.
+        A recipe states it in epochs or in iterations, which are steps. Iterations are rounded up to whole epochs: the
+        rest of the last epoch is trained at the learning rate that the schedule has reached.
 
         Args:
             samples: Number of training images.
@@ -76,14 +77,17 @@ class Recipe:
         Raises:
             ValueError: The schedule is in iterations, and the batch is larger than the data set.
         """
-        return math.ceil(self.epochs or (self.iterations or 0) / steps_per_epoch(samples, global_batch))
+        if self.epochs:
+            return self.epochs
+        return math.ceil((self.iterations or 0) / steps_per_epoch(samples, global_batch))
 
     def make_schedule(self, *, samples: int, global_batch: int, epochs: int = 0) -> Schedule:
         """Return the learning rate by step of a training run.
 
         Args:
             samples: Number of training images.
-            global_batch: Images of a step over all ranks. The rate does not depend on it.
+            global_batch: Images of a step over all ranks. It decides how many steps an epoch has, and so the lengths of
+                warm-up and schedule. The base learning rate is not scaled by it.
             epochs: Length of the schedule in epochs; 0 for the recipe's own epochs or, without those, its iterations.
 
         Raises:

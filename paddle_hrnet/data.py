@@ -88,8 +88,10 @@ def _pipeline(*, source: Any, device: str, image: ImageFormat, augmented: bool, 
         training:    images, labels, what was drawn (`_Drawn`)   ->  images, highest classes + 1, labels
         evaluation:  images, labels, which samples are valid     ->  the same, and which samples are valid
 
-    If labels are renumbered, another input comes behind the labels: the row starts, which say where the sample's row of
-    the table RENUMBERED begins.
+    The highest class of each label shows the host whether a label holds a number that is no class (`Loader._batch`).
+
+    If labels are renumbered, one more input comes behind the labels: for each sample, where its row begins in the table
+    RENUMBERED. The row tells for each number in the label file the class that is trained on.
 
     Args:
         source: Function that DALI calls for the inputs of each batch, images and labels encoded (`Loader._read`).
@@ -131,7 +133,8 @@ def _pipeline(*, source: Any, device: str, image: ImageFormat, augmented: bool, 
 def _highest_class_plus_1(labels: Any) -> Any:
     """Return DALI's node of the highest class in each label, plus 1; 0 if all of its pixels are ignored.
 
-    Labels are uint8, in which IGNORED + 1 = 256 becomes 0. So an ignored pixel is never the highest one.
+    The 1 is added so that an ignored pixel is never the highest one: labels are uint8, in which IGNORED + 1 = 256
+    becomes 0.
     """
     return fn.reductions.max(labels + types.Constant(1, dtype=types.UINT8))
 
@@ -383,17 +386,19 @@ def _decompressed(pair: Pair, rows: int) -> Array:
 
 
 def _decompressed_to_windows(pairs: list[Pair], drawn: _Drawn) -> list[Array]:
-    """Return the image of each pair as far down as its drawn window reaches, as PNGs that are not compressed.
+    """Return the images of pairs as PNGs with only the top rows, down to the drawn window's bottom, not compressed.
 
-    One more row is kept, if there is one, because the resizing interpolates with it. A JPEG is returned whole.
+    Rows further down are not needed, so that they are not decompressed, for speed. A JPEG is returned as it is, whole
+    and encoded.
 
     Args:
         pairs: Images and their labels, encoded.
         drawn: The random augmentation, which has the window of each pair.
     """
     images = []
-    for pair, (window_bottom, _) in zip(pairs, drawn.window_ends, strict=True):
-        needed_rows = int(np.ceil(window_bottom)) + 1
+    for pair, window_end in zip(pairs, drawn.window_ends, strict=True):
+        bottom, _ = window_end  # the other one is the right edge
+        needed_rows = int(np.ceil(bottom)) + 1  # one more, as the resizing interpolates with it
         images.append(_decompressed(pair, min(needed_rows, pair.size.height)))
     return images
 
@@ -424,19 +429,23 @@ class Loader(loader.Loader):
             valid: Which samples count, [N]; the others only fill up the last batch of an evaluation.
 
         Returns:
-            Encoded images and labels; then, if labels are renumbered, the starts of their rows in RENUMBERED; then what
-            was drawn in training, or `valid` in evaluation.
+            The inputs in the order in which `_pipeline` takes them:
+
+                the encoded images, and the encoded labels
+                if labels are renumbered, where each sample's row begins in the table RENUMBERED
+                in training the fields of `_Drawn`, in evaluation `valid`
 
         Raises:
             RunError: A pair has a fault; the first one is named.
         """
         pairs = [self._read_pair(int(number)) for number in ids]
-        labels = [np.frombuffer(pair.label, dtype=np.uint8) for pair in pairs]
-        further_inputs: list[Array] = []  # in the order in which the pipeline takes them
+        labels = [np.frombuffer(pair.label, dtype=np.uint8) for pair in pairs]  # the bytes of the PNG files
+        further_inputs: list[Array] = []
         if self._renumbered:
             further_inputs.append(self._row_starts(ids, valid))
         if self._augment is None:
-            images = [_decompressed(pair, pair.size.height) for pair in pairs]
+            all_rows = [pair.size.height for pair in pairs]
+            images = [_decompressed(pair, rows) for pair, rows in zip(pairs, all_rows, strict=True)]
             further_inputs.append(valid.astype(np.float32))
         else:
             sizes = np.array([pair.size for pair in pairs])
@@ -448,8 +457,11 @@ class Loader(loader.Loader):
     def _row_starts(self, ids: Array, valid: Array) -> Array:
         """Return where the row of each sample begins in the table RENUMBERED, whose rows are laid end to end.
 
-        A row has what each number of a label file is trained as. A sample that only fills up the batch has the row that
-        ignores all pixels.
+        A row tells what each number in a label file is trained as. Which row a sample has depends on its label file:
+
+            AS_IT_IS:        the file has the classes themselves
+            FROM_LABEL_IDS:  the file has Cityscapes' label ids
+            FILLED_UP:       the sample only fills up the batch, so that all its pixels are ignored
 
         Args:
             ids: Numbers of the samples, [N].
@@ -525,7 +537,7 @@ class Loader(loader.Loader):
             RunError: A label holds a number that is no class.
         """
         images, highest_plus_1, *other_outputs = outputs
-        highest = highest_plus_1.as_array().astype(int) - 1
+        highest = highest_plus_1.as_array().astype(int) - 1  # -1 for a label whose pixels are all ignored
         for number, value in zip(ids, highest, strict=True):
             if value >= self._samples.classes:
                 raise RunError(no_class(self._samples, number, value))

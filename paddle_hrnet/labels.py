@@ -83,13 +83,16 @@ def few_classes(labels: str, classes: Sequence[int]) -> str:
 def _classes_in(pairs: PairList, number: int) -> Array:
     """Return the classes that the pixels of a pair's label are trained as, each once, without ignored pixels.
 
+    A label file holds either classes or Cityscapes' label ids. The table RENUMBERED has a row for each of the two,
+    which tells what each number in the file, 0 to 255, is trained as.
+
     Args:
         pairs: Images with their labels.
         number: Which pair; counts from 0.
 
     Returns:
-        The classes, sorted. A number that is no class is among them: as it is in the file, or as 254 (OUT_OF_RANGE) for
-        one that is no label id of Cityscapes.
+        The classes, sorted. Numbers that are no class are among them. In a file of classes such a number stays as it
+        is. In a file of label ids it is 254 (OUT_OF_RANGE).
 
     Raises:
         OSError: Pillow cannot read or decode the label. It may raise SyntaxError or ValueError instead.
@@ -110,8 +113,7 @@ def no_class(pairs: PairList, number: int, value: int) -> str:
     Args:
         pairs: Images with their labels.
         number: Which pair; counts from 0.
-        value: Number as it is trained on: as in the file or, if the file has Cityscapes' label ids, the class of the
-            id, or 254 for a number that is no id.
+        value: What the number is trained as, by the table RENUMBERED. The message has the number in the file.
     """
     _, label_path = pairs.paths(number)
     return (
@@ -121,15 +123,19 @@ def no_class(pairs: PairList, number: int, value: int) -> str:
 
 
 def _shown(pairs: PairList, number: int, value: int) -> str:
-    """Return the number that stands in a pair's label file, for a message.
+    """Return words for the number that stands in a pair's label file, as read back from what it is trained as.
+
+        "40":                     the file has classes, which are trained as they are
+        "above 33":               the file has Cityscapes' label ids, and the number is none
+        "26, which is class 13":  the file has Cityscapes' label ids
 
     Args:
         pairs: Images with their labels.
         number: Which pair; counts from 0.
-        value: Number as it is trained on: as in the file or, if the file has Cityscapes' label ids, the class of the
-            id, or 254 for a number that is no id.
+        value: What the number is trained as, by the table RENUMBERED.
     """
-    if not pairs.has_label_ids(number):
+    has_classes = not pairs.has_label_ids(number)
+    if has_classes:
         return f"{value}"
     if value == OUT_OF_RANGE:
         return f"above {LABEL_IDS - 1}"

@@ -13,7 +13,7 @@ normalizations over ranks have no fused form. The bytes that it would save and c
 """
 
 import pickle  # noqa: TID251  the one reader of a pickle, which takes arrays only
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +54,11 @@ def _transition(branches: list[static.Variable], name: str, layers: Layers, *, c
     """Append the convolutions between two stages, which give the branches the widths of the next stage.
 
     A branch that already has its width there is left as it is. A new branch is made of the last one, at half its size.
+    For example stage 2 has branches of 18 and 36 channels, at 1/4 and 1/8 of the image's size. Stage 3 has these two
+    unchanged, and one of 72 channels at 1/16, made of the second.
 
     Args:
-        branches: Images of the stage before, from 1/4 of the image's size on, each of half the size of the one before.
+        branches: Images of the stage before, the largest first; each has half the size of the one before it.
         name: Name of the transition, as "backbone.tr2"; part of the layers' names.
         layers: Settings of the network's convolutions and normalizations.
         count: Number of branches of the next stage.
@@ -323,19 +325,21 @@ def read_pdparams(path: Path) -> dict[str, Array]:
 def _arrays_in(loaded: Any) -> dict[str, Array]:
     """Return the arrays of a dictionary that Paddle saved, by name.
 
+    Two kinds of entries are left out: those whose key is no text, and `paddle.save`'s own table of names, whose key
+    ends with "@@".
+
     Args:
-        loaded: Content of the file. Entries whose key is no text are left out, and so is `paddle.save`'s own table of
-            names.
+        loaded: Content of the file.
 
     Raises:
-        TypeError: It is no dictionary, or another entry is no array, or an array of Python objects.
+        TypeError: It is no dictionary, or an entry that is not left out is no array, or an array of Python objects.
     """
     if not isinstance(loaded, dict):
         raise TypeError(f"a {type(loaded).__name__}")
     arrays = {}
     for name, value in loaded.items():
-        is_name = isinstance(name, str)
-        if not is_name or name.endswith("@@"):  # such a name is that of paddle.save's own table of names
+        is_left_out = not isinstance(name, str) or name.endswith("@@")
+        if is_left_out:
             continue
         is_saved_tensor = isinstance(value, tuple) and len(value) == 2  # (name, array), as paddle.save writes it
         array = value[1] if is_saved_tensor else value
@@ -366,10 +370,10 @@ def pretrained_weights(path: Path, program: static.Program) -> dict[str, Array]:
     misfits = {}  # by the name in the file
     for variable in program.list_vars():
         name_in_model = paddleseg_name(variable.name)
+        # Empty for a variable that the file need not have: of no layer, or of the head in a file of the backbone.
         name_in_file = name_in_model if is_whole_model else _name_in_backbone(name_in_model)
-        # The head has no name in a file of the backbone, and what is not persistable is no weight but an image.
-        is_expected_in_file = name_in_file != "" and variable.persistable
-        if not is_expected_in_file:
+        is_weight = variable.persistable  # else it is an image within the network
+        if name_in_file == "" or not is_weight:
             continue
         misfit = _misfit(name_in_file, loaded.get(name_in_file), variable)
         if misfit:
@@ -377,14 +381,26 @@ def pretrained_weights(path: Path, program: static.Program) -> dict[str, Array]:
         else:
             values[variable.name] = loaded[name_in_file]
     if misfits:
-        fix = "set PRETRAINED to weights of HRNet-W18"
-        classifier = loaded.get(CLASSIFIER_WEIGHT)
-        only_classifier = CLASSIFIER_WEIGHT in misfits and all(name.startswith("head.cls.") for name in misfits)
-        if only_classifier and classifier is not None and classifier.ndim > 0:
-            fix = f"it is for {len(classifier)} classes: set PRETRAINED to weights of the backbone alone"
         found = _first_of(list(misfits.values()))
+        fix = _fix_of_misfits(misfits, loaded)
         raise ValueError(f"{path}: does not fit in {counted(len(misfits), 'layer')}: {found}: {fix}")
     return values
+
+
+def _fix_of_misfits(misfits: Mapping[str, str], loaded: Mapping[str, Array]) -> str:
+    """Say what to do about a weights file that does not fit the network.
+
+    If only the classifier does not fit, the file is likely for another number of classes, which the text then tells.
+
+    Args:
+        misfits: Why layers do not fit, by their names in the file; at least one.
+        loaded: The arrays of the file by name.
+    """
+    classifier = loaded.get(CLASSIFIER_WEIGHT)
+    only_classifier = CLASSIFIER_WEIGHT in misfits and all(name.startswith("head.cls.") for name in misfits)
+    if only_classifier and classifier is not None and classifier.ndim > 0:
+        return f"it is for {len(classifier)} classes: set PRETRAINED to weights of the backbone alone"
+    return "set PRETRAINED to weights of HRNet-W18"
 
 
 def _name_in_backbone(name: str) -> str:

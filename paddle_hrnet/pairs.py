@@ -121,7 +121,7 @@ class PairList:
         blocks = [range(start, min(start + PAIRS_AT_ONCE, len(self))) for start in starts]  # numbers of pairs
         check = partial(self._check_block, first_size=first_size)
         with ThreadPoolExecutor(READERS) as readers:
-            # In the order of the blocks. It raises what a thread raised, and then no further block is begun.
+            # `map` queues all blocks. It raises the error of a thread here, and then drops what is still in the queue.
             for block, _ in zip(blocks, readers.map(check, blocks), strict=True):
                 on_progress(block.stop, len(self))
 

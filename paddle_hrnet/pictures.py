@@ -164,15 +164,16 @@ class _WholeHeader(NamedTuple):
 
 
 def as_grey(content: bytes) -> bytes:
-    """Return a label's PNG as a greyscale PNG with the same number in each pixel.
+    """Return the PNG of a segmentation label as a greyscale PNG, whose grey values are the pixels' labels.
 
-    In a PNG with a palette the numbers stand for colours, and DALI's decoder would return the colours.
+    In a PNG with a palette the labels are the indices into the palette. DALI's decoder would return the colours.
+
+        no palette:                       the file is returned as it is
+        a palette, 8 bits a pixel:        it gets another header and no palette; its pixels need not be decoded
+        a palette, 1, 2 or 4 bits:        Pillow decodes the indices, and they are written with 8 bits
 
     Args:
         content: A label file that `label_size` takes.
-
-    Returns:
-        The greyscale PNG; the file as it is if it has no palette.
 
     Raises:
         ValueError: The file is damaged: a checksum of a palette PNG of 8 bits is wrong, or Pillow cannot decode one of
@@ -187,7 +188,10 @@ def as_grey(content: bytes) -> bytes:
 
 
 def _grey_by_header(content: bytes) -> bytes:
-    """Return a palette PNG of 8 bits as a greyscale PNG: another header, no palette, the same compressed pixels.
+    """Return a palette PNG of 8 bits as a greyscale PNG whose grey values are the indices into the palette.
+
+    A byte of the pixels is an index in the one kind of PNG, and a grey value in the other. So the compressed pixels
+    stay as they are; the header gets another colour type, and the palette is left out.
 
     Args:
         content: The whole file.
@@ -198,7 +202,8 @@ def _grey_by_header(content: bytes) -> bytes:
     grey = bytearray(encoded.PNG_START)
     for chunk in encoded.png_chunks(content):
         body = content[chunk.body_start : chunk.body_end]
-        if content[chunk.kind_start : chunk.end] != _chunk(chunk.kind, body)[LENGTH_BYTES:]:
+        kind_body_checksum = content[chunk.kind_start : chunk.end]
+        if kind_body_checksum != _chunk(chunk.kind, body)[LENGTH_BYTES:]:
             raise ValueError(f"it is damaged: the checksum at its byte {chunk.body_end} is wrong")
         if chunk.kind == b"IHDR":
             body = body[:COLOUR_TYPE_IN_HEADER] + bytes([GREY]) + body[COLOUR_TYPE_IN_HEADER + 1 :]
@@ -208,7 +213,9 @@ def _grey_by_header(content: bytes) -> bytes:
 
 
 def _grey_by_pillow(content: bytes, width: int, height: int) -> bytes:
-    """Decode a palette PNG of 1, 2 or 4 bits to its numbers, as a greyscale PNG that is not compressed.
+    """Return a palette PNG of 1, 2 or 4 bits as a greyscale PNG whose grey values are the indices into the palette.
+
+    Pillow decodes it. The new PNG has 8 bits a pixel, and is not compressed.
 
     Args:
         content: The whole file.
@@ -220,20 +227,21 @@ def _grey_by_pillow(content: bytes, width: int, height: int) -> bytes:
     """
     try:
         with Image.open(io.BytesIO(content)) as opened:
-            numbers = np.asarray(opened, dtype=np.uint8)
+            indices = np.asarray(opened, dtype=np.uint8)
     except UnidentifiedImageError as error:  # its text names an object in memory
         raise ValueError("its head is damaged") from error
     except (OSError, SyntaxError, Image.DecompressionBombError) as error:
         raise ValueError(" ".join(str(error).split())) from error
-    rows = np.insert(numbers, 0, 0, axis=1)  # a byte a row names its filter: none
+    no_filter = 0  # PNG has the number of a filter before each row
+    rows = np.insert(indices, 0, no_filter, axis=1)
     header = WHOLE_PNG_HEADER.pack(width, height, 8, GREY, *NOT_INTERLACED)
     return _png(header, rows.tobytes())
 
 
 def inflated(content: bytes, rows: int) -> bytes:
-    """Return the first rows of a PNG in RGB as an uncompressed PNG, for speed.
+    """Return the first rows of a PNG in RGB as an uncompressed PNG.
 
-    ISA-L decompresses in a third of DALI's time.
+    They are decompressed here, by ISA-L, because it takes a third of the time that DALI's decoder takes for that.
 
     Args:
         content: A whole file that `image_size` takes.
@@ -246,8 +254,8 @@ def inflated(content: bytes, rows: int) -> bytes:
     if not content.startswith(encoded.PNG_START):
         return content
     header = _WholeHeader(*WHOLE_PNG_HEADER.unpack_from(content, PNG_HEADER_AT))
-    is_interlaced = (header.compression, header.filtering, header.interlacing) != NOT_INTERLACED
-    if is_interlaced:
+    methods = (header.compression, header.filtering, header.interlacing)
+    if methods != NOT_INTERLACED:
         return content
     pixels = _first_rows(content, rows, header.width)
     if pixels is None:  # damaged

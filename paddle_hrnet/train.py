@@ -86,7 +86,9 @@ class HRNet(Workload):
         return mean_iou(totals[CONFUSION])
 
     def doubt(self, totals: dict[str, Any]) -> str:
-        """Return a message if the labels of an evaluation hold fewer than two classes, as masks of 0 and 255 do.
+        """Return a message if an evaluation shows nothing because its labels hold fewer than two classes.
+
+        Masks with 0 for the ground and 255 for an object are such labels, because 255 is ignored.
 
         Args:
             totals: Sums over the evaluation by name, among them the confusion matrix.
@@ -94,7 +96,7 @@ class HRNet(Workload):
         Returns:
             The message; an empty text if they hold two classes or more.
         """
-        pixels_of_class = totals[CONFUSION].sum(axis=1)
+        pixels_of_class = totals[CONFUSION].sum(axis=1)  # a row of the matrix is a class of the labels
         classes = np.flatnonzero(pixels_of_class).tolist()
         return labels.few_classes("the evaluation's labels", classes)
 

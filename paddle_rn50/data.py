@@ -160,6 +160,9 @@ def _pipeline(
         training:    encoded images, labels, what was drawn (`_Drawn`)  ->  normalized images, labels
         evaluation:  encoded images, labels, which samples are valid    ->  normalized images, labels, which are valid
 
+    What was drawn is random crops and whether the image is flipped. This function runs once, when the pipeline is
+    built: its branches decide which graph of nodes DALI then runs for each batch.
+
     Args:
         source: Function that DALI calls for the inputs of each batch, as `Loader._read` returns them.
         device: "cpu", or "gpu" to decode on the GPU and put all outputs there.
@@ -274,15 +277,19 @@ def _crop(image_shape: Any, drawn: _Drawn, augment: Augmentation) -> _Crop:
     It is the first of the ten drawn crops that fits into the image, at the drawn place. If none fits, it is the largest
     crop that `augment` allows, at the centre, as in torchvision. It has a pixel at least.
 
+    DALI's graph has no branches. So what is chosen is computed from numbers that are 1 for what is taken and 0 for all
+    else.
+
     Args:
         image_shape: Node of the image's height and width in pixels.
-        drawn: Nodes of the crops, drawn for a square image of side 1, and of their place.
+        drawn: Nodes of the ten crops, drawn for a square image of side 1, and of their place: how far the crop is moved
+            to the right and down, from 0 to 1 of the margin that it leaves.
         augment: Least and most width over height of a crop.
     """
     size = fn.cast(image_shape, dtype=types.FLOAT)
     height_over_width = size[0] / size[1]
     tries = _in_shares_of_image(drawn, height_over_width)
-    is_first_fit = _is_first_that_fits(tries)  # for each try 1 or 0
+    is_first_fit = _is_first_that_fits(tries)  # [10]: 1 for one of them and 0 for the others, or 0 for all
     any_fits = fn.reductions.sum(is_first_fit)  # 1 or 0
     first_fit = _marked(tries, is_first_fit)
     largest = _largest_within_bounds(height_over_width, augment)
@@ -297,7 +304,7 @@ def _crop(image_shape: Any, drawn: _Drawn, augment: Augmentation) -> _Crop:
 
 
 def _marked(tries: _Sides, marks: Any) -> _Sides:
-    """Return the height and the width of the one crop that is marked.
+    """Return the height and the width of the one crop that is marked, as a sum in which all others count 0.
 
     Args:
         tries: Nodes of the heights and widths of the crops, [CROP_TRIES].
@@ -319,17 +326,18 @@ def _choose(is_first: Any, first: Any, second: Any) -> Any:
 def _in_shares_of_image(drawn: _Drawn, height_over_width: Any) -> _Sides:
     """Return the sides of the drawn crops as shares of the image's height H and width W.
 
-    The crops are drawn for a square of side 1. They keep their share of the area, and their aspect in pixels:
+    A crop is drawn for a square of side 1, with the sides w and h. In the image it is to have the same share of the
+    area, w h, and in pixels the same aspect, w / h. Both hold for
 
-        width = drawn width * sqrt(H / W)
-        height = drawn height / sqrt(H / W)
+        width = w * sqrt(H / W)      in pixels w * sqrt(H W)
+        height = h / sqrt(H / W)     in pixels h * sqrt(H W)
 
     Args:
-        drawn: Nodes of the drawn crops, CROP_TRIES for each image.
+        drawn: DALI's nodes of the drawn crops, CROP_TRIES for each image.
         height_over_width: Node of H / W.
 
     Returns:
-        Nodes of the shares. A crop with a share above 1 does not fit into the image.
+        DALI's nodes of the shares. A crop with a share above 1 does not fit into the image.
     """
     root = dali_math.sqrt(height_over_width)
     return _Sides(heights=drawn.heights / root, widths=drawn.widths * root)
@@ -373,9 +381,9 @@ def _largest_within_bounds(height_over_width: Any, augment: Augmentation) -> _Si
 def _draw(augment: Augmentation, seed: int, epoch: int, ids: Array) -> _Drawn:
     """Draw how the images of a batch are cropped and flipped in an epoch.
 
-    An image gets the same numbers on any number of ranks and in any batch. It gets ten crops of a square with side 1,
-    and one place for the one that will be used. The area of a crop and the logarithm of its aspect (width / height) are
-    uniformly random.
+    An image gets the same numbers on any number of ranks and in any batch. It gets CROP_TRIES crops of a square with
+    side 1, because not all fit into an image that is no square: `_crop` takes the first that fits, and one place is
+    drawn for it. The area of a crop and the logarithm of its aspect (width / height) are uniformly random.
 
     Args:
         augment: Bounds of area and aspect, and the probability of a flip.
@@ -383,7 +391,8 @@ def _draw(augment: Augmentation, seed: int, epoch: int, ids: Array) -> _Drawn:
         epoch: Number of the epoch.
         ids: Numbers of the images in the data set, [N].
     """
-    random = sampling.uniform(seed, epoch, ids, CROP_TRIES + CROP_TRIES + 2 + 1).astype(np.float32)  # from 0 to 1
+    numbers = CROP_TRIES + CROP_TRIES + 2 + 1  # areas, aspects, x and y, flip
+    random = sampling.uniform(seed, epoch, ids, numbers).astype(np.float32)  # from 0 to 1, [N, numbers]
     random_areas, random_aspects, others = np.split(random, [CROP_TRIES, 2 * CROP_TRIES], axis=1)
     places = others[:, :2]  # x and y
     random_flips = others[:, 2]

@@ -79,10 +79,10 @@ class ImageList:
         return [(self.name(number), (self.root / self.paths[number]).read_bytes())]
 
     def contents(self, on_progress: OnProgress) -> Contents:
-        """Return the names, sizes in bytes and labels of all files.
+        """Return the names, sizes in bytes and labels of all files; the sizes are exact, as each file is one image.
 
-        The sizes of very many files are kept in a file. A later call then looks at some of the files only, and at all
-        of them if one of these has another size now.
+        The sizes of very many files are stored in a file. A later call takes them from there, after it has looked at a
+        sample of the files. If the size of one of the sample has changed, it looks at all files again.
 
         Args:
             on_progress: Called with the number of files looked at so far and the number of all.
@@ -113,14 +113,14 @@ def find(root: Path, part: str, classes: int) -> ImageList:
 
     Raises:
         ValueError: There is neither a list nor a folder, or the list or the class folders have a fault, or there are
-            tables alone.
+            only tables, files of Parquet or Arrow, which are not read.
     """
     list_file = root / LIST.format(part)
     if named_files.is_file(list_file):
         return read_list(root, part, classes)
     is_folder = (root / part).is_dir()
     has_class_folders = is_folder and bool(folder_names(root / part))
-    if not has_class_folders:  # with class folders there, a table is not used
+    if not has_class_folders:  # else the images are read from these, and a table next to them does not matter
         require_no_table(root, part, instead=f"save its images into class folders {part}/<class>/")
     if is_folder:
         return by_class_folders(root, part, classes)
@@ -131,15 +131,23 @@ def find(root: Path, part: str, classes: int) -> ImageList:
 
 
 def _hint_at_near(root: Path, part: str) -> str:
-    """Return words for a message on the folder that may be meant where a part is absent from a data set's folder.
+    """Return words for a message on what may be meant where a part is absent from a data set's folder.
+
+    What is found first is named:
+
+        1. RecordIO files in the folder, under another name
+        2. a TFRecord file, under another name
+        3. for val, a folder "validation" or "valid"
+        4. the folder above that has the part, where DATADIR names train/ or val/ itself
+        5. a folder within that has the part
+        6. a folder of Kaggle's archive that has the part
 
     Args:
         root: The folder that DATADIR names.
         part: "train" or "val".
 
     Returns:
-        The words, as "; is /data/CLS-LOC meant, which has train/?"; empty if no folder within or above `root` has the
-        part, and none in it has another name for the part, nor a file of records.
+        The words, as "; is /data/CLS-LOC meant, which has train/?"; empty if nothing is found.
     """
     records = sorted(root.glob(f"*{part}*.rec"))  # as im2rec names them
     if len(records) == 1:
@@ -155,10 +163,13 @@ def _hint_at_near(root: Path, part: str) -> str:
     for name in NAMES_OF_VAL if part == "val" else ():
         if (root / name).is_dir():
             return f"; is {root / name}/ meant? rename it {part}/"
-    near = [root.parent] if root.name in ("train", "val") and (root.parent / part).is_dir() else []
-    near += sorted(path.parent for path in root.glob(f"*/{part}") if path.is_dir())
-    near += [root / below for below in KAGGLES_FOLDERS if (root / below / part).is_dir()]
-    return f"; is {near[0]} meant, which has {part}/?" if near else ""
+
+    have_part = []
+    if root.name in ("train", "val") and (root.parent / part).is_dir():
+        have_part.append(root.parent)
+    have_part += sorted(path.parent for path in root.glob(f"*/{part}") if path.is_dir())
+    have_part += [root / below for below in KAGGLES_FOLDERS if (root / below / part).is_dir()]
+    return f"; is {have_part[0]} meant, which has {part}/?" if have_part else ""
 
 
 def _hint_at_tfrecord(root: Path, part: str) -> str:
@@ -243,6 +254,12 @@ def by_class_folders(root: Path, part: str, classes: int) -> ImageList:
     Folders PART/<class>/ are numbered from 0 in the order of their names. The result also has notes for the user, on
     fewer folders than classes and on files that are passed over.
 
+    Labels of both parts must mean the same classes. What can be checked depends on where the other part has its labels:
+
+        class folders:                        val must have the folders that train has
+        a list whose images lie in folders:   it must give a class the number of this part's folder
+        any list:                             a note is made on folders named by numbers, as "10", with another label
+
     Args:
         root: Folder of the data set.
         part: "train" or "val".
@@ -259,7 +276,7 @@ def by_class_folders(root: Path, part: str, classes: int) -> ImageList:
             f"{root / part}: has {count} class folders, the recipe {classes} classes: choose another RECIPE or write "
             f"{LIST.format(part)}"
         )
-    if part != "train":  # the labels of evaluation must mean the classes of training
+    if part != "train":
         _require_same_classes(root, part, listed.names)
     _require_same_numbers(root, part, listed.names)
     on_fewer_folders = _note_on_fewer_folders(root / part, count, classes)
@@ -296,17 +313,19 @@ def _note_on_fewer_folders(folder: Path, count: int, classes: int) -> str:
 
 
 def note_on_numbered_folders(folder: Path, names: Sequence[str], labels: Path) -> str:
-    """Return a note for the user if class folders named by numbers have other labels, and the other part has a list.
+    """Return a note for the user if a class folder is named by a number that is not its label.
 
-    As text "10" comes before "2". A list most likely has the numbers themselves as labels.
+    Class folders are labelled in the order of their names as text, in which "10" comes before "2". If the other part
+    of the data set (val for train, train for val) has a list, that most likely has the numbers themselves as labels.
+    Then training and evaluation have different labels for a class.
 
     Args:
         folder: Folder of the part that is read by class folders.
         names: Names of the class folders, in the order of their labels from 0.
-        labels: The list that has the other part's labels. There is nothing to tell if it does not exist.
+        labels: The list that has the other part's labels; it need not exist.
 
     Returns:
-        The note; an empty text if there is nothing to tell.
+        The note; an empty text if there is no such folder or no list.
     """
     are_numbers = all(name.isdecimal() for name in names)
     if not are_numbers or not named_files.is_file(labels):
@@ -520,9 +539,10 @@ def _require_same_classes(root: Path, part: str, names: list[str]) -> None:
 
 
 def _require_same_numbers(root: Path, part: str, names: list[str]) -> None:
-    """Raise ValueError if the other part has a list that numbers one of these class folders otherwise.
+    """Raise ValueError if the list of the other part gives a class another number than this part's class folders do.
 
-    Labels of training would then mean other classes than those of evaluation.
+    Labels of training would then mean other classes than those of evaluation. The class of a line is the name of the
+    folder in its path: "n01440764" in "val/n01440764/1.jpeg 5".
 
     Args:
         root: Folder of the data set.
@@ -530,7 +550,7 @@ def _require_same_numbers(root: Path, part: str, names: list[str]) -> None:
         names: Class folders of this part, in the order of their numbers from 0.
 
     Raises:
-        ValueError: A line of the other part's list, such as "val/n01440764/1.jpeg 5", gives a class another number.
+        ValueError: A line does so. The message names it.
     """
     other_part = "val" if part == "train" else "train"
     list_file = root / LIST.format(other_part)
@@ -542,10 +562,11 @@ def _require_same_numbers(root: Path, part: str, names: list[str]) -> None:
         line = LINE.fullmatch(text)
         if line is None:  # reading the list says so
             continue
-        top, _, below = folders.relative(unquoted(line["path"])).removeprefix("./").partition("/")
-        name, is_in_folder, _ = below.partition("/")
+        path = folders.relative(unquoted(line["path"])).removeprefix("./")  # as val/n01440764/1.jpeg
+        top, _, below = path.partition("/")
+        name, slash, _ = below.partition("/")
         label = int(line["label"])
-        is_in_class_folder = top == other_part and is_in_folder != ""
+        is_in_class_folder = top == other_part and slash != ""
         if not is_in_class_folder or name not in number_of_class:  # then it contradicts no number
             continue
         if number_of_class[name] != label:

@@ -347,6 +347,7 @@ def _has_image_and_class(fields: Array, records: Records) -> Array:
         [records] bool. The values of records that are stored in several parts have no meaning.
     """
     labels = _labels(fields)
+    # 0 further labels: the one in the header counts. 1: it replaces the one in the header.
     has_one_label = fields["further"] <= 1
     has_image = _image_bytes(fields) > 0
     is_whole_number = labels == np.floor(labels)

@@ -56,16 +56,16 @@ class Form:
 
 
 def _positions_by_file(places: list[Place]) -> dict[int, list[int]]:
-    """Group records by the file in which they lie.
+    """Return the positions of records in a list, grouped by their file and sorted by their offset in it.
+
+    For records at offset 90 of file 1, offset 50 of file 0 and offset 10 of file 1 it is {0: [1], 1: [2, 0]}.
 
     Args:
         places: Where each record lies.
-
-    Returns:
-        For the number of each file, the positions in `places` of its records, in the order in which they lie in it.
     """
+    positions = sorted(range(len(places)), key=lambda position: places[position])  # by file, then by offset
     positions_by_file: dict[int, list[int]] = {}
-    for position in sorted(range(len(places)), key=lambda position: places[position]):
+    for position in positions:
         positions_by_file.setdefault(places[position].file, []).append(position)
     return positions_by_file
 

@@ -134,7 +134,7 @@ def find(files: tuple[Path, ...], classes: int) -> Records:
 
 
 def _require_plain_records(file: Path) -> None:
-    """Raise ValueError if a file cannot be read at random: records are read wherever they lie in it.
+    """Raise ValueError if a file does not let its records be read in any order, each at its offset by the index.
 
     Args:
         file: A TFRecord file.
@@ -196,17 +196,20 @@ def parse(record: bytes) -> Parsed:
 
 
 def _message(record: bytes) -> bytes:
-    """Return the message of a TFRecord record, which lies between its length and checksums.
+    """Return the message of a TFRecord record: what is left without its length (8 bytes) and checksums (4 each).
+
+    The index of the file says where the record begins and ends, and the record's first 8 bytes how long the message is.
+    The two must agree.
 
     Args:
-        record: All bytes of the record.
+        record: All bytes of the record, by the index.
 
     Raises:
-        ValueError: The message is not as long as the record states.
+        ValueError: The message has another length by the index than by the record.
     """
-    stated_bytes = int.from_bytes(record[:LENGTH_BYTES], "little")
-    message_bytes = len(record) - AROUND_MESSAGE  # the record begins and ends where the index says so
-    if message_bytes < 0 or stated_bytes != message_bytes:
+    bytes_by_record = int.from_bytes(record[:LENGTH_BYTES], "little")
+    bytes_by_index = len(record) - AROUND_MESSAGE
+    if bytes_by_index < 0 or bytes_by_record != bytes_by_index:
         raise ValueError("its length is not the index's")
     return record[BEFORE_MESSAGE:-BEHIND_MESSAGE]
 
@@ -231,17 +234,19 @@ def contents_by_first_bytes(records: Records, first_bytes: Array) -> Contents:
 
 
 def _require_lengths_of_index(records: Records, message_bytes: Array) -> None:
-    """Raise ValueError if a record by its own length ends elsewhere than by the index.
+    """Raise ValueError if the length that a record states is not its length by the index.
 
     Args:
         records: Where each record lies by the index.
-        message_bytes: Length of its message that each record states, [records].
+        message_bytes: Length of its message that each record states, [records]. A record is longer by AROUND_MESSAGE,
+            which is this length itself and checksums.
 
     Raises:
-        ValueError: A record does; the first one is named.
+        ValueError: A length is not; the first such record is named.
     """
     bytes_by_index = records.places[:, SIZE_COLUMN]
-    wrong_numbers = np.flatnonzero(message_bytes + AROUND_MESSAGE != bytes_by_index)
+    bytes_by_record = message_bytes + AROUND_MESSAGE
+    wrong_numbers = np.flatnonzero(bytes_by_record != bytes_by_index)
     if len(wrong_numbers):
         number = int(wrong_numbers[0])
         raise ValueError(f"{records.name(number)}: its length is not the index's: restore the file, or make the index")

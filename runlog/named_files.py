@@ -75,20 +75,22 @@ def require_file_if_present(path: Path) -> None:
 
 
 def is_file(path: Path) -> bool:
-    """Return whether there is a file at a path.
+    """Return whether there is a file at a path, and refuse a path at which something else is.
+
+        True:           a file, or a link to one
+        False:          nothing; /dev/null; a stream of this process, such as /dev/stdin, that is no file
+        UnusableError:  a folder, a pipe, a socket or a device; a link that leads nowhere or back to itself
+
+    A link that leads nowhere is not taken for nothing, because the user meant a file to be there.
 
     Args:
         path: Path as the user gave it.
 
-    Returns:
-        False if nothing is there, for /dev/null, and for a stream of this process, such as /dev/stdin, that is no file.
-
     Raises:
-        UnusableError: The path leads to something else, such as a folder or a pipe, or is a link that leads nowhere or
-            back to itself.
+        UnusableError: See above.
     """
     require_file_if_present(path)
-    if path.is_symlink() and not path.exists():  # it was meant to be there
+    if path.is_symlink() and not path.exists():
         raise UnusableError(f"{path}: is a link to a file that is absent: restore the file or remove the link")
     return path.is_file()
 

@@ -160,7 +160,10 @@ class HeldLog(PosixPath):
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> "HeldLog":
-        """Read a log into memory, and return a path that holds its bytes.
+        """Read a log into memory, and return its path with the bytes in the attribute `data`.
+
+        A HeldLog is a path like any other, but whatever reads it by `open_log` gets these bytes: several readers see
+        the same log even if the file is changed in between.
 
         Args:
             path: Path of the log.
@@ -195,7 +198,9 @@ def open_log(path: str | os.PathLike[str]) -> BinaryIO:
 
 
 def ends_with_line_end(path: str | os.PathLike[str]) -> bool:
-    """Return whether the last line of a log has an end, which one that was cut seldom has; True if it is empty.
+    """Return whether a log ends with a line feed or a carriage return, as a log that was cut off seldom does.
+
+    True for an empty log.
 
     Args:
         path: The path of the log.
@@ -259,8 +264,9 @@ def read_text(text: str | bytes) -> Iterator[Entry]:
 def read_stream(stream: BinaryIO) -> Iterator[Entry]:
     """Yield the events, header sections and problems of an open log, in the order of its lines.
 
-    The stream is read in blocks, so that a file of any size takes little memory. Of a line over MAX_LINE_BYTES only a
-    part is kept.
+    The stream is read in blocks, so that a file of any size takes little memory. A line that goes on in the next block
+    is kept until it ends. If it is over MAX_LINE_BYTES, `_kept_of_open_line` cuts it to a little more than that: it is
+    not read any more, and gives a Problem if it holds an event.
 
     Args:
         stream: The log, open for reading bytes, at its beginning.
@@ -290,27 +296,31 @@ def read_stream(stream: BinaryIO) -> Iterator[Entry]:
             # A carriage return, as a progress bar writes it, ends an event, but the line keeps its number.
             if piece.endswith(b"\n"):
                 number += 1
+            # The next piece begins a line.
             start = bytes_read
             kept = b""
     yield from _entries(kept, number, start)  # the last line may lack a line feed
 
 
 def _kept_of_open_line(text: bytes) -> bytes:
-    """Return what is kept of a line until the rest of it is read, so that a line of any length takes little memory.
+    """Return what is kept of a line until the next block is read, so that a line of any length takes little memory.
+
+    The caller puts the next block behind it, and calls this again if the line does not end there.
 
     Args:
-        text: What has been read of the line.
+        text: What is kept of the line so far, with the last block.
 
     Returns:
-        The text. Of a line over MAX_LINE_BYTES, which is not read, only what shows that it is longer, and whether it
-        holds the token of an event (`:::MLLOG`).
+        The text, if it has at most MAX_LINE_BYTES. A longer line is not read, so that two facts are enough: that it is
+        longer, and whether it holds the token of an event (`:::MLLOG`). For these its beginning is kept, and behind it
+        the token or, if there is none yet, the last bytes, in which one may begin.
     """
     if len(text) <= MAX_LINE_BYTES:
         return text
     beginning = text[:MAX_LINE_BYTES] + b" "  # the space keeps both parts from forming a TOKEN
     if TOKEN in text:
         return beginning + TOKEN
-    return beginning + text[-len(TOKEN) :]  # a TOKEN may begin there, and end in the rest of the line
+    return beginning + text[-len(TOKEN) :]
 
 
 def _nul_problem(block: bytes, line: int, *, is_start: bool) -> Problem:

@@ -140,15 +140,17 @@ def _coefficients_in_pairs(a: float, b: float, x: float) -> Iterator[tuple[float
 def _continued_fraction(d_1: float, further_pairs: Iterable[tuple[float, float]]) -> float:
     """Return 1 / (1 + d_1 / (1 + d_2 / (1 + ...))) by Lentz's method (Numerical Recipes, 5.2).
 
-    By this method the fraction is the product e_1 c_2 e_2 c_3 e_3 ... with
+    By this method the fraction is a product with one factor, c_n e_n, for each further coefficient d_n:
+
+        e_1 * (c_2 e_2) * (c_3 e_3) * ...
 
         c_1 = 1                 c_n = 1 + d_n / c_(n-1)
         e_1 = 1 / (1 + d_1)     e_n = 1 / (1 + d_n e_(n-1))
 
     Args:
         d_1: The first coefficient.
-        further_pairs: (d_2, d_3), (d_4, d_5), ... They are read up to a pair whose second coefficient hardly changes
-            the result.
+        further_pairs: (d_2, d_3), (d_4, d_5), ..., in pairs because even and odd numbers have two formulas. They are
+            read up to a pair whose second coefficient hardly changes the result.
     """
     c = 1.0
     e = 1 / (1 + d_1)
@@ -158,7 +160,7 @@ def _continued_fraction(d_1: float, further_pairs: Iterable[tuple[float, float]]
             c = 1 + d_n / c
             e = 1 / (1 + d_n * e)
             fraction *= c * e
-        relative_change = abs(c * e - 1)  # of the fraction, by the pair's second coefficient
+        relative_change = abs(c * e - 1)  # by the last factor
         if relative_change < 1e-15:  # about the precision of a float
             break
     return fraction

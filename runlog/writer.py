@@ -201,19 +201,22 @@ def close_for_dead(path: Path, reason: str) -> str:
     try:
         return _close_for_dead(path, reason)
     except (OSError, ValueError) as error:
-        system_reason = error.strerror if isinstance(error, OSError) else None  # None in an error of this file, too
+        # Only an error of the operating system has it; one that this module raises, an OSError too, has its own text.
+        system_reason = error.strerror if isinstance(error, OSError) else None
         raise RunError(f"{reason}; the log cannot be closed as aborted: {system_reason or error}") from error
 
 
 def _close_for_dead(path: Path, reason: str) -> str:
-    """Do what `close_for_dead` does, with the errors as they come.
+    """Write the end of a dead run's log, that it was aborted and why, and return why the run ended.
+
+        no log:                             nothing is written, `reason` is returned
+        the log has its end with a reason:  nothing is written, that reason is returned
+        the log has its end without one:    nothing is written, `reason` is returned
+        the log has no end:                 the end is written with `reason`, which is returned
 
     Args:
         path: Path of the log.
         reason: Why the run was aborted.
-
-    Returns:
-        Why the run ended, as the log says it.
 
     Raises:
         OSError: The log cannot be read or written.
