@@ -214,8 +214,8 @@ class Measured:
 
         In this order, these are reported (all but the first only if the log is of this project):
 
-        - an epoch_throughput that states too little time, if the waits in its epoch are shorter than what is missing;
-        - the first window of an epoch up to which too little time is stated, if the waits before it are shorter;
+        - an epoch_throughput that states too little time, if more is missing than the waits in its epoch took;
+        - the first window of an epoch up to which too little time is stated, if the waits before it do not explain it;
         - a wait that is longer than the room between its window and the next one;
         - more checkpoints than were due;
         - a wait after an epoch that is longer than until the next epoch.

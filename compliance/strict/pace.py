@@ -135,8 +135,8 @@ def _estimated_epoch_times(run: LoggedRun, order: RunOrder, trained: Sequence[Tr
     """Return up to three estimates of the time of an epoch, each with the name of its own bound.
 
     They are the time of the run over its number of epochs, the median time of the epochs, and the time of the fastest
-    of them. A step follows from the time of an epoch, so the bounds are least times of a step; they differ, because the
-    estimates do.
+    of them. A bound is the least time of a step, which follows from the time of the epoch. Each estimate has another
+    bound, because in published runs their least values lie far apart.
 
     Args:
         run: The facts that the log states of the run. Without its start, its end or a last epoch, the first estimate is

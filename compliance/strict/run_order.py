@@ -128,7 +128,7 @@ class RunOrder:
 
         - It times the run itself: if it is too early by more than a small allowance, this may fail the log.
         - Each rank logs it, such as cache_clear: it is not checked, because the clocks of the ranks differ.
-        - Any other: if it is too early at all, it gets a warning.
+        - Any other: if it is too early, without that allowance, it gets a warning.
 
         Args:
             event: The next event of the log.
