@@ -368,8 +368,10 @@ def _decay_steps(run: LoggedRun, summary: schema.RunSummary) -> float | None:
     counts_after_warmup = settings["RECIPE.schedule"] == "polynomial" and settings.get("RECIPE.warmup_from_zero")
     if not counts_after_warmup:
         return float(steps)
-    warmup_steps: int = round(warmup_epochs * steps_of_epoch)
-    return float(steps) - warmup_steps
+    warmup_steps: float = warmup_epochs * steps_of_epoch
+    if not is_number(warmup_steps):  # too large to be rounded
+        return None
+    return float(steps) - round(warmup_steps)
 
 
 def _steps_of_training(settings: JsonObject, steps_of_epoch: int) -> Any:

@@ -47,6 +47,8 @@ FORGED = {
     "TELEMETRY_S": lambda log: by.settings(log, TELEMETRY_S=HUGE),
     "image_size": lambda log: by.settings(log, RECIPE_image_size=HUGE),
     "batch": lambda log: by.settings(log.inside("run_summary", batch_per_device=HUGE), RECIPE_base_batch=256),
+    "steps of a warm-up": lambda log: by.settings(
+        log.value("train_samples", 10**18), RECIPE_warmup_epochs=1e299, RECIPE_warmup_from_zero=True),
     "devices": lambda _: on_gpus().inside("run_summary", devices=HUGE),
     "nodes": lambda _: on_gpus().inside("run_summary", nodes=HUGE),
     "no nodes, of a run with power": lambda _: on_gpus().inside("run_summary", nodes=0),
