@@ -657,8 +657,8 @@ class Measured:
         actual = f"{stated.time_s:.3f} s for epoch {stated.epoch}; {between}"
         stated_ms = stated.time_s * 1000
         without_leaps_ms = training_ms - self._epoch_sums.set_ahead_ms
-        is_not_too_long_without_leaps = stated_ms <= without_leaps_ms + self._most_difference_ms(without_leaps_ms)
-        if is_not_too_long_without_leaps:
+        most_without_leaps_ms = without_leaps_ms + self._most_difference_ms(without_leaps_ms)
+        if stated_ms <= most_without_leaps_ms:
             training_ms = without_leaps_ms
         allowed_ms = self._most_difference_ms(training_ms)
         excess_ms = stated_ms - training_ms - allowed_ms

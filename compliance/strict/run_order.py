@@ -188,7 +188,7 @@ class RunOrder:
             rule: The rule that is broken: "time-order", or ORDER, which only warns.
             allowed_ms: By how many milliseconds the event may be earlier than one of its own rank.
         """
-        back_ms = 0.0  # how early the event is, compared with the rank from whose latest event it is farthest
+        back_ms = 0.0  # the most by which it is too early, over the ranks
         for rank, latest_ms in self._latest_ms_by_rank.items():
             allowed_of_rank_ms = allowed_ms if rank == event.rank else self._allowed_between_ranks_ms
             rank_back_ms = latest_ms - event.time_ms
