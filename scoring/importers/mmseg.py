@@ -68,8 +68,8 @@ class MMSeg(FormatReader):
     def take_fact(self, name: str, value: object, line: int) -> None:
         """Set a value that a line before the first row of training figures states, unless an earlier line has set it.
 
-        A batch size in the section of a data loader counts only if the loader is that of training, and goes before one
-        of all loaders. Any switch of half precision that is on sets the precision to "amp".
+        Any switch of half precision that is on sets the precision to "amp". Batch sizes are kept under the names that
+        `_name_of_batch` returns, and `_set_batch` chooses between them after the last line.
 
         Args:
             name: Name of a group of `fact_pattern`, such as "devices".
@@ -80,19 +80,36 @@ class MMSeg(FormatReader):
             self._loader = self._loader or str(value)
         elif name in ("opened", "closed"):
             self._follow_brackets(1 if name == "opened" else -1)
-        elif name in ("batch_of_loader", "samples_per_gpu") and self._loader:
-            is_of_loader_itself = self._open_brackets == 1  # rather than of its sampler, or of one of several loaders
-            if self._loader == "train_dataloader" and is_of_loader_itself:
-                self._take_batch("batch_of_train_loader", value, line)
-        elif name == "samples_per_gpu":
-            self._take_batch("batch_of_all_loaders", value, line)
+        elif name in ("batch_of_loader", "samples_per_gpu"):
+            name_of_batch = self._name_of_batch(name)
+            if name_of_batch is not None:
+                self._take_batch(name_of_batch, value, line)
         elif name == "precision":  # `value` switches half precision on, as `fp16` does
             self.set_if_unset("precision", "amp", line)
-        elif name != "batch_of_loader":  # outside of a loader's section, `batch_size` may be anything's
+        else:
             self.set_if_unset(name, value, line)
 
+    def _name_of_batch(self, name: str) -> str | None:
+        """Return the name under which to keep a batch size that is printed at this place of the configuration.
+
+            samples_per_gpu=2,                         -> batch_of_all_loaders
+            batch_size=2,                              -> None: it may be anything's
+            train_dataloader=dict(
+                samples_per_gpu=4,                     -> batch_of_train_loader, and so does `batch_size=4`
+                sampler=dict(batch_size=5)),           -> None: not of the loader itself
+            val_dataloader=dict(samples_per_gpu=1)     -> None
+
+        Args:
+            name: Group of `fact_pattern` that matched: "samples_per_gpu", or "batch_of_loader" for `batch_size`.
+        """
+        if self._loader:  # in the section of a loader
+            is_of_loader_itself = self._open_brackets == 1
+            is_of_training = self._loader == "train_dataloader"
+            return "batch_of_train_loader" if is_of_training and is_of_loader_itself else None
+        return "batch_of_all_loaders" if name == "samples_per_gpu" else None
+
     def _take_batch(self, name: str, value: object, line: int) -> None:
-        """Set a batch size of one device, or, if an earlier line states another one, note both.
+        """Keep a batch size of one device, and under `other_` and its name also the first one that differs from it.
 
         Args:
             name: "batch_of_train_loader" or "batch_of_all_loaders".
@@ -129,15 +146,15 @@ class MMSeg(FormatReader):
     def _set_batch(self) -> None:
         """Set the batch size of one device, from the training loader's settings, or else from those of all loaders.
 
-        A configuration that is printed as its files stand may have two: that of a base file, and the one that replaces
-        it. Then none is set, and a check records both.
+        These settings may state two different sizes, where a configuration is printed as its files stand: the size of a
+        base file, and the one that replaces it. Then none is set, and a check records both.
         """
         name = "batch_of_train_loader" if "batch_of_train_loader" in self.facts_by_name else "batch_of_all_loaders"
         self.set_if_unset_from("batch_per_device", name)
-        other = self.facts_by_name.get(f"other_{name}")
+        other = self.facts_by_name.get(f"other_{name}")  # a size that differs from the one just set
         if other is not None:
             places = {"one batch size": self.facts_by_name[name], "another": other}
-            self.set_if_places_agree("batch_per_device", places)
+            self.set_if_places_agree("batch_per_device", places)  # they disagree: this removes the one just set
 
     def _set_devices_by_gpu_list(self) -> None:
         """Set the number of devices to the length of the configuration's list of GPUs, unless it is set already.
@@ -198,9 +215,10 @@ class MMEpochs(EpochFormatReader, MMSeg):
     )
 
     def finish_facts(self) -> None:
-        """Set whether the log is truncated, and what mmsegmentation's own logs state.
+        """Set whether the log is truncated, by the number of epochs, and set batch, devices, versions and framework.
 
-        The last row shows how many steps of its epoch are left. Without the number of epochs, `truncated` is None.
+        `_set_truncated` was called before. It has set whether the last row is short of the end of its epoch, by the
+        steps in that row, such as `[50/1251]`. This is right if that epoch is the last one.
         """
         super().finish_facts()
         self.set_if_unset_from("epochs_wanted", "max_epochs")
@@ -208,5 +226,5 @@ class MMEpochs(EpochFormatReader, MMSeg):
         last_epoch = self.last_position.epoch if self.last_position else None
         if epochs_wanted is None or last_epoch is None:
             self.truncated = None
-        elif last_epoch < epochs_wanted:
+        elif last_epoch < epochs_wanted:  # else `truncated` stays as it was set by the steps of the last epoch
             self.truncated = True

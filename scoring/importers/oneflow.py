@@ -55,20 +55,20 @@ class OneFlow(EpochFormatReader):
     def steps_of_row(self, last: RowPosition | None, position: RowPosition) -> int | None:
         """Return the number of training steps that a printed row covers.
 
-        OneFlow counts the steps of each epoch from 0, and prints a row at step 0. No step of its epoch comes before it,
-        so it is taken for a row of the usual number of steps.
+        These are the steps since the row before, or since the start of the epoch for its first row. OneFlow may print
+        that row at step 0, which gives 0 steps. But it prints rows a fixed number of steps apart, so that such a row is
+        taken to cover as many steps as other rows.
 
         Args:
             last: Epoch and step of the row before, or None for the first row.
             position: Epoch and step of this row.
 
         Returns:
-            The number of steps, or None for the first row. It is also None if the usual number is needed and not known
-            yet.
+            The number of steps. None for the first row of the log. None also for a row at step 0, if no row before it
+            has shown how many steps are usual.
         """
         if last is None:
             return None
         steps = super().steps_of_row(last, position)
-        if steps == 0:  # no step of the epoch comes before the row
-            return self.usual_steps_per_row
-        return steps
+        is_at_step_0 = steps == 0
+        return self.usual_steps_per_row if is_at_step_0 else steps

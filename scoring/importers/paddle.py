@@ -44,9 +44,10 @@ class Launch(FormatReader):
     )
 
     def take_fact(self, name: str, value: object, line: int) -> None:
-        """Set a value that a line before the first row states; of different counts of the launcher the last counts.
+        """Set a value that a line before the first row states, unless an earlier line has set it.
 
-        A launch that failed may stand before the one that trained, with other nodes or devices.
+        A number of nodes or processes that the launcher prints replaces an earlier one: a launch that failed may stand
+        before the one that trained, with other numbers.
 
         Args:
             name: Name of a group of a pattern, such as "replicas".
@@ -54,7 +55,7 @@ class Launch(FormatReader):
             line: Number of the line in the log.
         """
         if name in _COUNTS_OF_LAUNCHER and self.value(name) != value:
-            self.facts_by_name.pop(name, None)
+            self.facts_by_name.pop(name, None)  # the method of the base keeps a value that is set already
         super().take_fact(name, value, line)
 
     def finish_facts(self) -> None:
@@ -192,10 +193,15 @@ class PaddleSeg(Launch):
     _model_section: _ModelSection | None = None  # the section that the line before is in
 
     def read_before_rows(self, line: int, text: str) -> None:
-        """Read a line before the first row of training figures, also as a line of the indented configuration.
+        """Read a line before the first row of training figures, which may be one of the printed configuration.
 
-        Within the section `model:`, a line `type: ..` names the network if it is indented as the section's first line
-        is, and its backbone if by 2 spaces more. A launcher's label may stand before each line.
+        The configuration is indented, and its section `model:` names the network and the backbone. A launcher's label
+        may stand before its lines, here `0: `, which has the same length on each of them.
+
+            0: model:
+            0:   type: FCN           -> the network: indented as the first line of the section
+            0:   backbone:
+            0:     type: HRNet_W48   -> the backbone: indented by 2 spaces more
 
         Args:
             line: Number of the line in the log.
@@ -244,7 +250,7 @@ class PaddleSeg(Launch):
         return super().name_of_precision(word)
 
     def finish_facts(self) -> None:
-        """Set the model and the batch size, and convert all that the log states from its words to values of a record.
+        """Set the model and the batch size, and then what all of Paddle's formats set, such as the devices.
 
         The model is the network and its backbone, such as "FCN HRNet_W48". The batch size of the command line counts
         before that of the configuration. Call this after the last line.
@@ -253,5 +259,6 @@ class PaddleSeg(Launch):
         if network is not None:
             parts = [network.value, self.value("backbone")]
             self.set_if_unset("model", " ".join(part for part in parts if part), network.line)
+        # If the command line has `--batch_size`, the batch of one device is set already.
         self.set_if_unset_from("batch_per_device", "batch_of_config")
-        super().finish_facts()
+        super().finish_facts()  # converts the texts that are set here

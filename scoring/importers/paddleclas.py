@@ -22,7 +22,7 @@ from typing import NamedTuple
 from scoring.importers.evidence import Fact
 from scoring.importers.lines import Lines
 from scoring.importers.paddle import Launch
-from scoring.importers.running_averages import NO_TOTALS, PrintedMean, Totals, run_on
+from scoring.importers.running_averages import NO_TOTALS, PrintedMean, Totals, are_running_averages
 from scoring.importers.table import Columns, RowPosition, RowTime
 from scoring.importers.text import RowPattern, field, integer, number, plausible, positive
 from scoring.record import Window
@@ -129,10 +129,12 @@ class Dygraph(Launch):
         self._precision_switches: dict[str, Fact] = {}  # by their names
         self._ended_epochs: set[int] = set()  # epochs whose training ended
         self._steps_of_epoch: int | None = None  # as the first row prints them
-        self._release_runs_on: bool | None = None  # by the first row: whether averages go on from row to row
+        self._release_averages_since_reset: bool | None = None  # by the first row; False: since the last row
 
     def read_first_row(self, text: str, position: RowPosition, row: Columns) -> None:
-        """Keep how many steps an epoch has, and learn from the words of the row how its release averages, if they say.
+        """Keep how many steps an epoch has, and over which steps the release averages, if the row shows the release.
+
+        Releases 2.1 to 2.5 print averages since a reset early in the epoch, later ones averages since the last row.
 
         Args:
             text: The row as it is printed.
@@ -140,10 +142,10 @@ class Dygraph(Launch):
             row: Values of the row by column, as printed.
         """
         self._steps_of_epoch = integer(row["epoch_steps"])
-        if "max_mem_reserved: " in text:
-            self._release_runs_on = False
+        if "max_mem_reserved: " in text:  # only later releases print it
+            self._release_averages_since_reset = False
         elif row["unit"] == "images/s":  # the beginning of `images/sec`, which releases up to 2.3 print
-            self._release_runs_on = True
+            self._release_averages_since_reset = True
 
     def read_before_rows(self, line: int, text: str) -> None:
         """Read a line before the first row of training figures, also as a line of PaddleClas's printed configuration.
@@ -189,7 +191,7 @@ class Dygraph(Launch):
     def finish_rows(self) -> None:
         """Make rows of running averages rows of their own steps, if they average from one epoch into the next."""
         if not self.cumulative:  # else each row was differenced as it was read
-            self._difference_if_averages_run_on()
+            self._difference_if_running_averages()
 
     def finish_facts(self) -> None:
         """Set the precision and whether the log is truncated, and convert what the log states to numbers and names."""
@@ -198,19 +200,24 @@ class Dygraph(Launch):
         super().finish_facts()
         self.truncated = self._is_truncated()
 
-    def _difference_if_averages_run_on(self) -> None:
-        """Set the steps, seconds and wait of each row to those since the last row, if the printed averages run on."""
-        averaged_steps = self._averaged_steps_if_they_run_on()
+    def _difference_if_running_averages(self) -> None:
+        """Set the steps, seconds and wait of each row to those since the last row, if the rows print running averages.
+
+        A running average is over all steps since a reset, early in the epoch. Its total is the mean x these steps. What
+        a row adds is its total less the total of the row before, or its whole total if it is the first after a reset.
+        """
+        averaged_steps = self._averaged_steps_if_running()
         epochs = self._means_since_resets(averaged_steps)
-        if not run_on(epochs, release_says=self._release_runs_on):
+        if not are_running_averages(epochs, release_says=self._release_averages_since_reset):
             return
 
         self.cumulative = True
         last: Window | None = None
-        last_totals: Totals | None = NO_TOTALS
+        last_totals: Totals | None = NO_TOTALS  # None: not known
         for window, steps in zip(self.windows, averaged_steps, strict=True):
             totals = self._totals_of_window(window, steps)
-            before = NO_TOTALS if last is None or self._was_reset_between(last, window) else last_totals
+            is_first_after_reset = last is None or self._was_reset_between(last, window)
+            before = NO_TOTALS if is_first_after_reset else last_totals
             if totals is None or before is None:
                 window.seconds = window.data_wait_s = None
             else:
@@ -218,8 +225,11 @@ class Dygraph(Launch):
             last = window
             last_totals = totals
 
-    def _averaged_steps_if_they_run_on(self) -> list[int | None]:
-        """Return how many steps each row averages if the averages run on; None where rows before it are missing."""
+    def _averaged_steps_if_running(self) -> list[int | None]:
+        """Return how many steps each row averages, if its averages are over all steps since a reset.
+
+        A number is None where rows before the row are missing.
+        """
         all_steps: list[int | None] = []
         last: Window | None = None
         last_steps: int | None = None
@@ -230,49 +240,70 @@ class Dygraph(Launch):
         return all_steps
 
     def _averaged_steps_after(self, last: Window | None, last_steps: int | None, window: Window) -> int | None:
-        """Return how many steps a row averages if the averages run on, also from one epoch into the next.
+        """Return how many steps a row averages, if its averages are over all steps since a reset.
+
+        The program resets the averages at step `meters.reset_step` of each epoch, not where an epoch begins. With a
+        reset at step 5 and 26 steps in an epoch, rows at steps 0, 10 and 20 average 1, 6 and 16 steps. The row at step
+        0 of the next epoch averages 22: these 16, steps 21 to 25 and its own.
 
         Args:
             last: The row before, or None for the first row.
             last_steps: How many steps the row before averages, if that is known.
             window: The row.
+
+        Returns:
+            The number of steps, or None if rows before the row are missing.
         """
         assert window.step is not None  # the pattern needs it
         assert self.meters.reset_step is not None
         is_after_reset = window.step >= self.meters.reset_step
-        if last is None or is_after_reset:
+        if last is None or is_after_reset:  # from the reset in this epoch, or from the first step of all
             return self.meters.averaged_steps(window.step)
         if last.step is None:
             return None
+
         if window.epoch == last.epoch:
-            return None if last_steps is None else last_steps + window.step - last.step
-        last_position = RowPosition(last.epoch, last.step)
-        steps_across_epochs = self._steps_across_epochs(last_position, RowPosition(window.epoch, window.step))
-        if steps_across_epochs is None or self._was_reset_between(last, window):
-            return steps_across_epochs
-        return None if last_steps is None else last_steps + steps_across_epochs
+            steps_since_last: int | None = window.step - last.step
+        else:
+            last_position = RowPosition(last.epoch, last.step)
+            steps_since_last = self._steps_across_epochs(last_position, RowPosition(window.epoch, window.step))
+        if steps_since_last is None:
+            return None
+        if self._was_reset_between(last, window):  # by a step of the last epoch where no row is printed
+            return steps_since_last
+        return None if last_steps is None else last_steps + steps_since_last
 
     def _means_since_resets(self, averaged_steps: Sequence[int | None]) -> list[list[PrintedMean]]:
-        """Return the printed means of each epoch from the reset of its averages on.
+        """Return the printed means, in a list for each reset of the averages: the rows from it up to the next reset.
+
+        The program resets the averages at step `meters.reset_step` of each epoch. Rows before that step are left out:
+        their averages go back into the epoch before, and an evaluation may lie in the time since the last row. Only if
+        epochs end before that step, so that there is no reset at all, such rows are kept, too.
 
         Args:
-            averaged_steps: How many steps each row averages if the averages run on.
+            averaged_steps: How many steps each row averages, if its averages are over all steps since a reset.
         """
         epochs: list[list[PrintedMean]] = []
         last: Window | None = None
         for window, steps in zip(self.windows, averaged_steps, strict=True):
             mean_s = self._mean_of_window_s(window)
             is_after_reset = (window.step or 0) >= (self.meters.reset_step or 0)
-            counts = is_after_reset or not self._epochs_reach_reset()  # before a reset, an evaluation lies in between
+            is_kept = is_after_reset or not self._epochs_reach_reset()
             if last is None or self._was_reset_between(last, window):
                 epochs.append([])
-            if counts and steps and window.steps and mean_s:
-                epochs[-1].append(PrintedMean(mean_s, window.steps, steps, window.end_s))
+            steps_since_row = window.steps  # as it was read: as if the averages began anew after each row
+            if is_kept and steps and steps_since_row and mean_s:
+                epochs[-1].append(PrintedMean(mean_s, steps_since_row, steps, window.end_s))
             last = window
         return epochs
 
     def _was_reset_between(self, last: Window, window: Window) -> bool:
-        """Return whether averages that run on were reset between two successive rows.
+        """Return whether averages over all steps since a reset were reset between two successive rows.
+
+        The program resets them at step `meters.reset_step` of each epoch, not where an epoch begins. So it did
+
+        - in the epoch of the second row, if this row is at that step or later, and the first row was not yet,
+        - or in the epoch of the first row, if this row was before that step, and its epoch went on to the step.
 
         Args:
             last: The first of the two rows.
@@ -283,27 +314,29 @@ class Dygraph(Launch):
         last_was_after_reset = (last.step or 0) >= reset_step
         if window.epoch == last.epoch:
             return is_after_reset and not last_was_after_reset
-        was_reset_without_a_row = not last_was_after_reset and self._epochs_reach_reset()
-        return is_after_reset or was_reset_without_a_row
+        was_reset_in_last_epoch = not last_was_after_reset and self._epochs_reach_reset()  # after its last row
+        return is_after_reset or was_reset_in_last_epoch
 
     def _epochs_reach_reset(self) -> bool:
-        """Return whether an epoch has the step at which the averages are reset; else they run on through the run."""
+        """Return whether an epoch has the step at which the averages are reset; else there is no reset in the run."""
         reset_step = self.meters.reset_step
         return reset_step is not None and (self._steps_of_epoch is None or reset_step < self._steps_of_epoch)
 
     def _totals_of_window(self, window: Window, steps: int | None) -> "Totals | None":
-        """Return the totals of the steps that a row averages, or None if they are not known.
+        """Return the totals of all steps that a row averages: printed mean x number of steps; None if not known.
 
         Args:
-            window: The row, as it was read: its wait is that of its own steps at the printed mean.
-            steps: How many steps it averages, or None.
+            window: The row as it was read, with the steps since the last row. Its `data_wait_s` is the printed mean
+                wait x these steps.
+            steps: How many steps its averages cover, from a reset on. None if that is not known.
         """
         mean_s = self._mean_of_window_s(window)
         if steps is None or mean_s is None:
             return None
         wait_s = None
         if window.data_wait_s is not None and window.steps:
-            wait_s = window.data_wait_s / window.steps * steps
+            mean_wait_s = window.data_wait_s / window.steps
+            wait_s = mean_wait_s * steps
         return Totals(steps, mean_s * steps, wait_s)
 
     def _mean_of_window_s(self, window: Window) -> float | None:
@@ -343,10 +376,11 @@ class Dygraph(Launch):
     def _is_truncated(self) -> bool | None:
         """Return whether the log ends before its run does, by the epoch of its last row of training figures.
 
-        Returns:
-            True if the configuration asks for an epoch after that of the last row, or if lines say that other epochs
-            ended but not that one. False if it ended and the configuration asks for no later one. None in any other
-            case, as for a log without rows or without the number of epochs.
+        - True if the configuration asks for later epochs.
+        - True if no line says that this epoch ended, although lines say so of other epochs. Some public logs say it of
+          no epoch, which shows nothing.
+        - False if a line says that this epoch ended, and it is the last one that the configuration asks for.
+        - None in any other case, as in a log without rows.
         """
         last_epoch = self.last_position.epoch if self.last_position else None
         if last_epoch is None:
@@ -356,18 +390,22 @@ class Dygraph(Launch):
             return True
 
         has_ended = last_epoch in self._ended_epochs
-        if self._ended_epochs and not has_ended:  # some public logs never say that an epoch ended
+        if self._ended_epochs and not has_ended:
             return True
         if has_ended and epochs_wanted is not None:
             return False
         return None
 
     def steps_of_row(self, last: RowPosition | None, position: RowPosition) -> int | None:
-        """Return how many training steps the printed averages of a row cover.
+        """Return how many training steps the printed averages of a row cover, if they begin anew after each row.
 
-        The program begins new averages after each row and at `meters.reset_step`, but not at the start of an epoch. If
-        the latter is step 5 and an epoch has 26 steps, rows at steps 0, 10 and 20 of the first epoch cover 1, 6 and 10
-        steps, and the row at step 0 of the second epoch covers 6.
+        They also begin anew at step `meters.reset_step` of each epoch, but not where an epoch begins. If that is step 5
+        and an epoch has 26 steps:
+
+            step 0 of the first epoch   -> 1 step
+            step 10                     -> 6 steps, from step 5 on
+            step 20                     -> 10 steps
+            step 0 of the second epoch  -> 6 steps: 21 to 25, and this one
 
         Args:
             last: Epoch and step of the row before, or None for the first row.
@@ -392,14 +430,20 @@ class Dygraph(Launch):
         return position.step - first_covered_step + 1
 
     def _steps_across_epochs(self, last: RowPosition | None, position: RowPosition) -> int | None:
-        """Return the steps that a row averages since the last row, if it is of the next epoch and before its reset.
+        """Return how many steps since the last row a row averages, if it is among the first rows of the next epoch.
+
+        Averages are not reset where an epoch begins, but at step `meters.reset_step` of it. So a row before that step
+        also averages the end of the epoch before: with 26 steps in an epoch, the row at step 0 after one at step 20
+        averages 6 steps. If the last row was before that step of its epoch, only the steps from there on are averaged:
+        with 10 steps in an epoch and a reset at step 5, the row at step 2 after one at step 2 averages 5 + 3 steps.
 
         Args:
             last: Epoch and step of the row before, or None for the first row.
             position: Epoch and step of this row.
 
         Returns:
-            The number. None also if the rows do not print how many steps an epoch has.
+            The number. None if this row is not of the next epoch, or not before its reset. None if the rows do not
+            print how many steps an epoch has.
         """
         steps_of_epoch = self._steps_of_epoch
         is_before_reset = self.meters.reset_step is None or position.step < self.meters.reset_step
@@ -407,8 +451,8 @@ class Dygraph(Launch):
             return None
         if (position.epoch or 0) != (last.epoch or 0) + 1:
             return None
-        first_averaged_step = last.step + 1
-        if self.meters.reset_step is not None and self._epochs_reach_reset():  # maybe where no row is printed
+        first_averaged_step = last.step + 1  # in the epoch of the last row
+        if self.meters.reset_step is not None and self._epochs_reach_reset():
             first_averaged_step = max(first_averaged_step, self.meters.reset_step)
         return steps_of_epoch - first_averaged_step + position.step + 1
 
@@ -443,19 +487,20 @@ class Static(Dygraph):
     def read_first_row(self, text: str, position: RowPosition, row: Columns) -> None:
         """Set how the program counts steps and resets its averages, by the PaddleClas release that the first row shows.
 
-        Old releases print `elapse`, and release 2.0 prints commas between epoch and step. Later releases count as the
-        class says.
+        - Old releases print `elapse`. Steps count from 0, and averages begin with the epoch.
+        - Release 2.0 prints a comma between epoch and step. Steps count from 0, and averages begin anew at step 10.
+        - Later releases print neither. Steps count from 1, and averages begin anew at step 5.
 
         Args:
             text: The row as it is printed.
             position: Epoch and step of the row.
             row: Values of the row by column. "old" holds the word `elapse`, or None.
         """
-        if row["old"] is not None:  # the word `elapse`
+        if row["old"] is not None:
             self.meters = Meters(first_step=0, reset_step=None)
         elif re.search(r"epoch:\d+\s*, train step:", text):
             self.meters = Meters(first_step=0, reset_step=10)
-        self.first_step = self.meters.first_step
+        self.first_step = self.meters.first_step  # else as the class has it
 
     def time_of_row(self, last: RowPosition | None, position: RowPosition, row: Columns) -> RowTime:
         """Return how many training steps a printed row covers, how long they took, and how long they waited for input.

@@ -88,22 +88,24 @@ def rate_by_durations(rows: Sequence[Window]) -> float:
 def training_rate_by_clock(record: Record, rows: Sequence[Window]) -> RunRate | None:
     """Return the images/s of training by the log's clock, without the time of evaluations if that is known.
 
-    The time is that from the beginning of the first epoch to the end of the last one. If the durations that the epochs
-    state are too short to be right, it is the time from the start to the stop of the run instead.
+    The time is that from the beginning of the first epoch to the end of the last one. The run from its start to its
+    stop takes a little longer. If it takes much longer than the epochs' own durations add up to, these are too short to
+    be right, and the time is that of the run instead.
 
     Args:
         record: What the log says.
         rows: The epochs, as `rows_of_epochs` returns them.
 
     Returns:
-        The rate, and words on what it is over. None if the clock was set back, so that no positive time is left.
+        The rate, and words on what it is over. None if the clock was set back: over the run, if the log states its
+        start and stop, or else over the epochs.
     """
     rate_over_epochs = _training_rate_over(record, rows, EPOCHS_SPAN, _span_of_rows(rows))
     if record.run_span is None:  # the log does not state when the run started or stopped
         return rate_over_epochs
 
     rate_over_run = _training_rate_over(record, rows, RUN_SPAN, record.run_span)
-    if rate_over_run is None:  # the clock was set back
+    if rate_over_run is None:  # the clock was set back: nothing shows whether the durations are right
         return None
     if _are_durations_too_short(rows, rate_over_run):  # then the time stamps of the epochs are wrong, too
         return rate_over_run
@@ -168,7 +170,10 @@ def _training_rate_over(record: Record, rows: Sequence[Window], span_name: str, 
 
 
 def _evaluations_to_leave_out(record: Record, rows: Sequence[Window], span: TimeSpan) -> LeftOut:
-    """Return how many seconds of evaluations to leave out of a span of time, and words on whether this is done.
+    """Return how many seconds of evaluations to leave out of a span of time, with words that tell of it.
+
+    An evaluation counts with its logged time, but at most with MAX_EVALUATION_RATIO x the time of training on as many
+    images: the logged time may include a wait for training steps that have not ended.
 
     Args:
         record: What the log says, such as the times of evaluations and the images of one.
@@ -176,15 +181,13 @@ def _evaluations_to_leave_out(record: Record, rows: Sequence[Window], span: Time
         span: The span.
 
     Returns:
-        The seconds and the words: 0.0 and an empty text if there is nothing to leave out. If the log does not state the
-        images of an evaluation, the seconds are 0.0 and the words say why.
+        The seconds, and " without evaluations". Without such an evaluation, 0.0 and an empty text. If the log does not
+        state the images of an evaluation, 0.0 and words on why evaluations are not left out.
     """
     if not record.evaluations:
         return LeftOut(0.0, "")
     if not record.eval_samples:
         return LeftOut(0.0, _NOT_LEFT_OUT)
-    # The logged time of an evaluation may include a wait for training steps that have not ended. So it has a
-    # limit: so many times the time of training on as many images.
     longest_s = MAX_EVALUATION_RATIO * _training_seconds(record.eval_samples, rows)
     evaluated_s = _evaluated_s(record.evaluations, longest_s, rows, span)
     return LeftOut(evaluated_s, " without evaluations" if evaluated_s > 0 else "")
@@ -253,8 +256,9 @@ def _rate_over(record: Record, rows: Sequence[Window], time_name: str, seconds: 
 def _images_of_epochs(record: Record, rows: Sequence[Window]) -> float:
     """Return how many images were trained from the beginning of the first row to the end of the last one.
 
-    These are the images of the first row + (epoch of the last row - epoch of the first row) x images of an epoch. A row
-    may cover several epochs. Then it has their images, and the number of the last of them.
+        images of the first row + (epoch of the last row - epoch of the first row) x images of an epoch
+
+    This also holds where a row covers several epochs: it has the images of all of them, and the number of the last one.
 
     Args:
         record: What the log says, for the images of an epoch.

@@ -1,8 +1,8 @@
-"""Takes running averages apart: the steps between two rows, and whether a log's averages run on from row to row at all.
+"""Takes running averages apart: the steps between two rows, and whether a log's averages are running ones at all.
 
-A format that prints running averages makes `Totals` of each row, and takes those of the row before from them.
-Releases 2.1 to 2.5 of PaddleClas's dynamic graph print averages since a reset early in the epoch, later ones averages
-since the last row, both in the same words.
+A running average is over all steps since a reset, early in the epoch. A format that prints running averages makes
+`Totals` of each row, and takes the totals of the row before from them. Releases 2.1 to 2.5 of PaddleClas's dynamic
+graph print running averages, later ones averages since the last row, both in the same words.
 """
 
 import itertools
@@ -22,17 +22,19 @@ _DIGIT_S = 1e-5  # the last printed digit of a step time
 
 
 class Totals(NamedTuple):
-    """The totals of all steps that a row's printed averages cover."""
+    """The totals of all steps that a row's printed averages cover: printed mean x number of steps."""
 
     steps: int
     time_s: float
     wait_s: float | None  # the part of the time that waited for input; None: not printed
 
     def since(self, before: "Totals") -> RowTime:
-        """Return the steps, their seconds and their wait for input that came after earlier totals of the same averages.
+        """Return the steps, seconds and wait for input since an earlier row: the difference of the two rows' totals.
+
+        With a mean of 0.2 s over 20 steps and a later one of 0.3 s over 30, there are 10 steps of 9 s - 4 s = 5 s.
 
         Args:
-            before: The earlier totals.
+            before: The totals of the earlier row. The averages must not have been reset since.
 
         Returns:
             The steps, seconds and wait. The seconds are None if the time did not grow. The wait is None if it is not
@@ -71,22 +73,25 @@ class PrintedMean(NamedTuple):
         return self.mean_s * self.steps_since_reset
 
 
-def run_on(epochs: Sequence[Sequence[PrintedMean]], *, release_says: bool | None) -> bool:
-    """Return whether the printed averages cover all steps since the reset, rather than those since the last row.
+def are_running_averages(epochs: Sequence[Sequence[PrintedMean]], *, release_says: bool | None) -> bool:
+    """Return whether the printed means are over all steps since a reset, rather than over those since the last row.
 
-    The time stamps decide if the two readings lie apart by more than stamps can tell. Otherwise the release does, or
-    else the changes from row to row: those of running averages shrink as 1 / steps.
+    The first of these decides that tells the two apart:
+
+    - The time since the reset, mean x steps, falls from one row to the next. Then the means are not over these steps.
+    - One of the two readings lies clearly nearer to the time stamps.
+    - The release that prints such rows is known.
+    - The changes of the mean from row to row shrink, as those of running averages do. Otherwise, or if too few rows
+      show it, the result is False.
 
     Args:
-        epochs: The rows of each epoch, from the reset on.
-        release_says: Whether they do in the release that prints such rows. None: releases of both kinds print them.
-
-    Returns:
-        False also if too few rows show it.
+        epochs: The rows from each reset of the averages up to the next one.
+        release_says: Whether the release that prints such rows averages since a reset. None if releases of both kinds
+            print such rows.
     """
     if any(_has_total_that_falls(rows) for rows in epochs):
         return False
-    by_stamps = _run_on_by_stamps(epochs)
+    by_stamps = _are_running_by_stamps(epochs)
     if by_stamps is not None:
         return by_stamps
     if release_says is not None:
@@ -98,7 +103,7 @@ def _has_total_that_falls(rows: Sequence[PrintedMean]) -> bool:
     """Return whether the time since the reset would fall from one row to the next, which no time can do.
 
     Args:
-        rows: Rows of one epoch, from the reset on.
+        rows: The rows from one reset of the averages up to the next one.
     """
     for before, row in itertools.pairwise(rows):
         rounding_s = _DIGIT_S * row.steps_since_reset
@@ -107,16 +112,21 @@ def _has_total_that_falls(rows: Sequence[PrintedMean]) -> bool:
     return False
 
 
-def _run_on_by_stamps(epochs: Sequence[Sequence[PrintedMean]]) -> bool | None:
-    """Return whether the averages run on, by how far each reading lies from the rows' time stamps.
+def _are_running_by_stamps(epochs: Sequence[Sequence[PrintedMean]]) -> bool | None:
+    """Return whether the printed means are over all steps since a reset, by the rows' time stamps; None if undecided.
+
+    A printed mean has two readings, which give two times from the first row after a reset to a later row:
+
+    - If it is over all steps since the reset: mean x steps since the reset, less the same of the first row.
+    - If it is over the steps since the last row: sum of mean x steps since the last row, over the rows between.
+
+    The reading whose times lie nearer to the stamps is right, but only if the other one is off by over
+    MOST_STAMP_ERROR_S and at least CLEARLY_NEARER times as far, on average.
 
     Args:
-        epochs: The rows of each epoch, from the reset on.
-
-    Returns:
-        None if both readings are about as far from the stamps, or if there are no stamps.
+        epochs: The rows from each reset of the averages up to the next one. Rows without a stamp are skipped.
     """
-    errors_if_run_on: list[float] = []
+    errors_if_running: list[float] = []
     errors_if_of_rows: list[float] = []
     for rows in epochs:
         by_rows_s = 0.0
@@ -125,28 +135,31 @@ def _run_on_by_stamps(epochs: Sequence[Sequence[PrintedMean]]) -> bool | None:
             if row.end_s is None or rows[0].end_s is None:
                 continue
             by_stamps_s = row.end_s - rows[0].end_s
-            run_on_s = row.total_since_reset_s - rows[0].total_since_reset_s
-            errors_if_run_on.append(abs(by_stamps_s - run_on_s))
+            running_s = row.total_since_reset_s - rows[0].total_since_reset_s
+            errors_if_running.append(abs(by_stamps_s - running_s))
             errors_if_of_rows.append(abs(by_stamps_s - by_rows_s))
-    if not errors_if_run_on:
+    if not errors_if_running:
         return None
 
-    error_if_run_on = statistics.fmean(errors_if_run_on)
+    error_if_running = statistics.fmean(errors_if_running)
     error_if_of_rows = statistics.fmean(errors_if_of_rows)
-    nearer, farther = sorted((error_if_run_on, error_if_of_rows))
+    nearer, farther = sorted((error_if_running, error_if_of_rows))
     if farther <= MOST_STAMP_ERROR_S or farther < CLEARLY_NEARER * nearer:
         return None
-    return error_if_run_on == nearer
+    return error_if_running == nearer
 
 
 def _changes_shrink(epochs: Sequence[Sequence[PrintedMean]]) -> bool:
-    """Return whether the printed averages change the less from row to row, the more steps they would cover.
+    """Return whether the printed means behave as running averages: their changes from row to row get smaller.
 
-    A line is fitted to log(change) over log(steps since the reset). Its slope is -1 for running averages and 0 for
-    averages of rows. The change is that of the difference between rows, so that a drift counts as none.
+    A mean over all steps since a reset changes the less, the more steps it is over. A mean over the steps since the
+    last row changes as much late as early. So a line is fitted to log(change) over log(steps since the reset): its
+    slope is about -1 for the first kind and 0 for the second.
+
+    A change is |after - 2 x row + before|, of three successive means. So a steady drift of the means is no change.
 
     Args:
-        epochs: The rows of each epoch, from the reset on.
+        epochs: The rows from each reset of the averages up to the next one.
 
     Returns:
         False also if there are fewer than LEAST_CHANGES changes, or if all are at one number of steps.
@@ -162,4 +175,4 @@ def _changes_shrink(epochs: Sequence[Sequence[PrintedMean]]) -> bool:
     if len(changes) < LEAST_CHANGES or len(set(steps)) < 2:
         return False
     slope, _ = statistics.linear_regression(steps, changes)
-    return slope < RUNNING_SLOPE
+    return slope < RUNNING_SLOPE  # halfway between the two slopes

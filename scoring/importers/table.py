@@ -106,8 +106,9 @@ class FormatReader:
         self.problems: list[str] = []
         self.checks: list[Check] = []
         self.restarts: list[Restart] = []  # where the epoch goes back, or the step within an epoch
+        # A format with closing words is truncated until one of them is read. Without any, this alone shows nothing.
         self.truncated = True if self.closing_words else None
-        self.usual_steps_per_row: int | None = None  # of the first window that says how many; shows what a next row has
+        self.usual_steps_per_row: int | None = None  # steps of the first window whose number of steps is known
         self.last_position: RowPosition | None = None  # of the last row so far
         self._last_step_wanted: int | None = None  # of the run, if the last row prints it; for `_set_truncated`
         self.unread_rows = UnreadRows()
@@ -307,8 +308,8 @@ class FormatReader:
     def _read_evaluation(self, line: int, text: str) -> None:
         """Add the result of an evaluation to `qualities`, if a line prints one and a training row came before.
 
-        If the line does not print when it was evaluated, the position of the last row stands in: its epoch in a format
-        whose pattern has a group `epoch`, and its step in any other format.
+        A format whose pattern has a group `epoch` evaluates by epochs, any other one by steps. If the line does not
+        print the epoch or the step by which it evaluates, the last row's stands in.
 
         Args:
             line: Number of the line in the log.
@@ -418,19 +419,19 @@ class FormatReader:
         """Read the run's lines: training figures, evaluations, and values such as the batch size. Call this once.
 
         The results are in the lists and dictionaries of this reader. Each printed row of training figures becomes an
-        item of `windows`.
+        item of `windows`. The order of the calls matters: each uses what those before it have set.
 
         Raises:
             InputError: The log has rows of training figures, but no line shows that the samples are images, or a line
                 shows other samples. Or a row prints a rate of anything but images, or there are over MAX_ROWS rows.
         """
         self._read_lines()
-        self.finish_rows()
+        self.finish_rows()  # may find that the rows are running averages, and set `cumulative`
         self._note_lost_rows()
-        self.finish_facts()  # converts the batch and the precision, which the next two calls use
+        self.finish_facts()  # makes the stated batch a number, and gives the precision the record's name for it
         batch_field = "batch_of_all" if self.rate_scope == "global" else "batch_per_device"
-        self.row_batch.set_batch(batch_field, self.facts_by_name, self.checks)
-        self._forget_doubtful_precision()
+        self.row_batch.set_batch(batch_field, self.facts_by_name, self.checks)  # compares it with the stated batch
+        self._forget_doubtful_precision()  # looks for "fp32", which is the record's name
         self._require_images()
         # Facts of the format itself, which no line states.
         self.set_if_unset("first_step", self.first_step)
@@ -444,6 +445,9 @@ class FormatReader:
         `self.lines` is told of each row and of each line that may start a run, so that it can tell where the runs of
         the log begin.
 
+        Another process may write into a row, so that it stands on two lines. `rows` yields its first half as a line
+        without values. When the second half comes, it yields the whole row with the number of the first line.
+
         Raises:
             InputError: A row prints a rate of anything but images, or the run has over MAX_ROWS rows.
         """
@@ -452,12 +456,12 @@ class FormatReader:
             self._search_for_evidence(line, text, is_row=values is not None)
             if values is not None:
                 self.lines.confirm_run()
-                self.unread_rows.forget(line)  # its second half has come
+                self.unread_rows.forget(line)  # noted below, if the row was broken and its second half has come now
                 self._read_row(line, text, values)
                 continue
 
-            is_broken_row = self.row_marker in text
-            if not is_broken_row:
+            is_row_without_figures = self.row_marker in text  # a first half, or a row whose figures cannot be read
+            if not is_row_without_figures:
                 self.lines.note_if_start(line, text)
             elif self._has_figure_that_cannot_be_read(text):
                 self.unread_rows.note(line)
@@ -494,10 +498,13 @@ class FormatReader:
         return any(word in text for word in words)
 
     def _read_row(self, line: int, text: str, values: Values) -> None:
-        """Add the figures of one printed row to `windows`.
+        """Add the figures of one printed row to `windows`, and keep its position for the next row.
 
-        A row adds nothing if it is of an evaluation, covers 0 steps, repeats the epoch and step of the row before, or
-        has no positive figure in the format's `required_column`. The last is noted in `unread_rows`.
+        Some rows add nothing:
+
+        - A row of an evaluation, or with the epoch and step of the row before. It is skipped.
+        - A row without a positive figure in the format's `required_column`. It is noted in `unread_rows` and skipped.
+        - A row that covers 0 steps. The next row still counts its steps from this one.
 
         Args:
             line: Number of the line in the log.
@@ -516,12 +523,12 @@ class FormatReader:
             return
 
         self._require_image_unit(line, row.get("unit"))
-        # `time_of_row` uses what the next two calls learn: how steps are counted, and the batch of one device.
         if self.last_position is None:
-            self.read_first_row(text, position, row)
+            self.read_first_row(text, position, row)  # learns how steps are counted
         if self.rows_imply_batch:
             self.row_batch.narrow(line, row.get("rate"), row.get("time"))
 
+        # Last, because a format may work out the time by how steps are counted and by the batch.
         covered = self.time_of_row(self.last_position, position, row)
         if covered.steps != 0:  # None, an unknown number of steps, makes a window, too
             self.add_window(self._window_of_row(line, position, row, covered))
@@ -544,11 +551,13 @@ class FormatReader:
     def _search_for_evidence(self, line: int, text: str, *, is_row: bool) -> None:
         """Search a line for signs of what the samples of the log are, and of half-precision training.
 
+        Every line is searched for signs of images. Lines before the first row and the first WATCHED_ROWS rows are also
+        searched for signs of other samples and of half precision, because they may show how the training is set up.
+
         Args:
             line: Number of the line in the log.
             text: The line.
-            is_row: Whether it is a row of training figures. Only lines before the first row and the first WATCHED_ROWS
-                rows are searched for anything but images.
+            is_row: Whether it is a row of training figures.
         """
         rows_before = len(self.windows)
         is_before_rows = not is_row and rows_before == 0

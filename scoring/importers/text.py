@@ -84,12 +84,16 @@ def rows(
 ) -> Iterator[Row]:
     """Yield the lines of a log, each with the values of the training figures that are printed on it.
 
-    A line of another process may break a row in two. The joined row then takes the place of its second half.
+    Another process may write into a row and so break it in two. Then the whole row comes in place of its second half:
+
+        5: iter: 10, loss:    -> line 5 without values
+        6: another process    -> line 6 without values
+        7: 0.5, time: 0.1     -> the row `iter: 10, loss: 0.5, time: 0.1` of line 5, with its values
 
     Args:
         numbered_lines: Number and text of each line.
         row_marker: Text that stands in every row of training figures.
-        whole_line_marker: Text that stands in no second half of a row that was broken in two.
+        whole_line_marker: Text by which a line is known not to be the second half of a broken row.
         pattern: Pattern of a row.
 
     Yields:
@@ -105,7 +109,8 @@ def rows(
             continue
 
         joined_row = None
-        if first_half is not None and whole_line_marker not in line:  # a second half holds neither marker
+        may_be_second_half = whole_line_marker not in line  # nor is `row_marker` in it
+        if first_half is not None and may_be_second_half:
             joined_row = _joined(first_half, number, line, pattern)
         if joined_row is not None:
             first_half = None
@@ -149,8 +154,9 @@ def _joined(first_half: Row, number: int, line: str, pattern: RowPattern) -> Row
     """
     if number - first_half.line > HALF_ROW_LINES:
         return None
-    may_have_cut_number = first_half.text[-1:] in _OF_NUMBERS
-    gap = f"{CUT} " if may_have_cut_number else " "  # no pattern reads a number before CUT
+    # A half that ends as `loss: 0.5` may be of `loss: 0.52`. CUT behind it keeps any pattern from reading this number.
+    may_end_within_number = first_half.text[-1:] in _OF_NUMBERS
+    gap = f"{CUT} " if may_end_within_number else " "
     text = f"{first_half.text}{gap}{line}"[:MAX_ROW_CHARS]
     values = pattern.search(text)
     if values is None:

@@ -61,16 +61,18 @@ def _steps_of_first_row(first: Window, second: Window, first_step: int) -> int |
 def _seconds_of_first_row(first: Window, second: Window, steps: int) -> float | None:
     """Return the seconds of the first printed row of a log: printed step time x steps.
 
+    This is right only if the printed step time is the mean over all steps of a row. Some programs print the time of the
+    row's last step instead. The second row shows which: only with mean times has its reader set its seconds.
+
     Args:
         first: The first row.
-        second: The second row. Its seconds are known only if the time that it prints stands for all of its steps.
+        second: The second row.
         steps: Number of steps that the first row covers.
 
     Returns:
         The seconds. None if no step time is printed, or if it may be that of the last step alone.
     """
-    # A format sets the seconds of a row only if the printed time stands for all steps of the row.
-    stands_for_all_steps = second.seconds is not None
-    if first.printed_step_time_s is None or not stands_for_all_steps:
+    is_mean_time = second.seconds is not None
+    if first.printed_step_time_s is None or not is_mean_time:
         return None
     return first.printed_step_time_s * steps

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from scoring.importers import read_record
-from scoring.importers.running_averages import PrintedMean, run_on
+from scoring.importers.running_averages import PrintedMean, are_running_averages
 from scoring.record import Record
 from tests.scoring import samples
 
@@ -130,9 +130,9 @@ def test_a_log_without_its_first_rows(tmp_path: Path) -> None:
 def test_rows_that_decide_nothing() -> None:
     """Few rows of one mean without stamps: the release decides, or none does."""
     rows = [PrintedMean(0.35, 10, 6 + 10 * row, None) for row in range(5)]
-    assert not run_on([rows], release_says=None)
-    assert run_on([rows], release_says=True)
+    assert not are_running_averages([rows], release_says=None)
+    assert are_running_averages([rows], release_says=True)
     short_epochs = [[PrintedMean(0.35 + 0.01 * row * row, 10, 6 + 10 * row, None) for row in range(3)]] * 50
-    assert not run_on(short_epochs, release_says=None)  # all changes are at one number of steps
+    assert not are_running_averages(short_epochs, release_says=None)  # all changes are at one number of steps
     falling = [*itertools.chain(rows, [PrintedMean(0.1, 10, 56, None)])]  # 56 steps cannot take less than 46 did
-    assert not run_on([falling], release_says=True)
+    assert not are_running_averages([falling], release_says=True)
