@@ -111,14 +111,14 @@ def _sign_of_row(format: type[FormatReader]) -> RowSign:
     """Return how a line is recognised as a row of training figures of one log format.
 
     Args:
-        format: Class of the format. If it has no text or no pattern that is for recognition only, that of its rows
-            counts.
+        format: Class of the format. It may have a text or a pattern that is for recognition only. Otherwise the text or
+            the pattern of its rows is used.
     """
     return RowSign(text=format.row_clue or format.row_marker, pattern=format.recognised_by or format.row_pattern)
 
 
 def _formats_of_row(text: str, signs: Mapping[str, RowSign]) -> list[str]:
-    """Return the names of the formats of which a line is a row of training figures, mostly none or one.
+    """Return the names of the formats that have a line as a row of training figures, mostly none or one.
 
     Args:
         text: The line.

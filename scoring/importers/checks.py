@@ -290,10 +290,10 @@ def _check_run_time(record: Record) -> Check | None:
 
 
 def _check_evaluations_within_epochs(record: Record) -> Check | None:
-    """Compare two speeds of the same epochs: over all of their time, and over it without the evaluations within them.
+    """Compare two speeds of the same epochs: with and without the time of the evaluations that are marked within them.
 
-    No line says whether training stood still during these evaluations. So reports use the first speed, the lower one:
-    it counts the evaluations as time of training.
+    No line says whether training stood still during these evaluations. So reports use the lower speed, which counts
+    their time as time of training.
 
     Args:
         record: What the log says: its epochs, as `windows`, and the start and end of each evaluation.
@@ -324,7 +324,7 @@ def _check_evaluations_within_epochs(record: Record) -> Check | None:
 
 
 def _check_epoch_summaries(record: Record) -> Check | None:
-    """Compare the mean of the rates printed every few steps with that of the rates in the summaries of epochs.
+    """Compare the mean of the rates printed every few steps with the mean of the rates in the summaries of epochs.
 
     Both means weight an epoch by the training steps of its rows. The seconds of its summary would be a wrong weight: in
     GluonCV's logs they include the epoch's evaluation, although the rate does not.
@@ -550,7 +550,7 @@ def _check_batches_of_rows(record: Record) -> Check | None:
 
     Returns:
         The result, which refuses the log if over 25 % of the rows are over 10 % off the median. None if at most 2 % of
-        the rows are. None if no row implies a batch size of one device, because rates are of all devices, for example.
+        the rows are so far off. None if no row implies a batch size of one device: rates may be of all devices.
     """
     rows = _rows_with_batch(record)
     if not rows:

@@ -183,8 +183,8 @@ class PyTorch(EpochFormatReader):
             position: Epoch and step of this row.
 
         Returns:
-            The number of steps. None for the first row if steps are counted through the run: it may cover one step or
-            many. None for any other first row that is not at the first step, as rows before it may be missing.
+            The number of steps. None for the first row of a log, as rows before it may be missing. But a row at the
+            first step of all covers this one step, if steps are counted anew in each epoch.
         """
         if not self.steps_run_on:
             return super().steps_of_row(last, position)

@@ -64,8 +64,8 @@ def _images_of_rate(record: Record, window: Window) -> float | None:
 def rows_after_lost_rows(windows: Sequence[Window], unread_lines: Sequence[int]) -> list[Window]:
     """Return the printed rows before which other rows of a log seem to be missing, as after a full disk.
 
-    Such a row covers LOST_RATIO times the usual steps from row to row or more, as its figures stand for all steps since
-    the row before.
+    The figures of a row stand for all steps since the row before. So rows seem to be missing before a row that covers
+    LOST_RATIO x the usual number of steps or more.
 
     Args:
         windows: Rows of training figures, in the order of the log.
@@ -147,7 +147,7 @@ def _covers_all_steps(before: Window, row: Window) -> bool:
         row: The row, of the same epoch.
 
     Returns:
-        True also if the log does not say so much of the two rows: then nothing shows that steps are missing.
+        True also if a step or the number of steps is not known: then nothing shows that steps are missing.
     """
     if before.step is None or row.step is None or row.steps is None:
         return True

@@ -94,7 +94,7 @@ class Keras(FormatReader):
         `worker_hosts` names a host for each node: `a:5000,b:5000` are two nodes, and the text `None` is one. `num_gpus`
         is the number of GPUs of a node. Nothing is set
 
-        - if one of the two is not printed,
+        - if one of the two is not printed, or if there are no GPUs,
         - if `None` stands with a strategy of several nodes: the environment may name their hosts,
         - or if mpirun's tags name more ranks than there are nodes: then `num_gpus` is the number of a single rank.
         """

@@ -169,7 +169,7 @@ class Lines:
         A row is a line that a program prints of its training steps. A run begins
 
         - at each confirmed start: a line with startup text, such as "powered by PaddlePaddle", that a row followed,
-        - and at each row whose step is below that of the row before, unless a confirmed start lies between the two.
+        - and at a row where the step counter goes back, unless a confirmed start lies between it and the row before.
 
         Each run ends on the line before the next one begins.
 
@@ -257,7 +257,7 @@ class Lines:
             Number of the line, from 1, and its text without mpirun's tags.
         """
         kept_rank: int | None = None  # by tags; None: no rank has printed a row yet
-        kept_label: int | None = None  # by labels
+        kept_label: int | None = None  # by labels; None also if labels are the lines' own text
         for block in self._blocks_of_lines():
             # Ranks print a row at about the same time, so the first block with a row has rows of all of them.
             if kept_rank is None:
@@ -283,7 +283,7 @@ class Lines:
     def _tagged_line(self, number: int, text: str) -> TaggedLine:
         """Return a line with the rank that a launcher put before it, and note in `ranks` the first tag of each rank.
 
-        - mpirun's tag, as in `[1,3]<stdout>: loss 0.5`, becomes `rank` and is removed from the text.
+        - mpirun's tag, as in `[1,3]<stdout>: loss 0.5`, is removed. If the line begins with it, it becomes `rank`.
         - Another launcher's label, as in `3: loss 0.5`, becomes `label` and stays: it may be the line's own text.
 
         Args:

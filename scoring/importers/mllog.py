@@ -108,9 +108,9 @@ class MLLog(FormatReader):
         self.set_if_unset("rate_scope", self.rate_scope)  # no event states it, but the format
 
     def _check_rates_against(self, blocks: Sequence[Window]) -> None:
-        """Compare the rates that the log prints of its epochs with its blocks of epochs, if the epochs have no times.
+        """Add a check of the rates that the log prints of its epochs, by the times of its blocks of epochs.
 
-        Some programs print the rate of one device.
+        The two disagree if the program prints the rate of one device, for example.
 
         Args:
             blocks: A window for each block of epochs.
@@ -292,7 +292,7 @@ class MLLog(FormatReader):
 
         - A value that is set already is kept.
         - If an event is logged several times, the first one counts, or the last one for the numbers of samples.
-        - It becomes a problem if the first and the last batch size or number of samples differ.
+        - If the first and the last batch size differ, that becomes a problem, and so for the numbers of samples.
         - A value that cannot be read becomes a problem, but not the seed, which no figure needs.
         - The benchmark also becomes the model, unless that is known already.
         """

@@ -32,7 +32,8 @@ def stretches_of_blocks(events: Run) -> Iterator[Stretch]:
 
     - Without an evaluation, the stretch goes from the start of the block to its stop.
     - With evaluations of one epoch, it goes from the start of the block to the first of them.
-    - With evaluations of several epochs, a stretch ends at each of them. Here these are epochs 1 to 2 and 3 to 4:
+    - With evaluations of several epochs, a stretch ends at each of them, and the next one begins at its stop. Here are
+      two stretches, of epochs 1 to 2 and of epochs 3 to 4:
 
           block_start  first epoch 1, 4 epochs
           eval_start   epoch 2

@@ -68,8 +68,9 @@ class MMSeg(FormatReader):
     def take_fact(self, name: str, value: object, line: int) -> None:
         """Set a value that a line before the first row of training figures states, unless an earlier line has set it.
 
-        Any switch of half precision that is on sets the precision to "amp". Batch sizes are kept under the names that
-        `_name_of_batch` returns, and `_set_batch` chooses between them after the last line.
+        Any switch of half precision that is on sets the precision to "amp". A batch size is kept under a name that says
+        whether it is of the training data's loader or of all loaders, and is left out if it is of anything else. After
+        the last line `_set_batch` chooses between the two.
 
         Args:
             name: Name of a group of `fact_pattern`, such as "devices".

@@ -55,9 +55,8 @@ class OneFlow(EpochFormatReader):
     def steps_of_row(self, last: RowPosition | None, position: RowPosition) -> int | None:
         """Return the number of training steps that a printed row covers.
 
-        These are the steps since the row before, or since the start of the epoch for its first row. OneFlow may print
-        that row at step 0, which gives 0 steps. But it prints rows a fixed number of steps apart, so that such a row is
-        taken to cover as many steps as other rows.
+        OneFlow counts the steps of each epoch from 1. But it also prints a row at step 0, for the steps since the last
+        row of the epoch before. How many these are is not printed, so that the usual number of steps is taken.
 
         Args:
             last: Epoch and step of the row before, or None for the first row.
@@ -69,6 +68,6 @@ class OneFlow(EpochFormatReader):
         """
         if last is None:
             return None
-        steps = super().steps_of_row(last, position)
+        steps = super().steps_of_row(last, position)  # since the row before, or since the start of the epoch
         is_at_step_0 = steps == 0
         return self.usual_steps_per_row if is_at_step_0 else steps

@@ -189,7 +189,7 @@ class Dygraph(Launch):
             self._ended_epochs.add(int(match[1] or match[2]))
 
     def finish_rows(self) -> None:
-        """Make rows of running averages rows of their own steps, if they average from one epoch into the next."""
+        """Set the figures of each row to those of the steps since the last row, if the rows print running averages."""
         if not self.cumulative:  # else each row was differenced as it was read
             self._difference_if_running_averages()
 
@@ -291,7 +291,7 @@ class Dygraph(Launch):
             is_kept = is_after_reset or not self._epochs_reach_reset()
             if last is None or self._was_reset_between(last, window):
                 epochs.append([])
-            steps_since_row = window.steps  # as it was read: as if the averages began anew after each row
+            steps_since_row = window.steps  # as it was read: since the last row, or since a reset that came later
             if is_kept and steps and steps_since_row and mean_s:
                 epochs[-1].append(PrintedMean(mean_s, steps_since_row, steps, window.end_s))
             last = window
@@ -399,8 +399,8 @@ class Dygraph(Launch):
     def steps_of_row(self, last: RowPosition | None, position: RowPosition) -> int | None:
         """Return how many training steps the printed averages of a row cover, if they begin anew after each row.
 
-        They also begin anew at step `meters.reset_step` of each epoch, but not where an epoch begins. If that is step 5
-        and an epoch has 26 steps:
+        If they do not, `finish_rows` finds out and replaces the result. They also begin anew at step
+        `meters.reset_step` of each epoch, but not where an epoch begins. If that is step 5 and an epoch has 26 steps:
 
             step 0 of the first epoch   -> 1 step
             step 10                     -> 6 steps, from step 5 on
@@ -430,12 +430,13 @@ class Dygraph(Launch):
         return position.step - first_covered_step + 1
 
     def _steps_across_epochs(self, last: RowPosition | None, position: RowPosition) -> int | None:
-        """Return how many steps since the last row a row averages, if it is among the first rows of the next epoch.
+        """Return how many steps since the last row a row averages, if an epoch ended in between.
 
         Averages are not reset where an epoch begins, but at step `meters.reset_step` of it. So a row before that step
-        also averages the end of the epoch before: with 26 steps in an epoch, the row at step 0 after one at step 20
-        averages 6 steps. If the last row was before that step of its epoch, only the steps from there on are averaged:
-        with 10 steps in an epoch and a reset at step 5, the row at step 2 after one at step 2 averages 5 + 3 steps.
+        also averages the end of the epoch before. With a reset at step 5:
+
+            26 steps in an epoch, rows at step 20 and at step 0 of the next epoch  -> 5 + 1
+            10 steps in an epoch, rows at step 2 and at step 2 of the next epoch   -> 5 + 3, as step 5 was reached
 
         Args:
             last: Epoch and step of the row before, or None for the first row.
@@ -500,7 +501,8 @@ class Static(Dygraph):
             self.meters = Meters(first_step=0, reset_step=None)
         elif re.search(r"epoch:\d+\s*, train step:", text):
             self.meters = Meters(first_step=0, reset_step=10)
-        self.first_step = self.meters.first_step  # else as the class has it
+        # Otherwise the meters of the class are those of later releases.
+        self.first_step = self.meters.first_step
 
     def time_of_row(self, last: RowPosition | None, position: RowPosition, row: Columns) -> RowTime:
         """Return how many training steps a printed row covers, how long they took, and how long they waited for input.

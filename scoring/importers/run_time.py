@@ -34,9 +34,12 @@ def rows_of_epochs(record: Record) -> list[Window]:
         record: What the log says.
 
     Returns:
-        The rows in ascending order of their epochs. The list is empty if some row is not a whole epoch or has no
-        images, seconds or time stamp, for fewer than two rows, if an epoch repeats or is out of order, and if the log
-        does not state the images of an epoch.
+        The rows in ascending order of their epochs. The list is empty in these cases:
+
+        - The log does not state the images of an epoch.
+        - There are fewer than two rows.
+        - Some row is not a whole epoch, or has no images, seconds or time stamp.
+        - An epoch repeats or is out of order.
     """
     rows = list(record.windows)
     are_whole_epochs = all(_is_whole_epoch(row) for row in rows)
@@ -115,8 +118,8 @@ def training_rate_by_clock(record: Record, rows: Sequence[Window]) -> RunRate | 
 def _are_durations_too_short(rows: Sequence[Window], rate_over_run: RunRate) -> bool:
     """Return whether the durations that the epochs of a log state are too short to be right.
 
-    The run takes longer than its epochs because it also starts up and ends. That explains a ratio of the two rates of
-    up to MAX_RATIO_BY_STARTUP.
+    The run takes longer than its epochs because it also starts up and ends. So images/s by the durations may be up to
+    MAX_RATIO_BY_STARTUP x images/s over the run. If they are more, the durations are too short.
 
     Args:
         rows: The epochs.

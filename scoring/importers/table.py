@@ -106,9 +106,9 @@ class FormatReader:
         self.problems: list[str] = []
         self.checks: list[Check] = []
         self.restarts: list[Restart] = []  # where the epoch goes back, or the step within an epoch
-        # A format with closing words is truncated until one of them is read. Without any, this alone shows nothing.
+        # A log is truncated until one of the format's closing words is read. Of a format without any, nothing is known.
         self.truncated = True if self.closing_words else None
-        self.usual_steps_per_row: int | None = None  # steps of the first window whose number of steps is known
+        self.usual_steps_per_row: int | None = None  # by the first window whose number of steps is known
         self.last_position: RowPosition | None = None  # of the last row so far
         self._last_step_wanted: int | None = None  # of the run, if the last row prints it; for `_set_truncated`
         self.unread_rows = UnreadRows()
