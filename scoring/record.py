@@ -177,8 +177,8 @@ class Record:
         - Both logs are the same lines of the same text: they are of one run.
         - Both state when their run started: they are of one run if they agree in that time and in the time stamp of
           their first row of training figures.
-        - Otherwise they are of one run if the longer log begins with all rows of the shorter one. These must be at least
-          3 (LEAST_ALIKE_ROWS), and must not all print the same figures.
+        - Otherwise they are of one run if the longer log begins with all rows of the shorter one. These must be at
+          least 3 (LEAST_ALIKE_ROWS), and must not all print the same figures.
 
         Args:
             other: What the other log says.
