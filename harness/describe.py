@@ -179,8 +179,9 @@ def _describe(given: dict[str, str]) -> _Described:
 def _describe_for_user(given: dict[str, str]) -> _Described:
     """Return the job that a user's environment describes, after checks that are made once, when the job begins.
 
-    The processes that run_and_time.sh starts describe the job again from their own environment, by `_describe`. They
-    need no such checks, and the first would refuse them: the trial loop has set RESULT_FILE there.
+    Some processes that run_and_time.sh starts describe the job again, from the environment that it gives them. They
+    call `_describe` alone: these checks were made, and the first would refuse that environment, in which the trial loop
+    has set RESULT_FILE.
 
     Args:
         given: The user's environment.
@@ -209,9 +210,9 @@ def main() -> int:
     """Print the job that this environment and its system's config file describe.
 
         --table:   for docs/settings.md; it prints the settings of any job, and checks nothing
-        --json:    for a user who wants to see the job
-        --shell:   for run_and_time.sh on a node, and for the processes that it starts
-        --launch:  for a launcher, on a host that may have no packages
+        --json:    for a user who wants to see the job, as by `./run_and_time.sh --dry-run`
+        --shell:   for run_and_time.sh, on a node
+        --launch:  for a launcher, on a host that may lack the packages of the training program
 
     What only a user's environment can have wrong is checked if no earlier call has completed the environment. What the
     training program refuses is checked if its packages are installed, except with --launch. Warnings go to stderr.

@@ -109,8 +109,8 @@ def _origin(setting: Setting, value: str | int, environ: Mapping[str, str]) -> s
     The first of these cases counts:
 
         "environment":       `resolve` has not listed who set what, so that only a user can have set it
-        "environment":       the user's list has the variable
-        "config_DGX1.sh":    the list of the system's config file has the variable
+        "environment":       the user's list has the variable that gives the value
+        "config_DGX1.sh":    the list of the system's config file has that variable
         "launch/trials.sh":  the value is not the default: the trial loop is left, which sets the SEED of each trial
         ORIGIN_OF_DEFAULTS:  the value is the default, which run_and_time.sh exports like any other
 
@@ -227,10 +227,10 @@ def _unread(variables: Mapping[str, str]) -> set[str]:
 
 
 def _names_for_this_job(variables: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return which general variables have their value from one for this job's workload, or its workload and precision.
+    """Return which general variable is given its value by which variable for this job alone.
 
-    As in {"STRATEGY": "RN50_AMP_O2_STRATEGY"}. In a job of WORKLOAD=rn50 and PRECISION=amp_o2 the batch size is given
-    by the first of these variables that is set; what a user sets empty is not set:
+    The result is as {"STRATEGY": "RN50_AMP_O2_STRATEGY"}. In a job of WORKLOAD=rn50 and PRECISION=amp_o2 the batch size
+    is given by the first of these variables that is set; what a user sets empty is not set:
 
         1. BATCHSIZE by the user, which is left out of the result
         2. RN50_AMP_O2_BATCHSIZE by the user
@@ -238,12 +238,12 @@ def _names_for_this_job(variables: Mapping[str, str], environ: Mapping[str, str]
         4. RN50_AMP_O2_BATCHSIZE by the config file
         5. BATCHSIZE, then RN50_BATCHSIZE, by the config file, which are left out of the result
 
-    RN50_BATCHSIZE is in the result only if it outdoes a BATCHSIZE of the config file: without one, whoever reads the
-    setting looks for that name by himself.
+    RN50_BATCHSIZE is in the result only if it outdoes a BATCHSIZE of the config file. Without one `_source_of` finds
+    RN50_BATCHSIZE when the setting is read.
 
     Args:
         variables: The environment after the config file.
-        environ: The user's environment.
+        environ: The user's environment. A variable in it is the user's, any other the config file's.
     """
     workload = str(variables.get("WORKLOAD") or SETTINGS["WORKLOAD"].default)
     precision = str(variables.get("PRECISION") or SETTINGS["PRECISION"].default)

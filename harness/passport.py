@@ -378,7 +378,7 @@ def _without_detours(names: Sequence[str]) -> list[str]:
 
 
 def _repeated(names: Sequence[str]) -> list[str]:
-    """Return each name that occurs more than once, in the order in which they do so first.
+    """Return each name that occurs more than once, in the order of the second occurrences.
 
     Args:
         names: Names in any order.

@@ -51,9 +51,9 @@ def _block(x: static.Variable, name: str, layers: Layers) -> static.Variable:
 
 
 def _transition(branches: list[static.Variable], name: str, layers: Layers, *, count: int) -> list[static.Variable]:
-    """Append the convolutions between two stages, which give the branches the widths of the next stage.
+    """Append the convolutions between two stages, which give each branch its number of channels in the next stage.
 
-    A branch that already has its width there is left as it is. A new branch is made of the last one, at half its size.
+    A branch that has that number already is left as it is. A new branch is made of the last one, at half its size.
     For example stage 2 has branches of 18 and 36 channels, at 1/4 and 1/8 of the image's size. Stage 3 has these two
     unchanged, and one of 72 channels at 1/16, made of the second.
 
@@ -370,7 +370,7 @@ def pretrained_weights(path: Path, program: static.Program) -> dict[str, Array]:
     misfits = {}  # by the name in the file
     for variable in program.list_vars():
         name_in_model = paddleseg_name(variable.name)
-        # Empty for a variable that the file need not have: of no layer, or of the head in a file of the backbone.
+        # Empty for a variable of no layer, and for one of the head in a file of the backbone: not in the file.
         name_in_file = name_in_model if is_whole_model else _name_in_backbone(name_in_model)
         is_weight = variable.persistable  # else it is an image within the network
         if name_in_file == "" or not is_weight:

@@ -255,7 +255,7 @@ def inflated(content: bytes, rows: int) -> bytes:
         return content
     header = _WholeHeader(*WHOLE_PNG_HEADER.unpack_from(content, PNG_HEADER_AT))
     methods = (header.compression, header.filtering, header.interlacing)
-    if methods != NOT_INTERLACED:
+    if methods != NOT_INTERLACED:  # or of a method that PNG does not have
         return content
     pixels = _first_rows(content, rows, header.width)
     if pixels is None:  # damaged

@@ -389,7 +389,7 @@ class Keeper(Hook):
             The event for the log (step, file, size and times), and in words what failed once the file was complete.
 
         Raises:
-            OSError: The state is not finite, or the disk is full or fails, so that there is no new file.
+            OSError: A value of the state is infinite or NaN, or the disk is full or fails. There is no new file.
         """
         started_s = time.monotonic()
         _require_finite(arrays)
