@@ -40,12 +40,14 @@ def select(record: Record, protocol: Protocol, *, skip: int | None = None) -> Se
 def _after_warm_up(record: Record, protocol: Protocol, skip: int | None) -> Sequence[Window]:
     """Return the windows of a run after its warm-up; a window is what one printed row of the log covers.
 
-    A log may mark windows as warm-up or as measured. What is dropped, by the first case that fits:
+    A log may mark windows as warm-up or as measured (`phase`). What is dropped, by the first case that fits:
 
-    - `skip` is given: the marked warm-up, then so many more windows
-    - the protocol skips windows: the marked warm-up, and more windows up to the protocol's number
-    - it skips steps, and some windows are marked as measured: the marked warm-up alone
-    - it skips steps, and none is: the windows that begin within these steps
+    1. `skip` is given: all windows that are marked as warm-up, and the first `skip` of the others.
+    2. The protocol skips windows: all that are marked as warm-up. If these are fewer than the protocol's number, as
+       many of the others as are still missing.
+    3. The protocol skips steps, and the log marks some windows as measured: all that are marked as warm-up.
+    4. The protocol skips steps, and the log marks none as measured: those that begin within so many steps. Marks of
+       warm-up do not count here, because the steps of a marked window are steps of the warm-up, too.
 
     Args:
         record: The run as read from its log.
@@ -56,21 +58,21 @@ def _after_warm_up(record: Record, protocol: Protocol, skip: int | None) -> Sequ
         InputError: No window is left. In the last case also if one that is left is marked as warm-up, or if the steps
             are not known.
     """
-    windows = [window for window in record.windows if window.phase != "warmup"]  # without the marked warm-up
-    if not windows:
+    others = [window for window in record.windows if window.phase != "warmup"]  # than those marked as warm-up
+    if not others:
         what = "warm-up windows only" if record.windows else "no windows"
         raise InputError(f"{record.file}: the log holds {what}: nothing was measured")
 
     if skip is not None:
-        return _drop_first(record, windows, skip, "window")
+        return _drop_first(record, others, skip, "window")
     if protocol.skip_unit == "window":
-        marked_as_warm_up = len(record.windows) - len(windows)
-        still_to_drop = max(0, protocol.skip - marked_as_warm_up)
-        return _drop_first(record, windows, still_to_drop, "window")
-    log_marks_what_was_measured = any(window.phase == "measured" for window in windows)
+        marked_as_warm_up = len(record.windows) - len(others)
+        still_missing = max(0, protocol.skip - marked_as_warm_up)
+        return _drop_first(record, others, still_missing, "window")
+    log_marks_what_was_measured = any(window.phase == "measured" for window in others)
     if log_marks_what_was_measured:
-        return windows
-    return _windows_after_skipped_steps(record, protocol)  # of all windows, because those marked have steps, too
+        return others
+    return _windows_after_skipped_steps(record, protocol)  # counts through all windows of the log, marked or not
 
 
 def _drop_first(record: Record, rows: Sequence[Window], number: int, unit: str) -> Sequence[Window]:
@@ -156,11 +158,21 @@ def _known_steps_done(record: Record, protocol: Protocol) -> list[int]:
 
 
 def steps_done_before_log(record: Record) -> int:
-    """Return how many steps a run had done when it was resumed, by the first windows of its log.
+    """Return how many steps a run had done before the first row of its log, such as 1000 for a run resumed there.
+
+    It is the step that the first row prints, less the steps of that row. A first row may not say its steps, because
+    they are the distance to the row before it. The steps of the second row then stand in, because rows are mostly
+    equally far apart.
+
+    Only some logs tell it. The result is 0 in these cases:
+
+    - The log does not say that the run was resumed, and is not of keras, PaddleSeg or mmsegmentation, whose programs
+      print rows from their first steps on. Other programs may print none while they warm up, or count their steps anew
+      in each epoch, so a first row at a high step shows nothing.
+    - The first row prints no step, or neither of the first two rows says its steps.
 
     Args:
-        record: The run as read from its log. Other formats than these may print no rows while they warm up, or count
-            steps anew in each epoch: for them the result is 0, unless the log says that the run was resumed.
+        record: The run as read from its log.
     """
     prints_rows_from_its_start = record.format in ("keras", "paddleseg", "mmseg")
     if not record.windows or not (record.is_resumed or prints_rows_from_its_start):
@@ -202,18 +214,23 @@ def steps_done_by_window(record: Record) -> list[int | None]:
 def _progress_after(window: Window, before: _Progress, first_step: int) -> _Progress:
     """Return how far a run is at the end of a window.
 
-    A log prints `first_step` after the first step: mostly 1, but some programs count from 0. If its numbers begin again
-    in each epoch, the steps of the epochs before are added.
+    A restart is the beginning of an epoch with which the printed step numbers begin again. So the steps done are
+
+        steps done at the last restart + the printed step number, counted from 1
+
+    If the row prints no step number, they are the steps done before + the steps that the row says it holds
+    (`window.steps`).
 
     Args:
-        window: What one printed row of the log covers, with the step number that the row prints, if any.
+        window: What one printed row of the log covers, with the step number that the row prints (`window.step`), if
+            any.
         before: How far the run was at the end of the window before.
         first_step: The number that this log prints for the first step: 1 or 0.
 
     Returns:
         The progress. Its `done` is None if the number of steps is not known.
     """
-    if window.step is None:  # the row prints no step, but may say how many it holds
+    if window.step is None:
         return before._replace(done=_sum_if_known(before.done, window.steps))
 
     printed_steps = window.step - first_step + 1  # the printed number, as if the log counted from 1
@@ -222,15 +239,16 @@ def _progress_after(window: Window, before: _Progress, first_step: int) -> _Prog
 
 
 def _done_at_last_restart(window: Window, before: _Progress, printed_steps: int) -> int:
-    """Return how many steps were done when the step numbers that a log prints last began again.
+    """Return what to add to the step number that a row prints, to get the steps of the run.
 
-    For example, an epoch ends at step 100. If the next epoch's first row prints 50, the numbers begin again, and 100 is
-    returned. If it prints 150, they go on.
+    Some logs begin their step numbers again in each epoch. What is to add is the number of steps done at the last such
+    restart. For example, the first epoch ends after 100 steps. If the first row of the next epoch prints 50, the
+    numbers have begun again, and the result is 100. If it prints 150, they go on, and the result is still 0.
 
     Args:
-        window: What the current row covers, with its epoch.
+        window: What the row covers, with its epoch.
         before: How far the run was at the end of the row before.
-        printed_steps: The step number that the current row prints, as if the log counted from 1.
+        printed_steps: The step number that the row prints. In a log that numbers the first step 0, it is 1 more.
 
     Returns:
         The steps; 0 if the numbers never began again.
@@ -238,7 +256,7 @@ def _done_at_last_restart(window: Window, before: _Progress, printed_steps: int)
     is_new_epoch = before.epoch is not None and window.epoch != before.epoch
     done_if_numbers_go_on = before.done_at_restart + printed_steps
     if is_new_epoch and before.done is not None and done_if_numbers_go_on <= before.done:
-        return before.done  # they begin again
+        return before.done  # they begin again, because the run cannot have fewer steps than before
     return before.done_at_restart
 
 

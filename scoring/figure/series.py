@@ -29,6 +29,9 @@ def series_interval(values: Sequence[float]) -> tuple[float, float] | None:
     Neighbouring windows (printed rows of the log) are often alike, so they tell less than as many independent values.
     The interval is wider if they may be correlated.
 
+    The spread is that of the means of batches of neighbouring windows, which are less correlated than single windows.
+    If all batches have the same mean, which shows no spread, it is that of the windows themselves.
+
     Args:
         values: The rates or the times of the windows, in the order of the log.
 
@@ -42,11 +45,10 @@ def series_interval(values: Sequence[float]) -> tuple[float, float] | None:
     if _are_from_rounding(deviations, mean):  # all values are equal
         return mean, mean
 
-    # Batches of windows are less correlated than the windows, so they go first. Equal batches would tell no spread.
     batch_deviations = _deviations_from_mean(_batch_means(values))
     batches_are_equal = _are_from_rounding(batch_deviations, mean)
     half_width = _half_width_by_deviations(deviations if batches_are_equal else batch_deviations)
-    if half_width >= mean:  # one window took many times as long as the others
+    if half_width >= mean:  # too uneven: for example, one window took many times as long as the others
         return None
     return around(mean, half_width / mean)
 
@@ -154,8 +156,11 @@ class AutoregressionFit(NamedTuple):
 def _possible_errors(deviations: Sequence[float]) -> list[PossibleError]:
     """Return the standard errors that the mean of a series may have, each with its probability.
 
-    The correlation of neighbouring values is not known. Each one in CORRELATIONS gives one standard error, which is as
-    probable as that correlation is by the values.
+    The series is taken as a first-order autoregression: each deviation is r times the one before it, plus independent
+    noise. The correlation r is not known, so each r in CORRELATIONS is tried. It gives one standard error, and the
+    likelihood of r, given the values. The probability of the error is
+
+        likelihood of its r / sum of the likelihoods of all r
 
     Args:
         deviations: The values less their mean, in order.
@@ -227,7 +232,10 @@ def _fit_autoregression(sums: DeviationSums, r: float) -> AutoregressionFit:
 
 
 def _least_noise_squares(sums: DeviationSums, r: float) -> float:
-    """Return the least sum of squared noise that explains a series, if neighbours have a given correlation.
+    """Return the least sum of squared noise that explains a series, if neighbours have a given correlation r.
+
+    The series is taken as a first-order autoregression: each value less the true mean is r times the value before it
+    less the true mean, plus noise. The true mean is not known, so the one with the least squared noise is taken.
 
     With d[i] for the deviations from the plain mean, and a true mean that is m above it, the noise is
 
@@ -238,7 +246,8 @@ def _least_noise_squares(sums: DeviationSums, r: float) -> float:
 
         a * m**2 - 2 * b * m + c
 
-    This is least at m = b / a, where it is c - b**2 / a.
+    This is least at m = b / a, where it is c - b**2 / a. Here a is `_weight_of_mean`, b is `_linear_coefficient` and c
+    is `_noise_squares_about_plain_mean`.
 
     Args:
         sums: Sums over the deviations of the values from their plain mean.
@@ -267,11 +276,14 @@ def _linear_coefficient(sums: DeviationSums, r: float) -> float:
 
 
 def _noise_squares_about_plain_mean(sums: DeviationSums, r: float) -> float:
-    """Return the sum of squared noise of a series if its true mean is its plain mean.
+    """Return the sum of squared noise of a first-order autoregression if its true mean is its plain mean.
 
-    With the deviations d of the values from the plain mean, it is
+    It is c of `_least_noise_squares`. With the deviations d of the values from the plain mean, it is
 
         (1 - r**2) * d[0]**2 + (d[1] - r * d[0])**2 + (d[2] - r * d[1])**2 + ...
+
+    Multiplied out, d[0]**2 is there once, with r**2 taken off and added again. So each d[i]**2 is there once, each but
+    that of the first and the last value also r**2 times, and each product of neighbours -2 * r times.
 
     Args:
         sums: Sums over the deviations d.
@@ -281,9 +293,10 @@ def _noise_squares_about_plain_mean(sums: DeviationSums, r: float) -> float:
 
 
 def _weight_of_mean(r: float, n: int) -> float:
-    """Return 1 / the variance of the best estimate of the true mean of a series, for noise of variance 1.
+    """Return 1 / the variance of the best estimate of the true mean of a first-order autoregression.
 
-    Both terms of its formula have the factor 1 - r, which is taken out:
+    The noise is taken to have a variance of 1. The result is a of `_least_noise_squares`, the factor of m**2: the first
+    value has -sqrt(1 - r**2) * m in its noise, and each of the n - 1 later ones -(1 - r) * m. So it is
 
         (1 - r**2) + (n - 1) * (1 - r)**2 = (1 - r) * ((1 + r) + (n - 1) * (1 - r))
                                           = (1 - r) * (n - (n - 2) * r)
@@ -296,10 +309,11 @@ def _weight_of_mean(r: float, n: int) -> float:
 
 
 def _log_likelihood(noise_squares: float, r: float, n: int) -> float:
-    """Return the logarithm of the likelihood of a correlation of neighbours, less a constant.
+    """Return the logarithm of the likelihood of a correlation r of neighbours, less a constant that is equal for all r.
 
-    The constant does not depend on the correlation. Noise and true mean are integrated out (Zellner and Tiao, JASA 59,
-    1964). With a from `_weight_of_mean` and Q for `noise_squares` that leaves
+    The model is a first-order autoregression with normal noise. The true mean and the size of the noise are not known.
+    They are integrated out, with every mean and every logarithm of the size equally probable beforehand (Zellner and
+    Tiao, JASA 59, 1964). With a from `_weight_of_mean` and Q for `noise_squares`, the likelihood is then
 
         sqrt((1 - r**2) / a) * Q**(-(n - 1) / 2)
 
@@ -315,13 +329,16 @@ def _log_likelihood(noise_squares: float, r: float, n: int) -> float:
 def _variance_of_mean(r: float, n: int) -> float:
     """Return the variance of the plain mean of a first-order autoregression, for noise of variance 1.
 
-    Two values that are `lag` places apart have the covariance r**lag / (1 - r**2).
+    One value has the variance 1 / (1 - r**2), and two values that are k places apart have the correlation r**k. Of n
+    values, n - k pairs are k places apart. So the variance of the mean is
+
+        1 / (1 - r**2) / n * (1 + 2 * sum of (1 - k / n) * r**k for k = 1 to n - 1)
 
     Args:
         r: The correlation of neighbours, between -1 and 1.
         n: The number of values.
     """
-    # Both factors are of the variance of one value, 1 / (1 - r**2), over n.
-    all_lags = 2 * r / (1 - r)  # 2 * (r + r**2 + ...), as if each value had neighbours at all distances
-    beyond_the_ends = 2 * r * (1 - r**n) / (n * (1 - r) ** 2)  # the part of it that values near the ends lack
-    return (1 + all_lags - beyond_the_ends) / (n * (1 - r * r))
+    # The sum without a loop: first as if each value had neighbours at all distances, then less those beyond the ends.
+    all_distances = 2 * r / (1 - r)  # 2 * (r + r**2 + ...)
+    beyond_the_ends = 2 * r * (1 - r**n) / (n * (1 - r) ** 2)
+    return (1 + all_distances - beyond_the_ends) / (n * (1 - r * r))

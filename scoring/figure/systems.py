@@ -26,7 +26,8 @@ def read_systems(
         args: The parsed options of `add_log_options`. --devices and --batch are lists: one number for all systems, or
             one for each.
         paths: Paths as the user gave them: a log, a folder of one system's logs, or a folder of such folders.
-        without_run: Gets why each file of a folder that holds no run was left out. None: such a file is an error.
+        without_run: A list to which is added, for each file in a folder that holds no run, why it is left out. If None,
+            such a file raises an error. A log that the user named by itself always raises it.
 
     Returns:
         For each system its own path, and what was read from each of its logs.
@@ -46,7 +47,7 @@ def read_systems(
                     log, format=args.format, devices=devices, batch_per_device=batch, segment=args.segment
                 )
             except NoRunError as error:
-                was_named_by_user = str(log) == str(Path(system))
+                was_named_by_user = log == Path(system)  # else `system` is a folder, and the log is in it
                 if without_run is None or was_named_by_user:
                     raise
                 without_run.append(str(error))
@@ -140,28 +141,37 @@ class SystemDescription(NamedTuple):
 def read_described(log: str | Path, **options: Any) -> Record:
     """Read the log of a run, and take its number of devices from the system's description if the log lacks it.
 
-    An MLPerf submission has such a description, a JSON file, for each system. It also gives the nodes and the
-    accelerator. The batch of one device then follows from that of all, if the devices share it evenly.
+    An MLPerf submission has such a description, a JSON file, for each system. The first case that fits decides:
+
+    1. The log or --devices states the devices: the description is not needed.
+    2. There is no description: the devices may stay None.
+    3. The devices were worked out as batch of all / --batch: the description only confirms them.
+    4. The devices are not known: the description gives them, the nodes and the accelerator. The batch of one device
+       follows from the batch of all, if the devices share it evenly.
+
+    In cases 3 and 4, a batch of one device that the user gave (--batch) must fit the description.
 
     Args:
         log: Path of the log.
         **options: The options of `read_record`, such as `devices` and `batch_per_device`.
 
     Returns:
-        What was read from the log, completed. Without a description, the devices may stay None.
+        What was read from the log; in case 4, completed by the description.
 
     Raises:
         InputError: The log cannot be scored, or the given batch of one device does not fit the description.
     """
     record = read_record(log, **options)
-    is_batch_given = "batch_per_device" in record.from_options
-    are_devices_logged = record.devices is not None and not _are_devices_from_batch(record)
-    description = None if are_devices_logged else _read_description(log)
+    are_devices_stated = record.devices is not None and not _are_devices_from_batch(record)
+    if are_devices_stated:
+        return record
+    description = _read_description(log)
     if description is None:
         return record
+    is_batch_given = "batch_per_device" in record.from_options
     if is_batch_given:
         _refuse_other_batch(record, description)
-    if record.devices is not None:  # worked out from batches, which agree with the description
+    if record.devices is not None:  # worked out, and confirmed by the line above
         return record
 
     from_description: dict[str, Any] = {"nodes": description.nodes, "devices": description.devices}
@@ -180,17 +190,19 @@ def read_described(log: str | Path, **options: Any) -> Record:
 
 
 def _are_devices_from_batch(record: Record) -> bool:
-    """Return whether the devices of a run were worked out from batches, not stated by its log or by --devices.
+    """Return whether the number of devices was worked out from batches, not stated by the log or by --devices.
 
-    They are then the batch of all devices that the log states / the batch of one device that the user gave (--batch),
-    and have the line of the former. Devices from --devices have no line.
+    It is then the batch of all devices, which the log states / the batch of one device, which the user gave (--batch).
+    The importer marks this by lines: the worked-out number has the same line as the batch of all. A number that the log
+    states has a line of its own, and a number from --devices has none.
 
     Args:
         record: The run as read from its log.
     """
-    line = record.field_lines.get("devices")
     is_batch_given = "batch_per_device" in record.from_options
-    return is_batch_given and line is not None and line == record.field_lines.get("batch_of_all")
+    line_of_devices = record.field_lines.get("devices")
+    has_line_of_batch = line_of_devices is not None and line_of_devices == record.field_lines.get("batch_of_all")
+    return is_batch_given and has_line_of_batch
 
 
 def _refuse_other_batch(record: Record, description: SystemDescription) -> None:

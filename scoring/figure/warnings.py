@@ -70,7 +70,13 @@ def warn_if_other_rates_differ(
 def _warn_if_rows_disagree(
     record: Record, value: float, lines: tuple[int, int], message_start: str, *, is_by_stamps: bool
 ) -> Iterator[Verdict]:
-    """Yield a warning if a throughput is far off the one that the same rows give by their own steps and times.
+    """Yield a warning if a throughput is far off the rate of the same rows by the times that they print themselves.
+
+    The throughput may be made of another time: the time from the stamp of its first line to the stamp of its last one
+    (`is_by_stamps`). There is a warning in two cases:
+
+    - The throughput is by stamps and over 5 % off the rate of the rows, and `_cause_by_stamps` knows a cause.
+    - It is off by a factor of over 1.5 (MAX_PLAUSIBLE_RATIO), up or down.
 
     Args:
         record: The run as read from its log.
@@ -96,24 +102,30 @@ def _warn_if_rows_disagree(
 
 
 def _cause_by_stamps(record: Record, ratio: float, lines: tuple[int, int]) -> str | None:
-    """Return why a throughput between two time stamps is 5 % (CLOCKS_AGREE_WITHIN) off that of the rows' own times.
+    """Return why the rate between two time stamps is off the rate by the times that the rows print themselves.
 
-    No pause makes a run faster. One may make it slower, by any factor; only that at the end of an epoch is told here.
+    - Over 5 % faster between the stamps: no pause makes a run faster, so one of the two times is wrong.
+    - Over 5 % slower, and an epoch ended between the stamps: their time includes the evaluation, and the last steps of
+      the epoch, which no row counts.
+
+    The 5 % are CLOCKS_AGREE_WITHIN. They are more for stamps of whole seconds, by what these round off.
 
     Args:
         record: The run as read from its log.
-        ratio: The throughput between the stamps, divided by that of the rows' own times.
+        ratio: The rate between the stamps / the rate by the rows' own times.
         lines: The lines of the two stamps.
 
     Returns:
-        The cause in words. None if the two agree, or if the cause is not known.
+        The cause in words. None if the two rates agree. Also None if the run is slower within one epoch, where any
+        pause may be the cause.
     """
     first_line, last_line = lines
     slack = CLOCKS_AGREE_WITHIN + _rounding_of_stamps(record, first_line, last_line)
     if ratio > 1 + slack:
         return "the clock was set, or the rows' times are not of all their steps"
     epochs = {row.epoch for row in record.windows if first_line <= row.line <= last_line}
-    if ratio < 1 - slack and len(epochs) > 1:
+    an_epoch_ended = len(epochs) > 1
+    if ratio < 1 - slack and an_epoch_ended:
         return "an epoch ended in between: its steps after its last row are not counted, its evaluation is"
     return None
 
@@ -215,18 +227,20 @@ def _rate_by_rows(record: Record, first_line: int, last_line: int) -> float | No
 
 
 def _batch_of_figure(record: Record) -> int | None:
-    """Return the batch of the devices that a throughput is of: all devices, or one if their number is not known.
+    """Return how many images a step has on the devices whose throughput is reported.
 
     Args:
-        record: The run as read from its log. If it prints rates of one device, and the batch of all is not known, the
-            throughput is of one device.
+        record: The run as read from its log.
 
     Returns:
-        Images of a step on these devices; None if not known.
+        The batch of all devices, if it is known. Otherwise the batch of one device, if the log prints rates of one
+        device: the throughput is then of one device, too. None if neither is known.
     """
-    if not record.global_batch and record.rate_scope == "device":
+    if record.global_batch:
+        return record.global_batch
+    if record.rate_scope == "device":
         return record.batch_per_device
-    return record.global_batch
+    return None
 
 
 def warn_if_interval_is_wide(value: float, interval: tuple[float, float] | None) -> Iterator[Verdict]:
@@ -248,9 +262,11 @@ def warn_if_interval_is_wide(value: float, interval: tuple[float, float] | None)
 
 
 def warn_if_over_linear(name: str, efficiency: float) -> Iterator[Verdict]:
-    """Yield a warning if a scaling efficiency is above 1 by more than 5 % (CLOCKS_AGREE_WITHIN).
+    """Yield a warning if each device of a system seems to do over 5 % more work than each device of the base system.
 
-    Something is then wrong: a clock, the number of devices, or the machine that a log names.
+    The 5 % are how far two clocks may be apart (CLOCKS_AGREE_WITHIN). Beyond that something is wrong: a clock, the
+    number of devices, or the machine that a log names. Above 1.5 (MAX_PLAUSIBLE_RATIO), the comparison gives no
+    efficiency, and the warning says so.
 
     Args:
         name: Name of the system.
@@ -271,13 +287,16 @@ def warn_if_over_linear(name: str, efficiency: float) -> Iterator[Verdict]:
 def warn_of_import_findings(record: Record) -> Iterator[Verdict]:
     """Yield the warnings about what the importer found in a log: problems, contradictions, and FP32 that is TF32.
 
+    A contradiction is a check that failed. A check compares two ways in which the log states one figure, such as its
+    rates and its time stamps.
+
     Args:
         record: The run as read from its log. At most 3 (MOST_PROBLEMS) of its problems are shown.
     """
     for problem in record.problems[:MOST_PROBLEMS]:
         yield warning(_rule_of_problem(problem), problem, record)
     for check in record.checks:
-        was_compared = not check.one_sided  # both ways could be read
+        was_compared = not check.one_sided  # else one of the two ways is missing or cannot be read
         if was_compared and not check.agree:
             yield warning("ways_disagree", str(check), record)
     if record.math_mode == "tf32" and record.precision == "fp32":
@@ -344,9 +363,10 @@ def warn_if_machine_is_unknown(records: Sequence[Record]) -> Iterator[Verdict]:
 
 
 def warn_if_mean_of_run_rates_is_high(rates: Sequence[float]) -> Iterator[Verdict]:
-    """Yield a warning if the mean of the runs' rates is over 0.1 % above their images over their time.
+    """Yield a warning if the mean of the runs' rates is over 0.1 % (MOST_RATE_GAP) above their common rate.
 
-    The two are equal if all runs have one rate. The limit is MOST_RATE_GAP.
+    The common rate is all images / all seconds, as if all runs had the same number of images: 1 / the mean time per
+    image. It is lower than the mean of the rates unless all runs are equally fast, because a slow run takes more time.
 
     Args:
         rates: The images/s of each run.
@@ -362,8 +382,8 @@ def warn_if_mean_of_run_rates_is_high(rates: Sequence[float]) -> Iterator[Verdic
 def warn_of_mixed_settings(records: Sequence[Record]) -> Iterator[Verdict]:
     """Yield a warning for each setting in which runs differ: model, batch, precision, math mode, then software.
 
-    A log that does not give a setting agrees with the others, with one exception: a log without a precision differs
-    from logs that all name another precision than FP32.
+    A log that does not give a setting agrees with the others. The one exception is the precision: a log that names none
+    may be of FP32, so it differs from the others if none of them names FP32 (see `_different_values`).
 
     Args:
         records: The runs as read from their logs.
@@ -400,13 +420,15 @@ def _different_values(records: Sequence[Record], field: str) -> list[str]:
 
     Texts that differ only in case, spaces or punctuation, such as "ResNet-50" and "resnet50", count as one.
 
+    Runs without a value are left out, except for the precision: a log that names none may be of FP32. If other logs
+    name precisions, and none of them FP32, it counts as the value "not said".
+
     Args:
         records: The runs as read from their logs.
         field: Name of a field of Record, such as "precision".
 
     Returns:
-        The values; empty if no run has one. Runs without a value are left out, but a precision that is not given counts
-        as the value "not said" if all others name another precision than FP32.
+        The values; empty if no run has one.
     """
     values = [getattr(record, field) for record in records if getattr(record, field)]
     value_by_letters = {_letters_and_digits(value): value for value in values}
@@ -414,7 +436,7 @@ def _different_values(records: Sequence[Record], field: str) -> list[str]:
 
     some_logs_are_silent = len(values) < len(records)
     if field == "precision" and some_logs_are_silent and _names_only_others_than_fp32(value_by_letters.keys()):
-        different_values.append("not said")  # which may be FP32
+        different_values.append("not said")
     # The values of one field are all texts or all numbers, so they are sorted before they become texts.
     return [str(value) for value in sorted(different_values)]
 

@@ -110,19 +110,23 @@ def comparable_times(windows: Iterable[Window]) -> list[float]:
 
 
 def _comparable_time(window: Window) -> float | None:
-    """Return the time of a step or of an image in a window, by what its row gives.
+    """Return the time of a step or of an image in a window, by the first case that fits what its row gives.
+
+    1. Seconds and images, but not the steps: the seconds per image. They go before a printed step time.
+    2. Seconds and steps, or a printed step time: the seconds per step.
+    3. A printed rate: 1 / rate, which is per image.
+    4. None of these: None.
+
+    All rows of a log give the same, so all of its times are per step, or all are per image.
 
     Args:
         window: What one printed row of the log covers.
-
-    Returns:
-        The time, whose unit depends on the log; None if the row gives no time.
     """
     if window.seconds is not None and window.images and not window.steps:
-        return window.seconds / window.images  # of an image, as the row does not say its steps
+        return window.seconds / window.images
     if window.step_s is not None:
         return window.step_s
-    return 1 / window.printed_rate if window.printed_rate else None  # of an image
+    return 1 / window.printed_rate if window.printed_rate else None
 
 
 def _warn_of_uneven_times(
@@ -358,9 +362,11 @@ def _late_change(times: Sequence[float]) -> LevelChange | None:
 
 
 def _is_sudden(times: Sequence[float], index: int) -> bool:
-    """Tell whether times that change their level at an index change there suddenly.
+    """Tell whether a change of level at an index is a jump, not the middle of a slow drift.
 
-    They do if they drift neither before nor after it.
+    A drift through the whole run also has a lower level before its middle than after it. If the levels differ by 3 %
+    (THROTTLING_SLOWDOWN), a steady drift moves by half of that within each of the two parts, but a jump leaves both
+    parts level.
 
     Args:
         times: A time for each window (what one printed row covers), in order.
