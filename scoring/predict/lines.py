@@ -53,7 +53,8 @@ def _prediction_cells(row: Mapping[str, Any], first: Mapping[str, Any]) -> dict[
 
     Args:
         row: The prediction for one number of nodes, as `predict_from_logs` returns it.
-        first: The first prediction of the table. The efficiency is the throughput per node over that of this one.
+        first: The first prediction of the table. The efficiency is the row's throughput per node, divided by the
+            throughput per node of this one.
     """
     images_per_s_per_node = row["images_per_s"] / row["nodes"]
     efficiency = images_per_s_per_node / (first["images_per_s"] / first["nodes"])

@@ -171,8 +171,11 @@ def _dataset_size(records: Sequence[Record]) -> DatasetSize:
         records: The runs as read from their logs, at least one.
 
     Returns:
-        The size. It is that of the benchmark's data set if no log describes one, or if the described one is synthetic
-        or the log does not say whether it is. A single number that is missing or impossible is also the benchmark's.
+        The size as the log describes it. It is the size of the benchmark's data set in these cases:
+
+        - No log describes a data set.
+        - The described data set is synthetic, or the log does not say whether it is.
+        - One of the two numbers is missing or impossible: then this number alone is the benchmark's.
     """
     benchmark_size = _benchmark_size(records)
     datasets = [record.header.get("dataset") for record in records]
@@ -196,8 +199,8 @@ def _benchmark_size(records: Sequence[Record]) -> DatasetSize:
         records: The runs as read from their logs, all of one model. At least one.
 
     Returns:
-        The size. If no benchmark of this project fits the model's name, it is that of Cityscapes if a log is of
-        segmentation, else of ImageNet.
+        The size. If no benchmark of this project fits the model's name, it is the size of Cityscapes if a log is of
+        segmentation, else the size of ImageNet.
     """
     workload = workloads.of_family(records[0].model)
     if workload is not None:

@@ -127,7 +127,7 @@ def read_campaign(name: str, folder: Path = CAMPAIGNS, *, shrink: bool = False, 
         name: Name of the campaign, such as "dlperf".
         folder: Folder with the file `<name>.yaml`.
         shrink: Whether the runs are to be tiny ones on the CPU, which show that everything works.
-        repeats: Number of trials of each run. None stands for that of the protocol, which is 1 if `shrink` is True.
+        repeats: Number of trials of each run. None: as many as the protocol asks for, which is 1 if `shrink` is True.
 
     Raises:
         InputError: There is no campaign of this name, or the file is not a campaign.
@@ -307,9 +307,9 @@ def _capability(capabilities: Sequence[str]) -> float | None:
 def job_environment(campaign: Campaign, run: Run) -> dict[str, str]:
     """Return the environment variables with which a benchmark run is started, except LOGDIR.
 
-    The variables of the campaign replace general ones of the same name. The DGXSYSTEM (the machine's configuration)
-    that the user has set, adapted to the number of nodes, replaces that of the campaign, unless the campaign is shrunk
-    to tiny runs on the CPU.
+    - The variables of the campaign replace general ones of the same name.
+    - DGXSYSTEM names the configuration of the machine. If the user has set it, the user's value replaces the campaign's
+      and is adapted to the number of nodes. A campaign that is shrunk to tiny runs on the CPU keeps its own.
 
     Args:
         campaign: The campaign that the run belongs to.
@@ -431,7 +431,7 @@ def read_trials(folder: Path, count: int, exports: dict[str, str]) -> Trials:
     left exactly one log, of a successful run with the wanted settings.
 
     Args:
-        folder: Folder of the run, which contains those of its trials.
+        folder: Folder of the run, which contains the folders of its trials.
         count: Number of trials that the run should have.
         exports: The wanted settings as environment variables: {"BATCHSIZE": "256"}.
 

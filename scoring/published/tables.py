@@ -97,7 +97,7 @@ def published_figure_by_framework(campaign: Campaign, cell: Published, metric: s
 
     Args:
         campaign: The campaign of the report, with all figures of the report.
-        cell: A published throughput. Its conditions, such as devices and batch size, are those of the numbers, too.
+        cell: A published throughput. The numbers are under its conditions, such as devices and batch size.
         metric: What the numbers are of: "throughput", "speedup" or "gpu_memory", for example.
 
     Returns:
@@ -316,8 +316,8 @@ def _ratio_columns(ours: Score | str, cell: Published) -> JsonObject:
 
     Args:
         ours: Our score, or a text that says why there is none.
-        cell: The published throughput. If the publisher's own log gives another value than the report, the ratios are
-            to that of the log.
+        cell: The published throughput. If the publisher's own log gives another value than the report, ours is divided
+            by the value of the log.
 
     Returns:
         The columns `ratio` and `ratio_95`, which is a list of two bounds. `ratio` is None if we have no figure, and

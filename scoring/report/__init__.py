@@ -273,7 +273,7 @@ def _run_values(run: ReportedRun) -> JsonObject:
 
     Returns:
         The values; None for what is not known. `first_line` and `last_line` are the first and the last line of the log
-        that the figure comes from, and `quality_line` is that of the last evaluation.
+        that the figure comes from. `quality_line` is the line of the last evaluation.
     """
     record = run.record
     fields: JsonObject = {"run": run.number}

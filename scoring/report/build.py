@@ -72,7 +72,7 @@ class _FigureOptions(NamedTuple):
     def shown_protocol(self, groups: Sequence[Group]) -> Protocol:
         """Return the one protocol that the page names for all groups.
 
-        Without a protocol of the user, those of the groups differ only in the number of runs that they ask for. The
+        If the user gave none, the protocols of the groups differ only in the number of runs that they ask for. The
         smallest number is taken, because each group has that many. The page then says "mean of 3 to 5 runs".
 
         Args:
@@ -523,7 +523,7 @@ def _entries_by_real_path(content: Any) -> dict[str, JsonObject]:
 
     Raises:
         KeyError: The content has another form than that output.
-        TypeError: It has another form, for example that of a list.
+        TypeError: It has another form, for example it is a list.
     """
     by_file = {os.path.realpath(entry["file"]): entry for entry in content["files"]}
     for entry in by_file.values():

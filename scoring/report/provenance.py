@@ -274,8 +274,8 @@ def _passport_in_words(passport: schema.Passport) -> str:
     """Return the size and the hash of a set of files: "50,000 files, 6,744,924,160 bytes, SHA-256 1f2e..."
 
     Args:
-        passport: Number, bytes and SHA-256 of the files, from the log. If it is exact, the bytes are those of the
-            images alone. Otherwise they are those of packed records, which hold more than the images.
+        passport: Number, bytes and SHA-256 of the files, from the log. If it is exact, the bytes are of the images
+            alone. Otherwise they are of packed records, which hold more than the images.
     """
     counted_things = "files" if passport.is_exact else "records with more in them than the images"
     return f"{passport.files:,} {counted_things}, {passport.bytes:,} bytes, SHA-256 {passport.sha256}"
