@@ -60,6 +60,8 @@ def _value_type(event: schema.Point[Any] | schema.Mark) -> _ValueType | None:
         int that must be 1 or more    -> a count, such as a number of samples
         any other: seed, bool, table  -> None
 
+    A mark has no value. Steps of a learning rate's decay may have any.
+
     Args:
         event: The event, as the schema of this project's logs describes it.
     """

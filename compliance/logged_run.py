@@ -86,7 +86,7 @@ class LoggedRun:
 
         Args:
             kind: The key of the event that ends it, such as "epoch_stop", or "step_window".
-            duration: The duration, in milliseconds; that of a step window in seconds.
+            duration: The duration, in milliseconds. A step window has its duration in seconds.
         """
         if len(self.intervals) < EVENTS_KEPT:
             self.intervals[kind, len(self.intervals)] = duration

@@ -230,7 +230,7 @@ def submission_runs_by_round(benchmark: str) -> dict[str, SubmissionRuns]:
 
 
 def scored(ruleset: str) -> list[str]:
-    """Return the benchmarks of a round: those of MLPerf, and this project's own.
+    """Return the benchmarks of a round: MLPerf's, then this project's own.
 
     Args:
         ruleset: The version of the rules of the round, such as 4.0.0.
@@ -342,7 +342,7 @@ def notes_in_order(notes: Iterable[str]) -> list[str]:
 def facts_of_run(run: LoggedRun, ruleset: str | None) -> ResultFacts:
     """Return the facts of a log that decide whether its result is an MLPerf result; None for what it does not state.
 
-    The numbers of samples in the log's header count first, else those of its events.
+    The numbers of samples in the log's header count first, then the numbers in its events.
 
     Args:
         run: The facts that the log states of the run.
@@ -393,10 +393,10 @@ def _against_benchmark(facts: ResultFacts) -> Iterable[str]:
 
 
 def _against_dataset(facts: ResultFacts) -> Iterable[str]:
-    """Yield how the data set differs from that of the benchmark.
+    """Yield how the data set differs from the benchmark's data set.
 
-    If the data is synthetic, only this is yielded. Otherwise nothing is compared unless the benchmark is one of MLPerf
-    and has a row in benchmarks.yaml.
+    If the data is synthetic, only this is yielded. Otherwise the numbers of samples and the bytes are compared, if the
+    benchmark is one of MLPerf and has a row in benchmarks.yaml.
 
     Args:
         facts: The facts that a log states of the result.
@@ -413,7 +413,7 @@ def _against_dataset(facts: ResultFacts) -> Iterable[str]:
 
 
 def _against_sample_counts(facts: ResultFacts, row: JsonObject) -> Iterable[str]:
-    """Yield how the stated numbers of samples differ from those of the benchmark's data set.
+    """Yield how the stated numbers of samples differ from the numbers of the benchmark's data set.
 
     In logs of other projects, the training samples may be rounded to whole batches. Their evaluation samples are not
     compared, because some count batches or padding instead (390 to 65,536 in published ResNet logs).
@@ -433,7 +433,7 @@ def _against_sample_counts(facts: ResultFacts, row: JsonObject) -> Iterable[str]
 
 
 def _against_bytes(facts: ResultFacts, row: JsonObject) -> Iterable[str]:
-    """Yield how the bytes of the files differ from those of the published data set.
+    """Yield how the bytes of the files differ from the bytes of the published data set.
 
     Args:
         facts: The facts that a log states of the result. Nothing is compared unless both numbers of samples are the
@@ -498,13 +498,12 @@ def _not_stated(facts: ResultFacts) -> list[str]:
 
 
 def _shows_dataset(facts: ResultFacts) -> bool:
-    """Return whether both numbers of samples can be those of the benchmark's data set.
+    """Return whether both numbers of samples can be the numbers of the benchmark's data set.
+
+    Also False if the log does not state both, or if this project does not know the benchmark's numbers.
 
     Args:
         facts: The facts that a log states of the result.
-
-    Returns:
-        False, too, if the log does not state both, or if this project does not know the benchmark's numbers.
     """
     expected = _row_of_benchmark(facts)
     if expected is None or facts.train_samples is None or facts.eval_samples is None:

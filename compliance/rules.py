@@ -295,7 +295,7 @@ class Finding:
 
     @property
     def is_about_key(self) -> bool:
-        """Whether the rule is that of a key of events, such as seed.count. The name of a strict rule has no dot."""
+        """Whether the rule is an official one on the events of a key, such as seed.count. No strict rule has a dot."""
         return "." in self.rule
 
     def as_dict(self) -> JsonObject:

@@ -187,7 +187,7 @@ class _FileJudge:
 
         stable_diffusion logs each metric of an evaluation in an event of its own. The events of one evaluation have the
         same count, such as the samples trained on, in a field of their metadata. The official checker crashes at an
-        event whose count is missing or cannot be looked up. The first such event becomes a finding.
+        event without a usable count. The first such event becomes a finding.
 
         Args:
             events: All events of the log, in their order.

@@ -307,8 +307,8 @@ def _point_of_record(record: Mapping[str, Any], submission_runs: int, allowed_sa
 def _points_kept_by_tool(points: Sequence[ReferencePoint]) -> tuple[ReferencePoint, ...]:
     """Return the reference points that rcp_checker keeps, sorted by batch.
 
-    It drops the points of a smaller batch than that of the fastest point, and then each point above the line between
-    its neighbours. As in rcp_checker this is one pass: a point that was kept is not looked at again.
+    It drops the points with a smaller batch than the fastest point has, and then each point above the line between its
+    neighbours. As in rcp_checker this is one pass: a point that was kept is not looked at again.
 
     Args:
         points: All points of a benchmark, sorted by batch; at least one.

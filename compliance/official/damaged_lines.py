@@ -254,8 +254,8 @@ def _lines_as_parser_reads(path: Path) -> Iterator[_ParsedLine]:
         path: The path of the log.
 
     Yields:
-        The line's number and its event. The event is None if the parser ends with an error at the line. It is None for
-        any line of _MOST_CHARACTERS or more, too, even without the token; no line after that one is read.
+        The line's number and its event. The event is None if the parser ends with an error at the line. It is also None
+        for a line of _MOST_CHARACTERS or more, with or without the token. Such a line is the last one that is read.
     """
     with io.TextIOWrapper(open_log(path), encoding="latin-1") as stream:
         for number in itertools.count(1):

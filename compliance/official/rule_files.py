@@ -194,10 +194,11 @@ def archived(name: str) -> str:
 
 
 def text_of(name: str) -> str:
-    """Return the text of a rule file: of this project's file, else of mlperf-logging's.
+    """Return the text of a rule file, from the first of these sources that has it:
 
-    If there is neither, the file of one of our workloads has the text of WORKLOAD_RULES, in which the name of the
-    workload's benchmark replaces the word BENCHMARK.
+    1. a file of this project
+    2. a file of mlperf-logging
+    3. WORKLOAD_RULES, for one of our workloads. The name of its benchmark replaces the word BENCHMARK.
 
     Args:
         name: The name of the rule file, such as training_4.0.0/common.yaml.
@@ -328,7 +329,7 @@ def _blocks(name: str) -> list[_Block]:
         name: The name of the file, such as training_4.0.0/common.yaml.
 
     Raises:
-        ValueError: A block is not of the kind KEY, BEGIN or END, or its fields are not those of its kind.
+        ValueError: A block is not of the kind KEY, BEGIN or END, or has a field that its kind does not have.
     """
     blocks = []
     for table in yaml.load(text_of(name), Loader=_LOADER) or ():  # noqa: S506  it makes texts, lists and tables alone

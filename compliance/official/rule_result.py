@@ -213,7 +213,7 @@ def _fix(aspect: str, key: str, wanted: str) -> str:
 def shown(event: Event, aspect: str) -> str:
     """Return the part of an event that a check looks at, for a message: its metadata, else its value.
 
-        metadata                   -> metadata {'epoch_num': 3}, without the place in the code
+        metadata                   -> metadata {"epoch_num": 3}, without the place in the code
         a text with letters        -> resnet
         any other value, as JSON   -> 0.33, or "0.33" for a text, so that it is not taken for the number
 

@@ -48,10 +48,10 @@ class ToolReader:
         """Read the next event: its time as result_summarizer reads it, and its convergence as rcp_checker does.
 
         rcp_checker ends at its first error. This error becomes the `problem` of the result, and from then on only times
-        are read. An error that is raised here for it has a text that continues "without", as a KeyError has:
+        are read:
 
-            line 7: run_stop without 'status'
-            line 7: run_stop without a usable number of epochs or samples before it
+            line 7: run_stop without 'status'                                         for a KeyError
+            line 7: run_stop: no usable number of epochs or samples before it         for any other
 
         Args:
             event: The event, in the order of the log.
@@ -62,9 +62,11 @@ class ToolReader:
             return
         try:
             self._read_convergence(event)
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            missing = str(error)  # of a KeyError, the name of what is missing, in quotes
+        except KeyError as error:
+            missing = str(error)  # its name in quotes
             self._problem = f"line {event.line}: {event.key} without {printable(missing, 80)}"
+        except (TypeError, ValueError, OverflowError) as error:
+            self._problem = f"line {event.line}: {event.key}: {printable(str(error), 80)}"
 
     def result(self) -> ToolReading:
         """Return what was read. Call it after the last event."""
@@ -163,21 +165,21 @@ class ToolReader:
             stop: The run_stop of the run.
 
         Raises:
-            KeyError: run_stop has no status, or no evaluation before it. For stable_diffusion, an evaluation lacks a
-                metric that is needed.
+            KeyError: run_stop has no status. For stable_diffusion, an evaluation lacks a metric that is needed.
             TypeError: For stable_diffusion, a metric is no number.
-            ValueError: The number cannot be computed with. For stable_diffusion, no evaluation reaches the target.
+            ValueError: There is no evaluation before run_stop. The number cannot be computed with. For
+                stable_diffusion, no evaluation reaches the target.
         """
         if stop.metadata["status"] != "success":
             return NOT_CONVERGED
         if self._benchmark == STABLE_DIFFUSION:
             trained = self._earliest_at_target()
         elif self._last_trained is None:
-            raise KeyError("an evaluation before it")  # shown as: line 7: run_stop without 'an evaluation before it'
+            raise ValueError("no evaluation before it")
         else:
             trained = self._last_trained
-        if not _is_computable(trained):  # shown as: line 7: run_stop without a usable number ...
-            raise ValueError("a usable number of epochs or samples before it")
+        if not _is_computable(trained):
+            raise ValueError("no usable number of epochs or samples before it")
         return trained
 
     def _earliest_at_target(self) -> float:
@@ -189,7 +191,9 @@ class ToolReader:
             TypeError: A metric is no number, or the evaluations at the target have counts that cannot be compared.
         """
         counts_at_target = [count for count, metrics in self._metrics_by_count.items() if _reaches_target(metrics)]
-        earliest: float = min(counts_at_target)  # of an empty list, `min` raises the ValueError
+        if not counts_at_target:
+            raise ValueError("no evaluation before it reaches the target")
+        earliest: float = min(counts_at_target)
         return earliest
 
 

@@ -210,7 +210,7 @@ def _row_of_submission(folder: Folder, questions_by_log: Mapping[str, list[Findi
 
     - The scores and the test are None if they are not possible, as with a log that cannot be read.
     - The official minutes are multiplied by the factor in scaling.json, as MLCommons' tool does, if there is one.
-    - Verdicts and questions are about all logs but those of v0.5 and v0.6, which cannot be judged.
+    - Verdicts and questions are about the logs that can be judged, which logs of v0.5 and v0.6 cannot.
 
     Args:
         folder: The logs of the submission, each checked by itself.
@@ -256,11 +256,11 @@ def _division_stated_by(run: LoggedRun) -> str:
 
 
 def _count_not_judged(all_reports: Sequence[Report], judged: Sequence[Report]) -> int:
-    """Return how many logs the rules cannot judge: those of v0.5 and v0.6, and those of an unknown benchmark.
+    """Return how many logs the rules cannot judge: logs of v0.5 and v0.6, and logs of an unknown benchmark.
 
     Args:
         all_reports: Reports on all logs of a submission.
-        judged: Reports on those that are not of v0.5 or v0.6.
+        judged: Reports on the logs that are not of v0.5 or v0.6.
     """
     of_old_form = len(all_reports) - len(judged)
     of_unknown_benchmark = sum(_is_of_unknown_benchmark(report) for report in judged)

@@ -83,7 +83,7 @@ def read_tree(path: Path, ruleset: str | None) -> list[Folder]:
 def _read_files(root: Path, wanted_version: str | None) -> _Files:
     """Read the logs, system descriptions and scaling factors of a results repository, and check each log.
 
-    The rules for a log are those of the first version that there is:
+    A log is checked by the rules of the first version that there is:
 
     1. `wanted_version`
     2. the version of the round that a folder above the log names
@@ -167,9 +167,9 @@ def _read(read: Callable[[Path], T], content: Path | Unreadable) -> T | Unreadab
 
 
 def _check_log(file: TreeFile, ruleset: Ruleset, root: Path) -> _CheckedLog:
-    """Check a log of a results repository, and find out whether it is of the old form, that of MLPerf v0.5 and v0.6.
+    """Check a log of a results repository, and find out whether its events have the old form of MLPerf v0.5 and v0.6.
 
-    The check reads no events in the old form. So a log with events is not of it.
+    The check does not read events in the old form. So a log in which it finds events is not of that form.
 
     Args:
         file: The log, by its path in the repository.
@@ -177,8 +177,8 @@ def _check_log(file: TreeFile, ruleset: Ruleset, root: Path) -> _CheckedLog:
         root: Folder or tar archive of the repository.
 
     Returns:
-        The report, whose path is the name of the log without its folders, and whether the log is of the old form. If
-        the log cannot be read, the report has only a question, which asks the submitter for the log.
+        The report, whose path is the name of the log without its folders, and whether the log has the old form. If the
+        log cannot be read, the report has only a question, which asks the submitter for the log.
     """
     name = Path(file.name.name)
     checked = _read(functools.partial(check_file, ruleset=ruleset), file.content)

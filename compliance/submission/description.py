@@ -202,8 +202,8 @@ def _other_hardware(nodes: Sequence[Node], description: Description) -> list[_Lo
         description: Fields of the description by name.
 
     Returns:
-        The fields. If several nodes contradict one field, it has the value of the last of them; the name of the
-        accelerator is that of the first GPU that differs.
+        The fields. If several nodes contradict one field, it has the last node's value. The accelerator's name is the
+        name of the first GPU that differs.
     """
     contradicted: dict[str, str] = {}  # the log's value of each contradicted field; a later node replaces it
     for node in nodes:

@@ -98,7 +98,7 @@ def one_submission(
     Args:
         checked: The reports on the logs, at least one.
         ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
-        original_of_copy: If the logs are copies, the path of each original by that of its copy. Messages name the
+        original_of_copy: If the logs are copies, the path of each original by the path of its copy. Messages name the
             originals. None: the logs are named as they are.
 
     Raises:
@@ -178,8 +178,8 @@ def standing_of(checked: Sequence[Report], ruleset: Ruleset) -> Standing:
 def convergence_test(checked: Sequence[Report], ruleset: Ruleset) -> ConvergenceTest:
     """Test whether the runs of a submission needed far fewer epochs to the target than the MLPerf reference.
 
-    Far fewer epochs are a sign that the runs trained another model or in another way. The rules are those of
-    rcp_checker, a tool of mlperf-logging.
+    Far fewer epochs are a sign that the runs trained another model or in another way. The test follows rcp_checker, a
+    tool of mlperf-logging.
 
     Args:
         checked: The reports on the logs of the submission, at least one.
@@ -227,7 +227,7 @@ def _test_against(reference: ReferenceSet, checked: Sequence[Report]) -> Converg
 
     stated_batches = _stated_batches(checked)
     batch = checked[0].run.as_tools_read.batch
-    has_one_batch = len(stated_batches) == 1 and is_number(batch)  # then `batch` is that of all runs
+    has_one_batch = len(stated_batches) == 1 and is_number(batch)  # then all runs have `batch`
     if not has_one_batch:
         reason = f"no one global_batch_size ({printable(', '.join(stated_batches))})"
         return ConvergenceTest(status=FAILED, reason=reason, scaling=1.0, reference=reference)

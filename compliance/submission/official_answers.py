@@ -54,8 +54,8 @@ def _answers_on_mlperf_benchmark(folder: Path, manifest: JsonObject) -> list[Ver
 def _answers_on_other_benchmark(folder: Path, manifest: JsonObject) -> list[Verdict]:
     """Return the verdicts on a package of a benchmark that is not one of MLPerf.
 
-    They are those of two tools of mlperf-logging and of the check of each log, and "not applied" for each of the other
-    three tools.
+    Two tools of mlperf-logging and the check of each log give a verdict. The other three tools have the verdict "not
+    applied".
 
     Args:
         folder: Folder of a copy of the package, into which the tools may write.

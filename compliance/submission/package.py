@@ -338,7 +338,7 @@ def contents_of(
     Args:
         folder: Folder of the package.
         checked: The reports on the logs in the package, each checked by itself.
-        system: Name of the system, that of its description in the package.
+        system: Name of the system, and of the file in the package that describes it.
         ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
 
     Returns:

@@ -54,7 +54,7 @@ def _benchmark_of_closed_runs(members: Sequence[Report], ruleset: Ruleset) -> Be
     Returns:
         The benchmark; None if the runs are open, or of a benchmark that is not of this project.
     """
-    first_run = members[0].run  # a submission has one benchmark and one division, those of its first run
+    first_run = members[0].run  # its benchmark and division count for the whole submission
     if first_run.first_event(schema.SUBMISSION_DIVISION).value != "closed":
         return None
     return ruleset.benchmarks.get(first_run.stated_text(schema.SUBMISSION_BENCHMARK))

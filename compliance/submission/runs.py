@@ -205,9 +205,11 @@ def findings_between_runs(checked: Sequence[Report], ruleset: Ruleset) -> list[l
 def _group_by_submission(checked: Sequence[Report]) -> list[list[Report]]:
     """Return the reports on logs in groups, one for each submission, in the order of the submissions' first logs.
 
-    A log joins the submission whose logs state the same benchmark, division, organisation and platform, but for case
-    and blanks. If there is none, it joins that of the first log of its benchmark in its folder, as one log may say
-    `Dell Inc.` instead of `Dell`. If there is none either, it begins a new submission.
+    A log joins the first submission that there is:
+
+    1. the one whose logs state the same benchmark, division, organisation and platform, but for case and blanks
+    2. the one of the first log of its benchmark in its folder: one log may say `Dell Inc.` instead of `Dell`
+    3. a new one
 
     Args:
         checked: The report of each log.
@@ -269,7 +271,7 @@ class _Seed(NamedTuple):
 
 
 def _seeds_that_must_differ(run: LoggedRun, ruleset: Ruleset) -> Iterator[_Seed]:
-    """Yield the seeds of a run that must differ from those of the submission's other runs.
+    """Yield the seeds of a run that must differ from the seeds of the submission's other runs.
 
     Open runs of benchmarks that this project does not train may have any seeds. In other runs some seeds are exempt,
     such as those that were logged without a value.
@@ -421,7 +423,7 @@ def _start_before_end(run: LoggedRun, other: LoggedRun) -> bool:
 
 
 def _differing_configurations(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
-    """Yield a breach for each run whose configuration differs from that of the submission's first run.
+    """Yield a breach for each run whose configuration differs from the configuration of the submission's first run.
 
     Args:
         members: The reports on the logs of one submission, at least one.
@@ -448,7 +450,7 @@ def _differing_configurations(members: Sequence[Report], ruleset: Ruleset) -> It
 
 
 def _rule_on_differences(names: Sequence[str], first: LoggedRun, run: LoggedRun, ruleset: Ruleset) -> StrictRule:
-    """Return the rule that a run breaks if its configuration differs from that of the submission's first run.
+    """Return the rule that a run breaks whose configuration differs from that of the submission's first run.
 
     Args:
         names: Names of the values that differ. Names of hyperparameters begin with `opt_`, for example.
@@ -562,7 +564,7 @@ def _variables(run: LoggedRun) -> JsonObject:
 
 
 def _is_same(name: str, value: Any, wanted: Any) -> bool:
-    """Return whether a value of a run's configuration is that of the submission's first run.
+    """Return whether a value of a run's configuration is the same as in the submission's first run.
 
     Args:
         name: The name of the value. The memory of equal nodes differs a little, as kernels keep some of it.

@@ -94,9 +94,9 @@ def _runs_of_others(candidate: Candidate, group: Sequence[Candidate]) -> list[fl
 def chance_of_sooner(runs: Sequence[float], others: Sequence[float]) -> float:
     """Estimate how likely it is that runs drawn at random are as early as given ones (a permutation test).
 
-    A draw takes as many of all these runs as `runs` has, and is early if its sum is no larger than that of `runs`. The
-    chance is the share of early draws. The runs (1, 2) and the others (3, 4) give about 1/6: of the six pairs that can
-    be drawn, only (1, 2) is early.
+    A draw takes as many of all these runs as `runs` has. It is early if its sum is no larger than the sum of `runs`.
+    The chance is the share of early draws. The runs (1, 2) and the others (3, 4) give about 1/6: of the six pairs that
+    can be drawn, only (1, 2) is early.
 
     Args:
         runs: Epochs (or samples) that each run took to the target.

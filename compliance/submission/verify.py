@@ -207,8 +207,8 @@ def _check_figures(folder: Path, facts: _ManifestFacts, ask_official: bool) -> l
 
     Returns:
         The verdicts, in this order: one for each reason to refuse the package, or a good one on the logs; one on the
-        manifest; one on the report; those of mlperf-logging's tools. If manifest and report cannot be computed, the
-        only verdict says why.
+        manifest; one on the report; the verdicts of mlperf-logging's tools. If manifest and report cannot be computed,
+        the only verdict says why.
 
     Raises:
         ValueError: mlperf-logging's tools are asked for, and not installed.
