@@ -230,7 +230,7 @@ def submission_runs_by_round(benchmark: str) -> dict[str, SubmissionRuns]:
 
 
 def scored(ruleset: str) -> list[str]:
-    """Return the benchmarks of a round: MLPerf's, then this project's own.
+    """Return the benchmarks of a round: the benchmarks of MLPerf, then this project's own.
 
     Args:
         ruleset: The version of the rules of the round, such as 4.0.0.

@@ -216,7 +216,7 @@ def _lines_of_submission(submission: Submission) -> list[str]:
 
 
 def _verdicts(submission: Submission) -> str:
-    """Return the passes and the score by either verdict, the test of convergence, and what stands against them.
+    """Return the passes and the score by each of the two verdicts, the test of convergence, and what is against them.
 
     For instance `official 5/5, 28.3000 min (unverified); strict 5/5, 28.3000 min (unverified); RCP pass, x 1.012000`.
     """

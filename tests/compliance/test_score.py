@@ -161,6 +161,22 @@ def test_stable_diffusion_reaches_its_target_with_exactly_the_bounds(fid: float,
         reader.take(Event("eval_accuracy", value, {"metric": metric, "samples_count": 512}, 0, "", 1, 0))
     reader.take(Event("run_stop", None, {"status": "success"}, 0, "", 1, 0))
     assert reader.result().to_target == (512 if reached else None)
+    problem = "" if reached else "line 1: run_stop: no evaluation before it reaches the target"
+    assert reader.result().problem == problem
+
+
+@pytest.mark.parametrize(
+    ("metadata", "problem"),
+    [
+        ({}, "line 7: run_stop without 'status'"),
+        ({"status": "success"}, "line 7: run_stop: no evaluation before it"),
+        ({"status": "aborted"}, ""),
+    ],
+)
+def test_the_error_at_which_rcp_checker_ends_names_what_the_line_lacks(metadata: dict[str, str], problem: str) -> None:
+    reader = ToolReader("4.0.0")
+    reader.take(Event("run_stop", None, metadata, 0, "", 7, 0))
+    assert reader.result().problem == problem
 
 
 def _runs(count: int) -> list[str]:
