@@ -389,7 +389,7 @@ def _further_runs_in_words(runs: Sequence[LineRange]) -> str:
 
 
 def _override_by_options(reader: FormatReader, options: dict[str, int | None]) -> tuple[str, ...]:
-    """Replace values that the log states by those of command-line options.
+    """Replace values that the log states by the values of command-line options.
 
     If an option contradicts the log, that becomes a problem of the record, in front of the others.
 

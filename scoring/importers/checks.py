@@ -53,7 +53,7 @@ def checks_of_record(record: Record) -> list[Check]:
 
 
 def has_second_clock(record: Record) -> bool:
-    """Return whether a check compares the times in a log with a second clock, such as that of the time stamps.
+    """Return whether a check compares the times in a log with a second clock, such as its time stamps.
 
     Args:
         record: What the log says, with its checks.
@@ -510,11 +510,11 @@ def _check_batch(record: Record) -> Check | None:
     Images/s x seconds per step are the images of a step. The median over all rows counts.
 
     Args:
-        record: What the log says. Its rates must be those of one device.
+        record: What the log says.
 
     Returns:
-        The result. None if one of the two is not known, or if the log states the batch size itself and the rows agree
-        with it. A batch size from the command line is reported in any case.
+        The result. None if one of the two is not known, as where rates are of all devices. None if the log states the
+        batch size itself and the rows agree with it: a batch size from the command line is reported in any case.
     """
     batch = record.batch_per_device
     rows = _rows_with_batch(record)

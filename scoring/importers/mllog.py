@@ -128,7 +128,7 @@ class MLLog(FormatReader):
         return epochs
 
     def _add_windows(self, windows: Iterable[Window]) -> None:
-        """Add windows to those of this run."""
+        """Add windows to the windows of this run."""
         for window in windows:
             self.add_window(window)
 
@@ -177,14 +177,13 @@ class MLLog(FormatReader):
             self.note_problem(f"line {entry.line}: {back}: the time of the run is too short by as much")
 
     def _note_start(self, entry: Event | Header) -> None:
-        """Note in `self.lines` that a training run may begin here, if this entry is one of those that open a log.
+        """Note in `self.lines` that a training run may begin here, if this entry is one that opens a run.
 
         A run logs entries that open it (`cache_clear`, `init_start` and the like), then `run_start`, then its training.
         With `run_start` it is a run, even if nothing follows.
 
-        Several ranks may write into one log, each with a `run_start` of its own. So a `run_start` right after another
-        one is that of another rank and begins no run. If entries that open a run or training stand between the two, it
-        is that of another run.
+        Several ranks may write into one log, each with a `run_start` of its own. So a second `run_start` begins no run:
+        another rank logs it. But it begins another run if other entries that open a run, or training, stand between.
 
         Args:
             entry: An event or a section of the header.

@@ -87,8 +87,8 @@ def _stretches_of_block(start: Mark, stop: Mark | None, evaluations: Sequence[In
 def _stretches_between(start: Mark, first_epoch: int, epochs: int, evaluations: Sequence[Interval]) -> list[Stretch]:
     """Return the stretches of training that end at each evaluation of a block of epochs.
 
-    The first one begins at the start of the block, and any other at the stop of the evaluation before. The number of an
-    evaluation is that of the epoch after which it comes.
+    The first one begins at the start of the block, any other one at the stop of the evaluation before. The number of an
+    evaluation is the number of the last epoch before it.
 
     Args:
         start: The start of the block.

@@ -228,7 +228,7 @@ def _is_within_an_epoch(moment_s: float, rows: Sequence[Window]) -> bool:
 
     Args:
         moment_s: The moment, in seconds since the origin of the time stamps.
-        rows: The epochs, in order. Each has seconds and a time stamp, which is that of its end.
+        rows: The epochs, in order. Each has seconds and the time stamp of its end.
     """
     epochs_ended = bisect.bisect(rows, moment_s, key=_end_s)
     if epochs_ended == len(rows):
@@ -280,7 +280,7 @@ def _span_of_rows(rows: Sequence[Window]) -> TimeSpan:
     """Return the time from the beginning of the first epoch to the end of the last one.
 
     Args:
-        rows: The epochs, in order. Each has seconds and a time stamp, which is that of its end.
+        rows: The epochs, in order. Each has seconds and the time stamp of its end.
     """
     return TimeSpan(_begin_s(rows[0]), _end_s(rows[-1]))
 
@@ -289,7 +289,7 @@ def _begin_s(row: Window) -> float:
     """Return when an epoch began, in seconds since the origin of the time stamps.
 
     Args:
-        row: The epoch. It has seconds and a time stamp, which is that of its end.
+        row: The epoch. It has seconds and the time stamp of its end.
     """
     assert row.seconds is not None  # `rows_of_epochs` returns only rows that have it
     return _end_s(row) - row.seconds

@@ -81,8 +81,8 @@ def are_running_averages(epochs: Sequence[Sequence[PrintedMean]], *, release_say
     - The time since the reset, mean x steps, falls from one row to the next. Then the means are not over these steps.
     - One of the two readings lies clearly nearer to the time stamps.
     - The release that prints such rows is known.
-    - The changes of the mean from row to row shrink, as those of running averages do. Otherwise, or if too few rows
-      show it, the result is False.
+    - The changes of the mean from row to row shrink, as they do in running averages. Otherwise, or if there are too few
+      rows to tell, the result is False.
 
     Args:
         epochs: The rows from each reset of the averages up to the next one.
@@ -117,8 +117,9 @@ def _are_running_by_stamps(epochs: Sequence[Sequence[PrintedMean]]) -> bool | No
 
     A printed mean has two readings, which give two times from the first row after a reset to a later row:
 
-    - If it is over all steps since the reset: mean x steps since the reset, less the same of the first row.
-    - If it is over the steps since the last row: sum of mean x steps since the last row, over the rows between.
+    - If it is over all steps since the reset: total of the later row - total of the first row, where a total is mean x
+      steps since the reset.
+    - If it is over the steps since the last row: sum of mean x steps since the last row, over all rows after the first.
 
     The reading whose times lie nearer to the stamps is right, but only if the other one is off by over
     MOST_STAMP_ERROR_S and at least CLEARLY_NEARER times as far, on average.

@@ -174,7 +174,7 @@ def _cut_at_rows(line: str, marker: str, head: re.Pattern[str]) -> list[str]:
     Args:
         line: The line.
         marker: Text that stands once in every row.
-        head: Pattern of the beginning of a row, such as that of `epoch:0 train step:10`.
+        head: Pattern of the beginning of a row, such as `epoch:0 train step:10`.
     """
     is_short = len(line) <= MAX_ROW_CHARS
     if is_short and line.count(marker) == 1:

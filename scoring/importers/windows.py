@@ -70,7 +70,7 @@ def _seconds_of_first_row(first: Window, second: Window, steps: int) -> float | 
         steps: Number of steps that the first row covers.
 
     Returns:
-        The seconds. None if no step time is printed, or if it may be that of the last step alone.
+        The seconds. None if no step time is printed, or if it may be the time of the last step alone.
     """
     is_mean_time = second.seconds is not None
     if first.printed_step_time_s is None or not is_mean_time:
