@@ -9,10 +9,13 @@ from typing import Any
 from compliance.logged_run import EVENTS_KEPT, LoggedRun
 from compliance.strict.possible_values import is_possible_checkpoint
 from runlog import schema
-from runlog.digits import six_digits
+from runlog.digits import counted, six_digits
 from runlog.reader import Event, from_json
 from runlog.text import printable
 
+# A run may wait so long for all of its checkpoints, and for so much of its time, without a warning.
+_MOST_WAITED_S = 1.0
+_MOST_WAITED_SHARE = 0.05
 _MOST_MS_BEFORE_INIT_START = 3_600_000.0  # from the first event on, for the nodes to flush their caches
 
 
@@ -242,6 +245,20 @@ class Waits:
         self._steps = sorted(ms_by_step)
         times_ms = (ms_by_step[step] for step in self._steps)
         self._sums_ms = [0.0, *itertools.accumulate(times_ms)]
+
+    def long_waits(self, windows_s: float) -> str:
+        """Return that training waited for much of its time, as no rate counts that; an empty text if it did not.
+
+        Copying a state takes seconds, but a machine without free memory may take minutes. So it is no breach.
+
+        Args:
+            windows_s: The time of all windows, in seconds, which has no wait in it.
+        """
+        waited_s = self._sums_ms[-1] / 1000
+        if waited_s <= _MOST_WAITED_S + _MOST_WAITED_SHARE * (windows_s + waited_s):
+            return ""
+        waited = f"training waited {six_digits(waited_s)} s for {counted(len(self._steps), 'checkpoint')}"
+        return f"{waited}, and for {six_digits(windows_s)} s it trained: no rate counts the wait"
 
     def between(self, first: int, last: int) -> float:
         """Return the time of the checkpoints after the steps from a first to a last one, in milliseconds."""

@@ -230,6 +230,9 @@ class Measured:
                 self._collector.add_breach(THROUGHPUT_RULE, short.line, short.breach)
         for window in self._clocked.unexplained(waits, epoch_steps):
             self.report_if_project_log(window.line, window.words)
+        long_waits = waits.long_waits(self.all_windows_s) if self._run.is_project_log else ""
+        if long_waits:
+            self._collector.add_breach(THROUGHPUT_RULE, None, long_waits, severity="warning")
         for line, what in self._checkpoints.waits_without_room(self._clocked.room_ms, epoch_steps):
             self.report_if_project_log(line, what)
         self._report_if_any(None, self._checkpoints.more_than_due(epoch_steps))

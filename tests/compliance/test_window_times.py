@@ -2,6 +2,9 @@
 
 import pytest
 
+from compliance import rules
+from compliance.submission.runs import check_logs
+from runlog.reader import HeldLog
 from tests import make_log
 from tests.compliance import altered as by
 from tests.compliance.altered import Altered
@@ -119,3 +122,17 @@ def test_a_wait_for_a_checkpoint_after_the_last_window_of_an_epoch_is_a_time_of_
     log.add_after("step_window", by.checkpoint(log, step=2, number=1), 1).inside("checkpoint", blocked_s=3.5)
     [found] = broken_rules("4.0.0", log.text)
     assert ("own-log" not in found) is passes
+
+
+@pytest.mark.parametrize(("wait_s", "warned"), [(2.5, False), (120.0, True)])
+def test_a_run_that_waits_long_for_its_checkpoints_is_warned_of(wait_s: float, warned: bool) -> None:
+    """Time that is called a wait is in no rate: of half of each window, a log stated twice the images/s."""
+    log = by.stalled(Altered(make_log.run()))
+    by.clock(log, lambda ms: ms - 240_000 + 1000 * wait_s, "rank_times", 3)
+    log.inside("checkpoint", blocked_s=wait_s).inside("telemetry_summary", samples=114 + int(wait_s))
+    held = HeldLog("0/result_0.txt")
+    held.data = log.text.encode()
+    [report] = check_logs([held], rules.load("4.0.0"))
+    found = [finding.actual for finding in report.findings if finding.severity != "info"]
+    words = f"training waited {wait_s:g} s for 1 checkpoint, and for 108 s it trained: no rate counts the wait"
+    assert found == ([words] if warned else [])
