@@ -11,7 +11,9 @@ import importlib
 import math
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypedDict
 
 from harness import cgroup
@@ -19,6 +21,8 @@ from harness.traits import Traits, traits_of
 from program.strategy import Strategy, parse
 from runlog import workloads
 from runlog.schema import HALF_PRECISIONS
+
+NUMA_NODES = Path("/sys/devices/system/node")  # node0/ has cpu0/, cpu1/, .. of its cores
 
 PRECISIONS = ("fp32", "tf32", *HALF_PRECISIONS)
 
@@ -278,9 +282,28 @@ class ClusterSettings:
         Where a cgroup's quota gives less CPU time than the cores have, as docker --cpus, more threads than that would
         spend it in waiting for each other: 2 on half a CPU took twice the time of 1.
         """
+        if self.threads > 0:
+            return self.threads
         quota = cgroup.cpus() or math.inf  # None: no limit is known
-        cores = min(len(os.sched_getaffinity(0)), quota)
-        return self.threads or max(1, int(cores // self.dgxngpu))
+        own_cores = os.sched_getaffinity(0)
+        share_of_cores = len(own_cores) / self._ranks_on_cores(own_cores)
+        share_of_quota = quota / self.dgxngpu
+        return max(1, int(min(share_of_cores, share_of_quota)))
+
+    def _ranks_on_cores(self, cores: Iterable[int]) -> int:
+        """Return how many ranks of the node share the cores that this process may use.
+
+        launch/bind.sh binds a rank of RANK_NUMA to its NUMA node. Only the ranks of that node share its cores.
+
+        Args:
+            cores: The numbers of the cores.
+        """
+        numa_node_of_ranks = self.rank_numa.split(",")[: self.dgxngpu]
+        for numa_node in set(numa_node_of_ranks) - {""}:
+            folder = NUMA_NODES / f"node{numa_node}"
+            if all((folder / f"cpu{core}").exists() for core in cores):
+                return numa_node_of_ranks.count(numa_node)
+        return self.dgxngpu
 
 
 @dataclass(frozen=True, kw_only=True)

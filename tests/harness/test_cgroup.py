@@ -6,8 +6,7 @@ from unittest import mock
 
 import pytest
 
-from harness import cgroup
-from harness.job import job_of
+from harness import cgroup, job
 
 MIB = 2**20
 UNLIMITED = {"memory.limit_in_bytes": 0x7FFFFFFFFFFFF000, "memory.usage_in_bytes": 5 * MIB}
@@ -98,4 +97,36 @@ def test_a_ranks_threads_have_the_cpu_time_of_the_quota(
         mock.patch.object(cgroup, "cpus", autospec=True, return_value=quota),
         mock.patch.object(os, "sched_getaffinity", autospec=True, return_value=set(range(16))),
     ):
-        assert job_of(**settings).cluster.threads_per_rank == threads
+        assert job.job_of(**settings).cluster.threads_per_rank == threads
+
+
+@pytest.mark.parametrize(
+    ("rank_numa", "cores", "quota", "threads"),
+    [
+        (
+            "3,3,1,1,7,7,5,5",
+            range(48, 64),
+            None,
+            8,
+        ),  # two ranks on the 16 cores of each of a DGX A100's nodes; it was 2
+        ("0,1,2,3,4,5,6,7", range(48, 64), None, 16),
+        ("3,3,3,1,1,1,1,1,3", range(48, 64), None, 5),  # the last is of no rank
+        ("3,3,1,1,7,7,5,5", range(48, 52), None, 2),  # a container has but these cores of the node
+        ("3,3,1,1,7,7,5,5", range(48, 64), 32.0, 4),  # the quota is of all ranks
+        ("3,3,1,1,7,7,5,5", range(128), None, 16),  # a process that is not bound
+        ("", range(48, 64), None, 2),
+        ("9,9,9,9,9,9,9,9", range(48, 64), None, 2),  # no node of this machine
+    ],
+)
+def test_a_bound_rank_shares_its_cores_with_the_ranks_of_its_numa_node(
+    rank_numa: str, cores: range, quota: float | None, threads: int, tmp_path: Path
+) -> None:
+    """launch/bind.sh has bound it to them, so the other nodes' ranks take none of them."""
+    for core in range(128):
+        (tmp_path / f"node{core // 16}" / f"cpu{core}").mkdir(parents=True)
+    with (
+        mock.patch.object(cgroup, "cpus", autospec=True, return_value=quota),
+        mock.patch.object(os, "sched_getaffinity", autospec=True, return_value=set(cores)),
+        mock.patch.object(job, "NUMA_NODES", tmp_path),
+    ):
+        assert job.job_of(dgxngpu=8, rank_numa=rank_numa).cluster.threads_per_rank == threads
