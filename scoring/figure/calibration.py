@@ -13,7 +13,7 @@ import yaml
 from scoring.record import Record
 
 FILE = Path(__file__).with_name("calibration.yaml")
-EPOCHS = "epochs"  # windows that are whole epochs, as those of MLPerf logs are
+EPOCHS = "epochs"  # windows that are whole epochs, as in MLPerf logs
 ROWS = "rows"  # windows of fewer steps
 
 

@@ -147,7 +147,7 @@ def _refuse_other_kinds_of_figures(named_scores: Sequence[tuple[str, Score]]) ->
 
 
 def _row(name: str, base: Score, result: Score, between_runs: BetweenRuns | None) -> Row:
-    """Return the row that compares the figure of one system with that of the base, the first system.
+    """Return the row that compares the figure of one system with the figure of the base, which is the first system.
 
     Args:
         name: Name of the system, for display.
@@ -226,7 +226,7 @@ def _efficiency(base: Score, other: Score, speedup: float) -> float | None:
 def _differ_in_more_than_devices(base: Score, other: Score) -> bool:
     """Tell whether two systems differ in something else that changes the speed: the framework, or a setting.
 
-    The settings are those of `warn_of_mixed_settings`, such as the precision. Versions of the same software may differ.
+    `warn_of_mixed_settings` says which settings count, such as the precision. Versions of the same software may differ.
 
     Args:
         base: The score of the first system.
@@ -269,12 +269,12 @@ def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> B
 
 
 def _repeats_both(candidate: Score, base: Score, other: Score) -> bool:
-    """Tell whether a score repeats the systems of two other scores: it has several runs, which all converged.
+    """Tell whether a score has several runs of the systems of two other scores, and all of these converged.
 
     Args:
         candidate: The score.
-        base: The one other score.
-        other: The second other score. Its system is not compared with that of `base` here.
+        base: A score. Its system must be the candidate's.
+        other: A second score, with the same condition. It is not compared with `base` here.
     """
     is_of_their_system = _are_of_one_system(candidate, base) and _are_of_one_system(candidate, other)
     return is_of_their_system and len(candidate.runs) > 1 and _all_converged(candidate)

@@ -132,7 +132,7 @@ def check(past: Sequence[Row], hosts: Sequence[str] | None, result: Score) -> Ju
         result: The score of the new runs.
 
     Returns:
-        The verdict. A result of which it cannot be told does not count as lower.
+        The verdict. In cases 1 and 2 the result does not count as lower.
     """
     past_runs = Runs([row.images_per_s for row in past], hosts)
     new_runs = Runs([run.value for run in result.runs], hosts_of_runs(result.records))
@@ -368,7 +368,7 @@ def _add_runs(args: argparse.Namespace) -> int:
 def _check_runs(args: argparse.Namespace) -> int:
     """Compare the runs of the logs with the last like runs in the history, and print whether they are lower.
 
-    Like runs are those of the same system, workload, precision and protocol. Nothing is added to the history.
+    Like runs are runs of the same system, workload, precision and protocol. Nothing is added to the history.
 
     Args:
         args: The parsed command line: the logs, `file` (the history), `last` (how many earlier runs to compare with),

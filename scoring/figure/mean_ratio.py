@@ -88,11 +88,13 @@ def interval_by_spread_of_hosts(ratio: float, host_means: IndependentValues) -> 
 
         ratio * exp(-h) to ratio * exp(h),   h = t * sd * sqrt(1 / k + 1 / 1)
 
+    t is Student's, as `single_value_interval` takes it.
+
     Args:
         ratio: The ratio of the two means, above zero. Either may be the numerator.
-        host_means: The means of the several hosts (two or more), and the number of runs of each. If these numbers
-            differ, the mean of all runs varies more than that of k equal hosts: k is then the smaller
-            `effective_count`.
+        host_means: The means of the several hosts (two or more), and the number of runs of each. If some hosts have
+            more runs than others, the mean of all runs varies more than the mean of k hosts with equal numbers. Then k
+            is the smaller number of equal hosts whose mean varies as much (`effective_count`).
 
     Returns:
         The bounds, such as (0.97, 1.03) for a ratio of 1.0. The words say what they are computed from: "one host

@@ -131,8 +131,8 @@ def _rank_of_bounds(m: int, n: int) -> int:
 
         k is the greatest number with P(U <= k - 1) <= 2.5 %
 
-    P(U <= 0) is that of k = 1, P(U <= 1) that of k = 2, and so on. So k is how many of these chances, which rise, are
-    at most 2.5 %. By symmetry, the k-th greatest quotient fails as an upper bound with the same chance.
+    P(U <= 0) belongs to k = 1, P(U <= 1) to k = 2, and so on. They rise, so k is how many of them are at most 2.5 %. By
+    symmetry, the k-th greatest quotient fails as an upper bound with the same chance.
 
     Args:
         m: The number of values of one set.

@@ -317,7 +317,7 @@ def _checked_fields(where: str, entry: object) -> JsonObject:
 def _first_conflict(protocol: Protocol) -> str:
     """Return a message about the first settings of a protocol that do not go together.
 
-    The settings, of which `protocols.yaml` lists all values:
+    The settings, whose values are listed in `protocols.yaml`:
 
     - `figure`: what is measured, images/s ("throughput") or minutes ("run_time")
     - `over_steps`: how the steps of one run become its figure. Its value "run_time" takes the time of the whole run.

@@ -37,10 +37,11 @@ def rate_of(record: Record, item: Window, *, printed: bool = False) -> float | N
         record: The run as read from its log. It tells the devices, and whether printed rates are of one device or of
             all.
         item: The window (what one printed row of the log covers) or the summary of an epoch.
-        printed: Whether the rate that the row prints goes before images / seconds. Otherwise the latter goes first.
+        printed: Whether the rate that the row prints goes before images / seconds. Otherwise images / seconds goes
+            first.
 
     Returns:
-        The rate. It may be that of one device if the number of devices is not known.
+        The rate. It may be the rate of one device if the number of devices is not known.
     """
     measured_rate = item.images_per_s
     printed_rate = _printed_rate_of_all(record, item)
@@ -77,7 +78,7 @@ def _rate_by_step_time(record: Record, item: Window) -> float | None:
     """
     devices = record.devices
     prints_rates_of_all = record.rate_scope == "global"
-    # The rate of one device may stand in for that of all, unless the log also prints rates of all devices.
+    # The rate of one device may stand in for the rate of all, unless the log also prints rates of all devices.
     if devices is None and not prints_rates_of_all:
         devices = 1
     if item.printed_step_time_s and devices and record.batch_per_device:

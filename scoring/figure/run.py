@@ -265,7 +265,7 @@ def _figure_between_stamps(record: Record, protocol: Protocol, start_number: int
 def _rows_after(
     record: Record, protocol: Protocol, stamped: Sequence[StampedRow], start: StampedRow
 ) -> list[StampedRow]:
-    """Return the rows after the start of a measurement that the protocol measures: all, or those of some steps.
+    """Return the rows that a protocol measures: all after the start of the measurement, or as many as it takes steps.
 
     Args:
         record: The run as read from its log.
@@ -406,7 +406,7 @@ def _refuse_warm_up_between(record: Record, protocol: Protocol, start: StampedRo
 
 
 def _seconds_between(record: Record, start: StampedRow, end: StampedRow) -> float:
-    """Return the seconds from the time stamp of one row of a log to that of a later row.
+    """Return the seconds from the time stamp of one row of a log to the time stamp of a later row.
 
     Args:
         record: The run as read from its log.
@@ -484,7 +484,7 @@ def _refuse_clock_set_back(record: Record, windows: Sequence[Window]) -> None:
         windows: The windows in the order of the log. A window is what one printed row covers.
 
     Raises:
-        InputError: The time stamp of a window is earlier than that of the window before it.
+        InputError: A window has an earlier time stamp than the window before it.
     """
     for before, row in rows_with_clock_set_back(windows):
         raise InputError(

@@ -20,7 +20,7 @@ def benchmark_of(record: Record) -> str | None:
         record: The run as read from its log.
 
     Returns:
-        The benchmark that the log names, or else that of its model; None if neither is known.
+        The benchmark that the log names, or else the benchmark of its model; None if neither is known.
     """
     return record.benchmark or BENCHMARK_OF_MODEL.get(record.model or "")
 

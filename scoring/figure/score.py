@@ -234,7 +234,7 @@ def score(
     unit = _unit(chosen.records, settled_protocol)
     refuse_if_no_mean(chosen.figures, settled_protocol, unit)
 
-    # The figures have dropped what `skip` says. The protocol that the score carries says it only in its description.
+    # The figures have already left out what `skip` says. The protocol that the score carries only has to say so.
     shown_protocol = settled_protocol if skip is None else settled_protocol.skipping(skip)
     without_warnings = _score_and_intervals(chosen, shown_protocol, unit)  # warnings need the score, so they come next
     missing_runs = message_of_missing_runs(chosen.figures, settled_protocol, unit)

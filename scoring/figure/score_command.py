@@ -214,7 +214,7 @@ def score_lines(result: Score) -> list[str]:
 def _fact_rows(result: Score) -> list[tuple[str, str]]:
     """Return the printed rows of a score, as (name, text): ("spread", "1.234 (standard deviation over runs)").
 
-    The rows, of which those that are not known are left out:
+    The rows; a row whose fact is not known is left out:
 
     - the 95 % intervals, how many more runs to add, and the median of the window rates
     - limit: how near the figure is to the limits of the machine, such as its peak FLOP/s

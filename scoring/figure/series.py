@@ -1,8 +1,8 @@
 """The 95 % interval of the mean of one run's windows, whose neighbours are correlated.
 
-The windows are taken as a first-order autoregression: each value less the true mean is `r` times that of the value
-before it, plus independent noise. The correlation `r` is not known, so the interval allows for each one that the
-values make probable (Zellner and Tiao, JASA 59, 1964).
+The windows are taken as a first-order autoregression: each value less the true mean is `r` times the value before
+it less the true mean, plus independent noise. The correlation `r` is not known, so the interval allows for each one
+that the values make probable (Zellner and Tiao, JASA 59, 1964).
 """
 
 import itertools
@@ -29,8 +29,8 @@ def series_interval(values: Sequence[float]) -> tuple[float, float] | None:
     Neighbouring windows (printed rows of the log) are often alike, so they tell less than as many independent values.
     The interval is wider if they may be correlated.
 
-    The spread is that of the means of batches of neighbouring windows, which are less correlated than single windows.
-    If all batches have the same mean, which shows no spread, it is that of the windows themselves.
+    The interval is made of the means of batches of neighbouring windows, which are less correlated than single windows.
+    If all batches have the same mean, which shows no spread, it is made of the windows themselves.
 
     Args:
         values: The rates or the times of the windows, in the order of the log.
@@ -282,8 +282,11 @@ def _noise_squares_about_plain_mean(sums: DeviationSums, r: float) -> float:
 
         (1 - r**2) * d[0]**2 + (d[1] - r * d[0])**2 + (d[2] - r * d[1])**2 + ...
 
-    Multiplied out, d[0]**2 is there once, with r**2 taken off and added again. So each d[i]**2 is there once, each but
-    that of the first and the last value also r**2 times, and each product of neighbours -2 * r times.
+    Multiplied out, these terms are left:
+
+    - each d[i]**2 once: that of d[0] is 1 - r**2 from the first term, and r**2 from the second
+    - r**2 * d[i]**2 for all but the first and the last value
+    - -2 * r * d[i - 1] * d[i] for all neighbours
 
     Args:
         sums: Sums over the deviations d.

@@ -141,7 +141,7 @@ def olympic_mean_of(values: Sequence[float], *, dropped: int) -> Estimate | None
 def _error_of_trimmed_mean(kept: Sequence[float], dropped: int) -> float:
     """Return the standard error of a mean without the least and the greatest values.
 
-    It is that of Yuen (Biometrika 61, 1974). The dropped values count as equal to the nearest kept one (winsorized).
+    The formula is Yuen's (Biometrika 61, 1974). The dropped values count as equal to the nearest kept one (winsorized).
 
     Args:
         kept: The values that are kept, in ascending order, two or more.
@@ -205,9 +205,9 @@ def single_value_interval(
 
     It is ratio * exp(-h) to ratio * exp(h), with h = t * relative_sd * sqrt(1 / count + 1 / other_count).
 
-    Single values lie far out more often than Student's t assumes, and no mean evens that out. With the t of a 95 %
-    interval, too many equal systems were called different, so t is taken from a 98 % interval
-    (SINGLE_RUN_PROBABILITY = 0.99, 1 % above it and 1 % below).
+    Student's t is for 98 %, 1 % to each side (SINGLE_RUN_PROBABILITY), to make the interval hold in 95 % of cases.
+    Single values lie far out more often than t assumes, and no mean evens that out: a narrower interval called too many
+    equal systems different.
 
     Args:
         ratio: The ratio of the two means.

@@ -62,7 +62,7 @@ def _logs_of(path: str, pattern: str = "*") -> list[Path]:
 
     Args:
         path: A folder, or a log.
-        pattern: Which files of a folder to look at: "*" for its own, "*/*" for those of its subfolders.
+        pattern: Which files of a folder to look at: "*" for its own, "*/*" for the files of its subfolders.
 
     Returns:
         The `*.txt` and `*.log` files of the folder, perhaps none. If the path is no folder, it is only the path itself,

@@ -52,7 +52,7 @@ def warn_if_other_rates_differ(
 ) -> Iterator[Verdict]:
     """Yield a warning for each other rate of the same log that differs too much from a run's throughput.
 
-    The other rates are those of the rows by their own times, of the whole run, and of the log's own closing summary.
+    The other rates are: of the rows by their own times, of the whole run, and of the log's own closing summary.
 
     Args:
         record: The run as read from its log.
@@ -136,7 +136,7 @@ def _rounding_of_stamps(record: Record, first_line: int, last_line: int) -> floa
     Args:
         record: The run as read from its log.
         first_line: The line of the earlier row.
-        last_line: The line of the later row. Both have stamps, of which the later one is the greater.
+        last_line: The line of the later row. Both rows have stamps, and the later stamp is the greater.
     """
     lines = range(first_line, last_line + 1)
     stamps = [row.end_s for row in record.windows if row.line in lines and row.end_s is not None]
@@ -145,14 +145,14 @@ def _rounding_of_stamps(record: Record, first_line: int, last_line: int) -> floa
 
 
 def _warn_if_whole_run_disagrees(record: Record, value: float, last_line: int) -> Iterator[Verdict]:
-    """Yield a warning if a throughput differs from that of the whole run by more than warm-up explains.
+    """Yield a warning if a throughput differs from the rate of the whole run by more than warm-up explains.
 
     Warm-up may explain 25 % (MOST_WARM_UP_GAP). There is no warning if the rate of the whole run is not known, or if
     the importer has already reported that the time of the whole run and the times of its epochs disagree.
 
     Args:
         record: The run as read from its log.
-        value: The run's throughput in images/s, measured by a protocol. That of the whole run includes the warm-up.
+        value: The run's throughput in images/s, measured by a protocol. The rate of the whole run includes the warm-up.
         last_line: The last line of the log that the throughput comes from, to which the warning points.
     """
     whole_run = run_rate(record)
@@ -403,7 +403,7 @@ def warn_of_mixed_settings(records: Sequence[Record]) -> Iterator[Verdict]:
 
 
 def _packages_of_several_versions(records: Sequence[Record]) -> list[str]:
-    """Return the packages of which some runs name several versions, in order: "paddle 2.4.1 and 2.4.2".
+    """Return the packages that have several versions in the runs, sorted by name: "paddle 2.4.1 and 2.4.2".
 
     Args:
         records: The runs as read from their logs.

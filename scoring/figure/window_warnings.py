@@ -94,7 +94,7 @@ def waiting_share(windows: Sequence[Window]) -> float | None:
 
 
 def comparable_times(windows: Iterable[Window]) -> list[float]:
-    """Return a time for each window of a run that can be compared with those of the others, such as its step time.
+    """Return a time for each window of a run that can be compared with the times of the others, such as its step time.
 
     Use only ratios of these times: their unit depends on the log (a time per step, per image, or 1 / a printed rate).
 
@@ -480,7 +480,7 @@ def _look_like_running_averages(times: Sequence[float]) -> bool:
 
 
 def _die_out(changes: Sequence[float]) -> bool:
-    """Tell whether the changes of the last quarter are, in the mean, far smaller than those of the first.
+    """Tell whether changes in the last quarter are, in the mean, far smaller than in the first quarter.
 
     Args:
         changes: The distances of neighbours in a series, in order, four or more.
