@@ -151,7 +151,7 @@ def fuse(main: static.Program) -> list[UnitVariables]:
         variables += [_variables_of(side) for side in pattern.sides]
         _insert_unit(block, pattern)
         for op in pattern.operators:
-            block._remove_op(block.ops.index(op), sync=False)
+            block._remove_op(block.ops.index(op), sync=False)  # one sync, below, serves all removals
     for variables_of_side in variables:
         _declare_shapes(block, variables_of_side)
     block._sync_with_cpp()
@@ -247,7 +247,7 @@ class _Matcher:
         second = self._side(add.input("Y")[0])
         if second is None:
             return with_image
-        # The unit computes both convolutions only if their padding is the same.
+        # The unit has one attribute for the padding of both convolutions.
         if _padding(second) != _padding(first):
             return with_image
         return _Pattern(first=first, second=second, add=add, relu=relu)

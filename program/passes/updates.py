@@ -206,7 +206,7 @@ def _add_accumulators_to_gradients(block: Block) -> None:
         variable = block.var(accumulator)
         clear = Step("fill_constant", {}, {"Out": [accumulator]}, _zeros(variable.shape, variable.dtype))
         insert_after(block, last_writer, [_add(gradient, accumulator, to=gradient), clear], op_role=ops.BACKWARD)
-    block._sync_with_cpp()  # brings what was inserted in C++ into Paddle's Python lists
+    block._sync_with_cpp()  # Paddle's step after insertions: brings its lists in Python and in C++ in line
 
 
 def _last_writers_of_gradients(block: Block) -> dict[str, Operator]:

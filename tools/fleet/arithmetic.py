@@ -465,7 +465,7 @@ def _first_difference(table: Table, right_table: Table) -> Position:
         for tensor_index, right_digest in enumerate(right_digests):
             if table[step_index][tensor_index] != right_digest:
                 return Position(step=step_index + 1, tensor=tensor_index)
-    raise ValueError("two tables of other names are the same")
+    raise ValueError("two results of different names have the same digests")
 
 
 def described(tensor: str) -> str:
