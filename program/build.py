@@ -306,7 +306,7 @@ def _fit_to_cpu(update: Update, startup: static.Program) -> None:
         startup: Their start-up program; changed in place.
     """
     for program in _each_once(update):
-        gradients.convolve_gradients(program)  # Paddle's gradient of a convolution is slow on a CPU
+        gradients.convolve_gradients(program)  # Paddle's kernel for 3x3 convolutions is slow on a CPU
         sync_bn.replace_on_cpu(program, fleet.worker_num())  # `sync_batch_norm` has no kernel there
         buckets.remove_redundant_depends(program)  # saves memory of Paddle's executor
     for program in (*_each_once(update), startup):

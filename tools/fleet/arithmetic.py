@@ -339,10 +339,10 @@ def _judge_by_majority(rank: Rank, digests: Digests, summary_of_class: ClassSumm
 
     The cases, in order:
 
-        all repetitions of the rank gave the right result      ok
-        more than half of them gave one and the same wrong     fatal if that one came from this host alone, else unknown
-        else                                                   fatal if any wrong one came from this host alone, else
-                                                               unknown
+        all repetitions of the rank gave the right result   ok
+        more than half of them gave the same wrong result   fatal if it came from this host alone, else unknown
+        else                                                fatal if any wrong one came from this host alone, else
+                                                            unknown
 
     Args:
         rank: The rank, which did not fail.
