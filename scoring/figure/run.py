@@ -265,7 +265,7 @@ def _figure_between_stamps(record: Record, protocol: Protocol, start_number: int
 def _rows_after(
     record: Record, protocol: Protocol, stamped: Sequence[StampedRow], start: StampedRow
 ) -> list[StampedRow]:
-    """Return the rows that a protocol measures: all after the start of the measurement, or as many as it takes steps.
+    """Return the rows that a protocol measures: all after the start of the measurement, or those of so many steps.
 
     Args:
         record: The run as read from its log.

@@ -284,7 +284,7 @@ def _noise_squares_about_plain_mean(sums: DeviationSums, r: float) -> float:
 
     Multiplied out, these terms are left:
 
-    - each d[i]**2 once: that of d[0] is 1 - r**2 from the first term, and r**2 from the second
+    - each d[i]**2 once; d[0]**2 has 1 - r**2 from the first term, and r**2 from the second
     - r**2 * d[i]**2 for all but the first and the last value
     - -2 * r * d[i - 1] * d[i] for all neighbours
 

@@ -115,7 +115,7 @@ def _comparable_time(window: Window) -> float | None:
     1. Seconds and images, but not the steps: the seconds per image. They go before a printed step time.
     2. Seconds and steps, or a printed step time: the seconds per step.
     3. A printed rate: 1 / rate, which is per image.
-    4. None of these: None.
+    4. Nothing of these: None.
 
     All rows of a log give the same, so all of its times are per step, or all are per image.
 
