@@ -241,8 +241,8 @@ def equal_work_at_printed_rates(record: Record, chosen: Sequence[Window]) -> Wor
     If all rows print a rate, each device has one image: rows that print 100 and 50 images/s for each of 8 devices give
     8 images in 0.01 s and 8 images in 0.02 s. If the printed rates are of all devices together, it is one image in all.
 
-    If some row prints no rate, no printed rate is taken as it is: the rate of all devices is worked out for each row
-    from what it gives (see `rate_of`), and it is one image in all.
+    If some row prints no rate, the rate of all devices that `rate_of` finds stands in for each row, and it is one image
+    in all.
 
     Args:
         record: The run as read from its log. It tells whether the printed rates are of one device or of all.

@@ -52,7 +52,8 @@ def warn_if_other_rates_differ(
 ) -> Iterator[Verdict]:
     """Yield a warning for each other rate of the same log that differs too much from a run's throughput.
 
-    The other rates are the rate of the rows by their own times, the rate of the whole run, and the log's closing figure.
+    The other rates are the rate of the rows by their own times, the rate of the whole run, and the rate that the log
+    closes with.
 
     Args:
         record: The run as read from its log.
