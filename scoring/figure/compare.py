@@ -250,8 +250,8 @@ def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> B
     Returns:
         The relative standard deviation of the runs, each compared with the mean of its own score. None in these cases:
 
-        - One of `base` and `other` ran on one host, and the other on several. Hosts lie further apart than the runs of
-          one host, so `ratio_interval` takes the spread of the hosts instead.
+        - `base` and `other` are of one system, but one of them ran on one host and the other on several. Hosts lie
+          further apart than the runs of one host, so `ratio_interval` takes the spread of the hosts instead.
         - `base` and `other`, or the scores that repeat them, are not all of one system.
         - No score has several runs of the system that all converged.
     """

@@ -155,8 +155,8 @@ def _average_of_windows(record: Record, chosen: Sequence[Window], over_steps: Ov
             - "mean_of_printed_rates": the mean of the rates that the rows print
             - "mean_of_rates": the mean of each window's own images / seconds
             - "images_over_time": all images / all seconds
-            - "mean_step_time": 1 / the mean seconds per image, by the step times that the rows print, or by the rates if
-              these are of all devices
+            - "mean_step_time": 1 / the mean seconds per image, by the printed rates if these are of all devices, else
+              by the printed step times
             - "epoch_rates": the harmonic mean of the rates that the epochs print
 
     Returns:
