@@ -108,6 +108,23 @@ def rows_after_lost_epochs(windows: Sequence[Window], unread_lines: Sequence[int
     return found
 
 
+def lost_steps(windows: Sequence[Window], unread_lines: Sequence[int]) -> list[tuple[Window, int]]:
+    """Return the windows before which steps of a run are in no window, each with the number of these steps.
+
+    Args:
+        windows: Windows that each state their steps, of a log that counts the steps of the whole run, in its order.
+        unread_lines: Lines that could not be read, in ascending order. Windows after these are left out.
+    """
+    found = []
+    for before, window in itertools.pairwise(windows):
+        if before.step is None or window.step is None or window.steps is None:
+            continue
+        steps_between = window.step - window.steps - before.step
+        if steps_between > 0 and not _has_line_between(unread_lines, before.line, window.line):
+            found.append((window, steps_between))
+    return found
+
+
 def gaps_of_training(record: Record) -> list[Gap]:
     """Return the time between each two successive printed rows of one epoch, by the clock and by the later row.
 

@@ -14,17 +14,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, BinaryIO, TypeVar
 
 from runlog import run, schema
-from runlog.digits import six_digits
+from runlog.digits import counted, six_digits
 from runlog.json_types import JsonObject
 from runlog.reader import Entry, Event, Header, Problem, other_format, read_stream
 from runlog.run import NO_DATE, Mark, Run, is_date_of_run, real
 from runlog.text import printable
 from scoring.importers.checks import check_rates_against_blocks
+from scoring.importers.gaps import lost_steps
 from scoring.importers.lines import Lines
 from scoring.importers.mllog_blocks import stretches_of_blocks
 from scoring.importers.mllog_epochs import read_epochs
 from scoring.importers.table import FormatReader
-from scoring.importers.text import RowPattern, lines_in_words, plausible_wait_s
+from scoring.importers.text import RowPattern, first_line_in_words, lines_in_words, plausible_wait_s
 from scoring.importers.values import (
     epoch_number,
     positive_amount,
@@ -71,6 +72,7 @@ class MLLog(FormatReader):
             InputError: The run has over MAX_ROWS windows.
         """
         self._take_entries()  # adds a window for each `step_window` event
+        self._note_lost_windows()
         self._report_unreadable_images()  # of `step_window` events: there are no other windows yet
         self._read_facts()
         self.epochs = self._windows_of_epochs()  # uses the facts, which show whether the samples are images
@@ -150,6 +152,7 @@ class MLLog(FormatReader):
             InputError: The run has over MAX_ROWS windows.
         """
         if isinstance(entry, Problem):
+            self.unread_rows.note(entry.line)
             self.note_problem(f"line {entry.line}: {entry.message}")
             return
 
@@ -393,11 +396,13 @@ class MLLog(FormatReader):
         """
         values = table_or_none(event.value)
         if values is None:
+            self.unread_rows.note(event.line)
             self.note_problem(f"line {event.line}: step_window without a table of values")
             return
         steps = positive_whole(values.get("steps"))
         seconds = positive_amount(values.get("time_s"))
         if steps is None or seconds is None:
+            self.unread_rows.note(event.line)
             stated = f"steps {printable(values.get('steps'), 40)}, time_s {printable(values.get('time_s'), 40)}"
             self.note_problem(f"line {event.line}: step_window without steps or time ({stated})")
             return
@@ -438,6 +443,14 @@ class MLLog(FormatReader):
             gpu_memory_mib=self._readable(event, "gpu_memory_mib", values.get("gpu_memory_mib"), real),
             power_w=self._readable(event, "power_w", values.get("power_w"), real),
         )
+
+    def _note_lost_windows(self) -> None:
+        """Note as a problem that windows of this project's run seem to be missing, if steps of it are in none."""
+        found = lost_steps(self.windows, self.unread_rows.lines)
+        if found:
+            where = first_line_in_words([window.line for window, _ in found])
+            steps = sum(steps for _, steps in found)
+            self.note_problem(f"{where}: step_windows before it are missing, with {counted(steps, 'step')}")
 
     def _report_unreadable_images(self) -> None:
         """Add the check `images` as not compared, if some step windows have no readable number of images.

@@ -88,6 +88,17 @@ def test_whole_epochs_that_are_missing_are_said(tmp_path: Path, name: str) -> No
     assert problem == f"line {first}: rows before it are missing, and so are whole epochs"
 
 
+def test_windows_of_our_own_log_that_are_missing_are_said(tmp_path: Path) -> None:
+    """Slow windows could be taken out, and the figure was higher without a word."""
+    text = samples.mllog(run())
+    whole = read(tmp_path, text, "mllog")
+    assert not whole.problems
+    fifth, tenth = (whole.windows[at].line for at in (4, 9))
+    lines = text.splitlines(keepends=True)
+    record = read(tmp_path, "".join(lines[: fifth - 1] + lines[tenth - 1 :]), "mllog")
+    assert record.problems == (f"line {fifth}: step_windows before it are missing, with 50 steps",)
+
+
 @pytest.mark.parametrize("name", sorted(set(samples.WRITERS) - {"mllog", *FIGURE}))
 def test_rates_in_thousands_are_read(tmp_path: Path, name: str) -> None:
     """`1,280.00` can only be a number in thousands."""
