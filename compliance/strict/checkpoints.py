@@ -41,6 +41,7 @@ class Checkpoints:
         self._line_by_step: dict[int, int] = {}
         # The steps at which the windows so far ended. None: the last step of a window could not be read or kept.
         self._last_steps: set[int] | None = set()
+        self._steps_before_log: int | None = None  # the steps before the first window; None: there is no window yet
         # By the number of an epoch: the time from the end of the epoch or evaluation before it to its start.
         self._ms_before_epoch: dict[int, float] = {}
 
@@ -54,8 +55,15 @@ class Checkpoints:
         if number is not None and after_ms >= 0 and len(self._ms_before_epoch) < EVENTS_KEPT:
             self._ms_before_epoch[number] = after_ms
 
-    def window_ends(self, step: int) -> None:
-        """Note the last step of a window: a checkpoint is begun after such a step alone."""
+    def window_ends(self, step: int, steps: int) -> None:
+        """Note the last step of a window: a checkpoint is begun after such a step alone.
+
+        Args:
+            step: The number of the step.
+            steps: How many steps the window has.
+        """
+        if self._steps_before_log is None:
+            self._steps_before_log = step - steps
         if self._last_steps is not None and len(self._last_steps) < EVENTS_KEPT:
             self._last_steps.add(step)
         else:
@@ -100,17 +108,21 @@ class Checkpoints:
     def _may_follow(self, step: int, last_step: int | None) -> bool:
         """Return whether a checkpoint may have been begun after a step: only after the last step of a window.
 
-        If not all windows are known, any step from 1 to the last one will do.
+        - If not all windows are known, any step from 1 to the last one will do.
+        - A run that was resumed at an epoch's end may write the checkpoint after that epoch again. The window that
+          ended there is in another log.
 
         Args:
             step: The number of the step.
             last_step: The last step that was done. None if it is not known.
         """
-        may_window_be_in_other_log = self._run.is_resumed
-        if self._last_steps is not None and not may_window_be_in_other_log:
-            return step in self._last_steps
-        is_not_ahead = last_step is None or step <= last_step
-        return step > 0 and is_not_ahead
+        if self._last_steps is None:
+            is_not_ahead = last_step is None or step <= last_step
+            return step > 0 and is_not_ahead
+        if step in self._last_steps:
+            return True
+        is_before_log = self._steps_before_log is None or step <= self._steps_before_log
+        return self._run.is_resumed and step > 0 and is_before_log
 
     def _keep_wait(self, event: Event, *, step: int, waited_s: float) -> str:
         """Keep how long training waited for a checkpoint, unless that is longer than the run has lasted.
@@ -135,14 +147,15 @@ class Checkpoints:
         return ""
 
     def waits(self, epoch_steps: int) -> "Waits":
-        """Return the waits for the checkpoints so far, without those that are due after an epoch.
+        """Return the waits for the checkpoints so far, without those that are due after an epoch or before the log.
 
         Args:
             epoch_steps: The steps of an epoch; 0 if they are not known.
         """
         within_epochs = {}
         for step, waited_ms in self._waited_ms_by_step.items():
-            if not self._is_due_after_epoch(step, epoch_steps):
+            may_end_window = self._last_steps is None or step in self._last_steps
+            if may_end_window and not self._is_due_after_epoch(step, epoch_steps):
                 within_epochs[step] = waited_ms
         return Waits(within_epochs)
 

@@ -298,7 +298,7 @@ class Measured:
             previous_step = position.step - window.steps
         self._last_step = position.step
         self._add_to_sums(event.line, window)
-        self._checkpoints.window_ends(position.step)  # a checkpoint may be begun after this step
+        self._checkpoints.window_ends(position.step, window.steps)  # a checkpoint may be begun after this step
         self._compare_with_plan(event.line, window, position, previous_step)
         self._compare_with_clock(event)  # the windows of the epoch so far, with this one, must not state too much time
         # They must not state too little either. The window's first event is its rank_times, or else the step_window.

@@ -3,6 +3,7 @@
 import pytest
 
 from compliance import rules
+from compliance.rules import Finding
 from compliance.submission.runs import check_logs
 from runlog.reader import HeldLog
 from tests import make_log
@@ -124,15 +125,39 @@ def test_a_wait_for_a_checkpoint_after_the_last_window_of_an_epoch_is_a_time_of_
     assert ("own-log" not in found) is passes
 
 
+def _findings(text: str) -> list[Finding]:
+    """All breaches and warnings of a log."""
+    held = HeldLog("0/result_0.txt")
+    held.data = text.encode()
+    [report] = check_logs([held], rules.load("4.0.0"))
+    return [finding for finding in report.findings if finding.severity != "info"]
+
+
 @pytest.mark.parametrize(("wait_s", "warned"), [(2.5, False), (120.0, True)])
 def test_a_run_that_waits_long_for_its_checkpoints_is_warned_of(wait_s: float, warned: bool) -> None:
     """Time that is called a wait is in no rate: of half of each window, a log stated twice the images/s."""
     log = by.stalled(Altered(make_log.run()))
     by.clock(log, lambda ms: ms - 240_000 + 1000 * wait_s, "rank_times", 3)
     log.inside("checkpoint", blocked_s=wait_s).inside("telemetry_summary", samples=114 + int(wait_s))
-    held = HeldLog("0/result_0.txt")
-    held.data = log.text.encode()
-    [report] = check_logs([held], rules.load("4.0.0"))
-    found = [finding.actual for finding in report.findings if finding.severity != "info"]
+    found = [finding.actual for finding in _findings(log.text)]
     words = f"training waited {wait_s:g} s for 1 checkpoint, and for 108 s it trained: no rate counts the wait"
     assert found == ([words] if warned else [])
+
+
+@pytest.mark.parametrize("step", [22, 51, 66, 100])
+def test_a_resumed_run_waits_for_checkpoints_after_its_own_windows(step: int) -> None:
+    """It waited for no time, and the windows lack as much. Of a step within a window that was believed."""
+    log = _waiting_meanwhile(Altered(make_log.run(summary={"resumed": True})), 4.2)
+    log.inside("checkpoint", step=step, file=f"step_{step:09d}.safetensors")
+    [found] = broken_rules("4.0.0", log.text)
+    assert "own-log" in found
+
+
+@pytest.mark.parametrize("resumed", [True, False])
+def test_a_run_resumed_at_the_end_of_an_epoch_may_write_its_checkpoint_again(resumed: bool) -> None:
+    """The epoch was trained in another log, and is evaluated in this one."""
+    log = Altered(make_log.run(summary={"resumed": resumed}))
+    written = by.checkpoint(log, step=44, number=0)
+    log.drop_all("step_window", "rank_times").add_after("eval_stop", written)
+    found = [finding.actual for finding in _findings(log.text)]
+    assert any("no possible checkpoint" in actual for actual in found) is not resumed
