@@ -198,15 +198,17 @@ class Record:
     def is_continuation_of(self, earlier: "Record") -> bool:
         """Return whether this log is the next part of the training run whose previous part is another log.
 
-        A log may be rotated, that is go on in a new file, while its run goes on. This log is the next part if all of
-        these hold:
+        A log may be rotated, that is go on in a new file, while its run goes on.
+
+        A log of the format "keras" is the next part if its first row of training figures begins at the step at which
+        the last row of the earlier log ends. Its rows print both steps, so nothing else is needed.
+
+        A log of any other format is the next part if all of these hold:
 
         - The earlier log does not state the end of its run.
-        - This log does not have the beginning of its run.
-        - Its first row of training figures can follow the last row of the earlier log, with no row missing in between.
-
-        A row in the format "keras" prints both the step at which it begins and the step at which it ends. Such a log is
-        the next part if its first row begins at the step at which the last row of the earlier log ends.
+        - This log lacks the beginning of its run.
+        - Its first row can follow the last row of the earlier log, with no row missing in between. The distances of
+          other rows tell this.
 
         Args:
             earlier: What the other log says.
@@ -217,41 +219,43 @@ class Record:
         if not self.windows or not earlier.windows or self.format != earlier.format:
             return False
         if self.format == "keras":
-            # The numbers of steps of rows need not be compared, in which a short row or a single one would mislead.
+            # The rule for other formats compares the lengths of rows. A short row, or a log of one row, misleads it.
             return _step_before(self.windows[0]) == earlier.windows[-1].step
         earlier_has_end = earlier.run_stop_s is not None
-        if earlier_has_end or self._has_beginning(last_of_earlier=earlier.windows[-1]):
+        if earlier_has_end or not self._lacks_beginning(last_of_earlier=earlier.windows[-1]):
             return False
         return _follows(self.windows[0], earlier.windows, self.first_step)
 
-    def _has_beginning(self, last_of_earlier: Window) -> bool:
-        """Return whether this log has the beginning of its run, rather than going on with the run of an earlier log.
+    def _lacks_beginning(self, last_of_earlier: Window) -> bool:
+        """Return whether this log lacks the beginning of its run, which the earlier log may then have.
 
-        An MLPerf log has it if it has the event run_start. Any other log has it unless one of these signs is there:
+        An MLPerf log lacks it if the event run_start is missing. Any other log lacks it if one of these holds:
 
         - The first row of training figures does not show how many steps it covers. Many programs show this only by the
           distance from the row before, which is not in this log.
-        - Rows of the same epoch are missing before the first row.
-        - The first row is of a later epoch than the last row of the earlier log. A program begins each run at the same
-          epoch, so a new run would begin at an epoch that the earlier log has.
+        - Rows before the first row are missing.
+        - The first row is of a later epoch than the last row of the earlier log. A new run would begin at the first
+          epoch again.
 
         Args:
             last_of_earlier: Last row of the earlier log.
         """
         if self.format == "mllog":
-            return self.run_start_s is not None
+            return self.run_start_s is None
         first = self.windows[0]
         hides_its_steps = first.steps is None
         is_of_later_epoch = _epochs_between(last_of_earlier, first) > 0
-        is_later_part = hides_its_steps or self._lacks_rows_before_first() or is_of_later_epoch
-        return not is_later_part
+        return hides_its_steps or self._lacks_rows_before_first() or is_of_later_epoch
 
     def _lacks_rows_before_first(self) -> bool:
-        """Return whether rows that the program printed earlier in the epoch of the first row are missing in this log.
+        """Return whether rows are missing that the program printed before the first row of this log.
 
-        They are if the first row comes more steps after the beginning of its epoch than the second row comes after the
-        first. A program that prints a row every 10 steps prints its first one at step 10. If its log begins with the
-        rows of steps 70 and 80, the rows before are missing.
+        A program prints a row every few steps, and the second row tells how many. If the first row is of a step beyond
+        that number, there were rows before it. For example, a log with the rows of steps 70 and 80 lacks the rows of
+        steps 10 to 60.
+
+        Steps are counted from `first_step`, the number that the format prints for a first step (0 or 1). Some programs
+        count anew in each epoch: then only the rows of the same epoch are looked for.
 
         Returns:
             False also if the log has fewer than two rows, or does not show these numbers of steps.
@@ -261,8 +265,9 @@ class Record:
         first, second = self.windows[:2]
         if first.step is None or second.steps is None:
             return False
-        steps_up_to_first = first.step - self.first_step + 1  # of the epoch, or of the run if steps count through it
-        return steps_up_to_first > second.steps
+        steps_up_to_first_row = first.step - self.first_step + 1
+        steps_between_rows = second.steps
+        return steps_up_to_first_row > steps_between_rows
 
     def resumes_run_of(self, earlier: "Record") -> bool:
         """Return whether the run of this log went on from a checkpoint of another log's run. Both logs are ours.
@@ -357,7 +362,7 @@ class Record:
 
 
 def _begin_alike(one: Sequence[Window], other: Sequence[Window]) -> bool:
-    """Return whether all rows of the shorter of two logs are those with which the other log begins.
+    """Return whether the longer of two logs begins with all rows of the shorter one.
 
     Args:
         one: Rows of training figures of one log.

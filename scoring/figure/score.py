@@ -97,14 +97,17 @@ class Score:
         return images_per_joule(self.records)
 
     @property
-    def limits(self) -> list[str]:
-        """How near the figure is to the limits of the machine, in words; limits that are not known are left out."""
-        limits_in_words = []
+    def efficiency_in_words(self) -> list[str]:
+        """How well the runs use the machine, in words: the share of its peak FLOP/s, and the images per joule.
+
+        What is not known is left out.
+        """
+        texts = []
         if self.flops_utilization is not None:
-            limits_in_words.append(f"{percent(self.flops_utilization)} of the cards' peak FLOP/s (MFU)")
+            texts.append(f"{percent(self.flops_utilization)} of the cards' peak FLOP/s (MFU)")
         if self.images_per_joule is not None:
-            limits_in_words.append(f"{significant(self.images_per_joule, digits=3)} images/J")
-        return limits_in_words
+            texts.append(f"{significant(self.images_per_joule, digits=3)} images/J")
+        return texts
 
     @property
     def more_runs_for_1_percent(self) -> int | None:
@@ -131,10 +134,10 @@ class Score:
 
     @property
     def footnotes(self) -> list[str]:
-        """The notes that must stand with the figure."""
-        return self.notes(next_to_verified=False)
+        """The notes that must stand with the figure where no verified result stands next to it."""
+        return self.footnotes_where_shown(next_to_verified=False)
 
-    def notes(self, *, next_to_verified: bool) -> list[str]:
+    def footnotes_where_shown(self, *, next_to_verified: bool) -> list[str]:
         """Return the notes that must stand with the figure if it is of logs in the form of MLPerf logs.
 
         Args:

@@ -232,7 +232,7 @@ def _fact_rows(result: Score) -> list[tuple[str, str]]:
         rows.append(("for +-1 %", more_runs))
     if result.median_window_rate is not None:
         rows.append(("median", f"{result.median_window_rate:.3f} (of the window rates)"))
-    rows += [("limit", text) for text in result.limits]
+    rows += [("limit", text) for text in result.efficiency_in_words]
     if result.spread is not None:
         rows.append(("spread", f"{result.spread:.3f} (standard deviation over {result.spread_over})"))
     rows.append(("levels", in_words(result.levels)))

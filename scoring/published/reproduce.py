@@ -83,12 +83,13 @@ def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> 
 
         - "difference": recomputed / published - 1
         - "borne_out": None if the figure was not decided or not recomputed
-        - "as_recorded": whether published.csv has a note on how these logs fail to bear the figure out. `main` does
-          not count such a figure as a fault. It is False if the figure was not recomputed.
+        - "as_recorded": whether the figure was recomputed, and published.csv says that its logs do not bear it out.
+          `main` does not count such a known mismatch as a fault.
     """
     recomputed = _recompute(rule, paths, published)
+    is_known_mismatch = recomputed.figure is not None and published.log_note is not None
     notes = list(recomputed.notes)
-    if rule.is_assumed:  # it drops as many windows as the publisher's other logs take
+    if rule.is_assumed:  # by this rule, as much warm-up is dropped as the publisher dropped in its other logs
         notes.insert(0, "the publisher does not say how many windows it dropped: as in its other logs")
     difference = None  # as a share of the published figure
     if recomputed.figure is not None:
@@ -105,7 +106,7 @@ def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> 
         "recomputed": recomputed.figure,
         "difference": difference,
         "borne_out": _IS_BORNE_OUT.get(recomputed.verdict),
-        "as_recorded": recomputed.figure is not None and published.log_note is not None,
+        "as_recorded": is_known_mismatch,
         "protocol": rule.protocol,
         "footnotes": recomputed.footnotes,
     }
@@ -120,16 +121,20 @@ def _recompute(rule: Rule, paths: Sequence[Path], published: Published) -> Recom
         published: The published figure.
 
     Returns:
-        The figure, the verdict, notes and footnotes. Notes say how the figure was made and judged. Footnotes are the
-        sentences that the rules of MLPerf demand next to an MLPerf result, such as that it is not verified. If the logs
-        cannot be scored, the figure is None, and the only note says why.
+        The figure, the verdict, notes and footnotes:
+
+        - Notes say how the figure was made and judged. If the logs cannot be scored, the figure is None, and the only
+          note says why.
+        - Footnotes are what the rules of MLPerf demand next to our own figure if it is an MLPerf result: that it is not
+          verified. If the published figure is a verified result, one more sentence says how the two may differ.
     """
     try:
         records = [_read_log(path, rule) for path in paths]
         # With the name of a system the score does not warn that a log names no machine.
         result = score(records, protocols.find(rule.protocol), skip=rule.skip, system=published.accelerator)
-        published_is_verified = published.metric == "time_to_train"  # all of these are results that MLCommons verified
-        footnotes = result.notes(next_to_verified=published_is_verified)
+        # MLCommons verified each published time to train.
+        published_is_verified = published.metric == "time_to_train"
+        footnotes = result.footnotes_where_shown(next_to_verified=published_is_verified)
         judged = _judge(rule, result, records, published)
     except (InputError, TooFewRunsError) as error:
         return Recomputation(NOT_RECOMPUTED, figure=None, notes=[str(error)], footnotes=[])
@@ -219,7 +224,7 @@ def _is_within_tolerance(value: float, published: Published) -> bool:
 
 
 def _closing_figure_if_published(records: Sequence[Record], published: Published) -> float | None:
-    """Return the images/s of all devices that a log closes with, if the published figure is just this one.
+    """Return the images/s of all devices that a log closes with, if they equal the published figure.
 
     If the closing line has the images/s of one device, they are multiplied by the number of devices.
 
@@ -257,23 +262,25 @@ def _notes_on_score(rule: Rule, result: Score, records: Sequence[Record]) -> lis
 
 
 def _notes_on_logs(rule: Rule, records: Sequence[Record]) -> list[str]:
-    """Return notes on doubts about the logs: what they do not say, and whether they are the known ones.
+    """Return notes on doubts about the logs: what they do not say, and that they may be other logs than before.
 
-    - "the log does not say ...": the devices or the batch come from the report
-    - "known by its name alone": the rule has the SHA-256 of the logs from which the figure was recomputed before, and
-      the files at hand have other ones
+    - "the log does not say ...": `_read_log` took the devices or the batch from the report, and passed them as options.
+    - "known by its name alone": the rule has the SHA-256 of logs from which the figure was recomputed before, and no
+      log has one of these. So the rule was found by the name of a file. The note is left out if one of several logs
+      has such a SHA-256.
 
     Args:
         rule: How the publisher made the figure from its logs. Its `sha256` is empty if no SHA-256 is known.
         records: What the logs say.
     """
     notes = []
-    unsaid: set[str] = set()
+    taken_from_report: set[str] = set()
     for record in records:
-        unsaid.update(record.from_options)
-    if unsaid:
-        notes.append(f"the log does not say {' or '.join(sorted(unsaid))}: taken from the report")
-    if rule.sha256 and {record.sha256 for record in records}.isdisjoint(rule.sha256):
+        taken_from_report.update(record.from_options)
+    if taken_from_report:
+        notes.append(f"the log does not say {' or '.join(sorted(taken_from_report))}: taken from the report")
+    sha256_of_logs = {record.sha256 for record in records}
+    if rule.sha256 and sha256_of_logs.isdisjoint(rule.sha256):
         notes.append("known by its name alone: not the log that the figure was recomputed from before")
     return notes
 
@@ -321,7 +328,7 @@ def _conditions_that_differ(records: Sequence[Record], published: Published) -> 
     """
     texts = set()
     for record in records:
-        for name in _fields_to_compare(record, published):
+        for name in _fields_that_may_not_differ(record, published):
             logged = getattr(record, name)
             stated = getattr(published, name)
             if logged is not None and stated is not None and logged != stated:
@@ -329,25 +336,26 @@ def _conditions_that_differ(records: Sequence[Record], published: Published) -> 
     return sorted(texts)
 
 
-def _fields_to_compare(log: Record, report: Published) -> list[str]:
-    """Return the names of the conditions in which a log must agree with its report, such as "devices".
+def _fields_that_may_not_differ(log: Record, report: Published) -> list[str]:
+    """Return the names of the conditions in which a difference between a log and its report counts, such as "devices".
 
     - always "devices" and "batch_per_device"
     - "math_mode" if both state FP32 or TF32
-    - else "precision" if one states a half precision and the other does not. Two half precisions count as the same,
-      such as "amp_o1" and "amp_o2", because reports rarely state the level of mixed precision.
+    - else "precision" if only one of the two has half precision
+
+    So "precision" is named only if the two differ in it. Two names of half precision, such as "amp_o1" and "amp_o2",
+    count as the same, because reports rarely state the level of mixed precision.
 
     Args:
         log: What the log says.
         report: The published figure, with the conditions that the report states.
     """
-    always_compared = ["devices", "batch_per_device"]
+    names = ["devices", "batch_per_device"]
     single_precisions = ("fp32", "tf32")  # the values of `math_mode`
     if log.math_mode in single_precisions and report.math_mode in single_precisions:
-        return [*always_compared, "math_mode"]
-    if _is_half_precision(log.precision) != _is_half_precision(report.precision):
-        return [*always_compared, "precision"]
-    return always_compared
+        return [*names, "math_mode"]
+    only_one_is_half = _is_half_precision(log.precision) != _is_half_precision(report.precision)
+    return [*names, "precision"] if only_one_is_half else names
 
 
 def _is_half_precision(precision: str | None) -> bool:
@@ -403,7 +411,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print each published figure with that of its logs and the verdict; then the speedups and unknown files.
+    """Print each published figure, the figure of its logs and the verdict; then the speedups and unknown files.
 
     Args:
         args: Options of the command: `folder` of the logs, `map` and `json`.

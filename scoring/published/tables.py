@@ -366,17 +366,18 @@ def _notes_on_ours(ours: Score | str) -> list[str]:
 
 
 def _notes_on_published(campaign: Campaign, cell: Published) -> list[str]:
-    """Return a note on each published figure in a row of our table that the log of its publisher does not confirm.
+    """Return the notes on the published figures of a table row: which of them the publisher's own log contradicts.
 
-    The row compares a published throughput, the cell, with our own. All figures under the conditions of the cell belong
-    to it, of any metric and framework.
+    Each published throughput, called a cell, has a row. The figures of the row are all that the report has under the
+    cell's conditions, such as 8 devices and batch 128, of any metric and framework.
 
     Args:
         campaign: The campaign, which measures a report's figures again. It has all figures of the report.
         cell: The published throughput.
 
     Returns:
-        The notes. If the log of the cell gives another throughput, a last note says that our ratio is to this one.
+        A note on each figure that its log does not confirm. If the log of the cell gives another throughput, a last
+        note says that the ratio in the row divides ours by the log's.
     """
     notes = []
     metrics = dict.fromkeys(row.metric for row in campaign.published)  # each once, in their order

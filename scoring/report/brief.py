@@ -278,8 +278,8 @@ def tiles(report: Report) -> list[Tile]:
     """Return the few values that the page shows large, on tiles.
 
     Args:
-        report: The content of the report. All values are of one group of runs, `report.headline`: of those with a
-            figure, if any, the group with most devices.
+        report: The content of the report. All values are of one group of runs, `report.headline`. It is the group with
+            most devices; groups with a figure come before groups without one.
 
     Returns:
         The figure and its number of runs, or one tile that says why there is no figure; then the time to train and the
@@ -323,16 +323,19 @@ def _figure_tile(group: Group, score: Score, name_prefix: str) -> Tile:
 
 
 def _runs_tile(group: Group, score: Score) -> Tile:
-    """Return the tile of a figure's number of runs. Its text has their deviation and the limits of the machine.
+    """Return the tile with the number of runs of a group, and a text on the group's spread and efficiency.
+
+    The text is, for example, "standard deviation 21.4 over runs; 35.2% of the cards' peak FLOP/s (MFU); 2.41 images/J".
+    What is not known is left out.
 
     Args:
         group: A group of repeated runs.
-        score: Figure of the group. Its `limits` are texts on how near it is to the limits of the machine, such as
-            "35.2% of the cards' peak FLOP/s (MFU)" and "2.41 images/J".
+        score: Figure of the group.
     """
-    texts = list(score.limits)
+    texts = []
     if score.spread:
-        texts.insert(0, f"standard deviation {number(score.spread)} over {score.spread_over}")
+        texts.append(f"standard deviation {number(score.spread)} over {score.spread_over}")
+    texts += score.efficiency_in_words
     runs = Text(text=counted(len(score.runs), "run"), href="runs")
     return Tile(runs, unit="", text=link_to_runs(group, "; ".join(texts)))
 
@@ -356,8 +359,8 @@ def _time_tile(group: Group) -> Tile | None:
         group: A group of repeated runs.
 
     Returns:
-        The tile. None if the runs measured throughput alone, if the time to train is the group's figure, which has a
-        tile of its own, or if no run has a time, apart from failed ones.
+        The tile. None if the runs measured throughput alone. None if the time to train is the group's figure, which has
+        a tile of its own. None if no run has a time, apart from failed ones.
     """
     figure_is_time_to_train = group.score is not None and group.score.unit == "minutes"
     if group.record.mode == "throughput" or figure_is_time_to_train:
@@ -518,20 +521,19 @@ def _windows(run: ReportedRun) -> Inline:
 def _where(warning: Verdict, report: Report) -> Inline:
     """Return links to what a warning is about: a line of a log, a run, or the runs of some groups.
 
+    - no single log: the runs of the groups that have the warning; nothing if all groups have it
+    - one log: "run 2"
     - one line of a log: "run 2, line 17"
-    - one run: "run 2"
-    - the figures of some groups of runs: the runs of these groups
-    - all figures: nothing
 
     Args:
-        warning: The warning. Its `figures` have the "file" and the "line" that it is about; None if it is not about a
-            single one. A warning about a group's figure is in `warnings` of the group's score.
+        warning: The warning, of a group's score or of a scaling table.
         report: The content of the report.
     """
+    # `figures` holds all that a verdict has for programs. A warning has its place there: None for no single one.
     file = warning.figures["file"]
     line = warning.figures["line"]
-    if file is None:  # it is about the figures of some groups, or of all
-        return _runs_of_figures_with(warning, report)
+    if file is None:
+        return _runs_of_groups_with(warning, report)
     run_by_file = {run.record.file: run for run in report.runs}
     run = run_by_file[file]
     if line is None:
@@ -539,19 +541,20 @@ def _where(warning: Verdict, report: Report) -> Inline:
     return [blocks.run_link(run), ", ", link_to_line(run, line)]
 
 
-def _runs_of_figures_with(warning: Verdict, report: Report) -> Inline:
-    """Return links to the runs of the groups whose figures have a warning.
+def _runs_of_groups_with(warning: Verdict, report: Report) -> Inline:
+    """Return links to the runs of the groups whose scores have a warning.
 
     Args:
         warning: The warning.
         report: The content of the report.
 
     Returns:
-        Links to the first eight runs, and how many more there are. Empty if all groups or none have the warning.
+        Links to the first eight runs, and how many more there are. Empty if all groups have the warning. Empty also if
+        none has it, because it is about a scaling table.
     """
     groups = [group for group in report.groups if group.score and warning in group.score.warnings]
-    is_about_all_figures = len(groups) == len(report.groups)
-    if is_about_all_figures:
+    is_about_all_groups = len(groups) == len(report.groups)
+    if is_about_all_groups:
         return ""
     runs = runs_of(groups)
     links: list[Inline] = [blocks.run_link(run) for run in runs[:MOST_NAMED]]

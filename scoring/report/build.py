@@ -72,8 +72,9 @@ class _FigureOptions(NamedTuple):
     def shown_protocol(self, groups: Sequence[Group]) -> Protocol:
         """Return the one protocol that the page names for all groups.
 
-        If the user gave none, the protocols of the groups differ only in the number of runs that they ask for. The
-        smallest number is taken, because each group has that many. The page then says "mean of 3 to 5 runs".
+        It is the protocol that the user gave, if any. Else each group is scored by a protocol of its own, which asks
+        for as many runs as the group has. The protocol of the smallest group is then named: it asks for no more runs
+        than any group has, and the page can say "mean of 3 to 5 runs".
 
         Args:
             groups: Groups of repeated runs, at least one.
@@ -116,7 +117,8 @@ def build(logs: Sequence[GivenLog], protocol: Protocol | None, *, skip: int | No
         files_left_out: Number of files in the given folders that hold no run.
 
     Returns:
-        The content of the report. A group that cannot be scored has a `problem` in place of a figure.
+        The content of the report. A group that cannot be scored has a `problem` in place of a figure. The protocol of
+        the report is the given one, or one that stands for the protocols of all groups.
 
     Raises:
         InputError: A run is given twice, or as two logs of which one continues the other.
@@ -126,13 +128,12 @@ def build(logs: Sequence[GivenLog], protocol: Protocol | None, *, skip: int | No
     options = _FigureOptions(protocol or _default_protocol(records), skip)
     runs = [_reported_run(number, log) for number, log in enumerate(logs, 1)]
 
-    scored_groups = _scored_groups(runs, options)  # each of the runs that repeat each other
-    groups_of_systems = _groups_of_systems(scored_groups)  # a list of groups for each system
+    # A group: the runs that repeat each other. A system: the groups that differ at most in devices, machine or folder.
+    groups_of_systems = _groups_of_systems(_scored_groups(runs, options))
     groups = list(itertools.chain.from_iterable(groups_of_systems))
     scaling = _scaling(groups_of_systems)
-    groups_in_tables = [row.group for row in itertools.chain.from_iterable(scaling.tables)]
-    groups_in_plots = groups_in_tables or groups  # without a table of scaling, the plots show each group as a point
-    published = _published_curves_of_one_group(groups_in_plots)
+    published = _published_curves_of_one_group(_groups_in_plots(scaling, groups))
+
     shown_protocol = options.shown_protocol(groups)
     verdicts = tuple(checks(groups, shown_protocol, files_left_out=files_left_out))
     return Report(
@@ -320,20 +321,25 @@ def _figure_by_record_id(result: Score) -> dict[int, RunFigure]:
 def _span_of_figure(record: Record, figure: RunFigure, protocol: Protocol) -> tuple[int, int]:
     """Return the first and the last line of a log between which the measured windows of a run stand.
 
-    A window is the steps between two printed rows, and stands on the line of the row at its end. The measured ones are
-    those that the figure is made of. Their last line is the figure's own. Their first line depends on how the protocol
-    makes a figure of the steps (`over_steps`):
+    A window is the steps between two printed rows. It stands on the line of the row at its end:
 
-    - "between_stamps": the line after the figure's own. The time begins with the stamp of that row, so the window that
-      ends there is not measured.
-    - "epoch_rates": the line after the row of the epoch before. The figure's own line is the row of an epoch, and the
-      windows of the epoch stand before it.
-    - any other: the figure's own
+        line 1: step 10
+        line 2: step 20
+        line 3: epoch 1 ends
+        line 4: step 10
+        line 5: step 20
+        line 6: epoch 2 ends
+
+    The lines are those of the figure (`figure.first_line` and `figure.last_line`), with two exceptions:
+
+    - A figure "between_stamps" of lines 1 and 5 is measured from the moment at which line 1 was printed. So its windows
+      are on lines 2 to 5.
+    - A figure from "epoch_rates" of line 6 is of the whole epoch 2. So its windows are on lines 4 to 6.
 
     Args:
         record: The run as its log describes it.
         figure: The run's figure, with the lines that it comes from.
-        protocol: Rules by which the run was scored.
+        protocol: Rules by which the run was scored. Its `over_steps` says how the figure is made.
 
     Returns:
         Two line numbers, counted from 1.
@@ -342,8 +348,8 @@ def _span_of_figure(record: Record, figure: RunFigure, protocol: Protocol) -> tu
     if protocol.over_steps == "between_stamps":
         first_line += 1
     elif protocol.over_steps == "epoch_rates":
-        earlier_epochs = [epoch.line for epoch in record.epochs if epoch.line < first_line]
-        first_line = max(earlier_epochs, default=0) + 1
+        ends_of_earlier_epochs = [epoch.line for epoch in record.epochs if epoch.line < first_line]
+        first_line = max(ends_of_earlier_epochs, default=0) + 1
     return first_line, figure.last_line
 
 
@@ -385,6 +391,17 @@ def _scaling(systems: Sequence[Sequence[Group]]) -> _Scaling:
             tables.append(tuple(rows))
             mixed_settings_warnings += warnings.warn_of_mixed_settings([run.record for run in runs_of(groups)])
     return _Scaling(tuple(tables), tuple(mixed_settings_warnings))
+
+
+def _groups_in_plots(scaling: _Scaling, groups: Sequence[Group]) -> Sequence[Group]:
+    """Return the groups of runs that the plots of scaling show.
+
+    Args:
+        scaling: The scaling tables. If there are any, only their groups are shown.
+        groups: All groups of the report. Without a table, each of them is shown as a point.
+    """
+    groups_in_tables = [row.group for row in itertools.chain.from_iterable(scaling.tables)]
+    return groups_in_tables or groups
 
 
 def _published_curves_of_one_group(groups: Sequence[Group]) -> PublishedCurves:

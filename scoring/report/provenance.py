@@ -432,7 +432,7 @@ def _command_to_score(group: Group, report: Report, command: Sequence[str]) -> P
 
 
 def _options_to_copy(command: Sequence[str]) -> list[str]:
-    """Return those of the report's options that the command `score` must have too, each with its value.
+    """Return the options of the report's command line that the command `score` needs, too, each with its value.
 
     Args:
         command: Words of the report's command line, such as ["a.txt", "--skip", "2"].
@@ -455,8 +455,8 @@ def _options_for_what_logs_do_not_say(record: Record) -> list[str]:
       submission's system
     - --batch: if the report knows the batch from its own option --batch
 
-    The numbers are those of the group. The words of the report's command line would not do, because they may have a
-    number for each of several systems.
+    These options are not copied from the report's command line, where they may have a number for each of several
+    systems, such as "8,16". The command gets the number of its one group.
 
     Args:
         record: First run of the group.

@@ -212,11 +212,12 @@ class _Failures(NamedTuple):
 def _judge_failed_runs(failed: Sequence[ReportedRun], groups: Sequence[Group], protocol: Protocol) -> Verdict:
     """Return the verdict on the runs that ended without success.
 
-    A result drops some of its slowest runs, and a failed run counts as one of these. That many runs may fail.
+    The result of a group drops some of its slowest runs, and counts failed runs as the slowest. At most as many runs
+    may fail as it drops.
 
-    - fatal: in one of the groups, more runs failed than may fail
-    - else unknown: in one of the groups runs failed, and the rounds of MLPerf differ in how many may fail
-    - else a warning: in each group the result drops the failed runs
+    - fatal: in one of the groups, more runs failed than that
+    - else unknown: in one of the groups runs failed, and the rounds of MLPerf differ in how many its result drops
+    - else a warning: the result of each group drops all of its failed runs
 
     Args:
         failed: Training runs that ended without success, at least one.
@@ -226,7 +227,7 @@ def _judge_failed_runs(failed: Sequence[ReportedRun], groups: Sequence[Group], p
     """
     text = f"{_numbers_in_words(failed, runs_of(groups))} ended without success ({failed[0].record.status})"
     fix = "Read the ends of their logs for why they stopped."
-    failures_of_groups = []  # for each group how many runs failed, and how many may fail
+    failures_of_groups = []  # for each group how many runs failed, and how many may fail (None if the rounds differ)
     for group in groups:
         failures_of_groups.append(_Failures(failed=_count_failures(group), allowed=_allowed_failures(group, protocol)))
 
