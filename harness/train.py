@@ -307,6 +307,8 @@ def train_epoch(run: session.Run, trainer: Trainer, batches: Iterator[Batch], ep
     steps = run.steps_per_epoch - done_in_epoch
     run.log.mark(schema.EPOCH_START, schema.InEpoch(epoch_num=epoch))
     timing = trainer.run(batches, steps=steps, epoch=epoch, done=done, phase="train")
+    if timing.steps > 0:
+        trainer.report_clock(done + steps)  # it may have been set behind the last window, as during a checkpoint
     run.log.mark(schema.EPOCH_STOP, schema.InEpoch(epoch_num=epoch))
     session.log_throughput(run.log, timing, epoch)
 

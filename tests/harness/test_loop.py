@@ -21,6 +21,7 @@ from harness.progress import Progress, Timing
 from harness.ranks import Ranks
 from paddle_rn50 import data
 from program.optimizers import Schedule
+from runlog import schema
 from runlog.schema import RankTimes
 from runlog.writer import RunLog, open_log
 from scoring.figure import window_warnings
@@ -378,3 +379,15 @@ def test_a_window_is_shown_with_its_rate_its_wait_and_the_time_that_is_left(caps
     window = Timing(steps=10, images=320, time_s=5.0, data_wait_s=0.5)
     Progress("plain", 100).window(step=40, epoch=2, window=window, loss=1.5)
     assert capsys.readouterr().out == ("epoch 2 step 40/100 loss 1.5000 64.0 images/s, data wait 10.0 %, 30 s left\n")
+
+
+def test_a_clock_that_was_set_behind_the_last_window_is_told_within_the_epoch() -> None:
+    """As while its checkpoint was copied: the epoch is as much longer, and an event behind it came too late to say."""
+    calls = mock.Mock()
+    calls.trainer.run.return_value = Timing(steps=11, images=352, time_s=1.0)
+    calls.run.steps_per_epoch = 11
+    train.train_epoch(calls.run, calls.trainer, iter(()), 2)
+    told = ("trainer.report_clock", (22,))
+    stops = ("run.log.mark", (schema.EPOCH_STOP, schema.InEpoch(epoch_num=2)))
+    called = [(name, args) for name, args, _ in calls.mock_calls]
+    assert called.index(told) + 1 == called.index(stops)
