@@ -10,12 +10,12 @@ _LEAST_SPREAD = 1e-3  # of such losses, as a share of the largest: far above the
 def faults_of_losses(losses: Sequence[float | None], not_read: int) -> Iterator[str]:
     """Yield in words what is wrong with losses that no training gives.
 
-    These are losses that
+    At most one of the first three faults is reported, and the last one in any case:
 
-    - are no numbers;
-    - are all 0;
-    - are all equal, if they are at least _LEAST_EQUAL_LOSSES;
-    - repeat earlier ones in the same order, as in an epoch that was copied.
+    - a loss is no number, although its window could be read;
+    - all losses that could be read are 0;
+    - all are equal, if they are at least _LEAST_EQUAL_LOSSES;
+    - losses in a row repeat earlier ones in the same order, as in an epoch that was copied.
 
     No two steps see the same images with the same weights, so their losses differ.
 
@@ -24,12 +24,13 @@ def faults_of_losses(losses: Sequence[float | None], not_read: int) -> Iterator[
         not_read: How many of these windows could not be read. Their losses are None, and are reported already.
     """
     first = f"of the first {len(losses)} step_windows"
+    numbers = [loss for loss in losses if loss is not None]
     missing_losses = losses.count(None) - not_read
     if missing_losses:
         yield f"{missing_losses} of the losses {first} are no numbers"
-    elif losses and not any(losses):
+    elif numbers and not any(numbers):
         yield f"all losses {first} are 0"
-    elif len(losses) >= _LEAST_EQUAL_LOSSES and len(set(losses)) == 1:
+    elif numbers and len(losses) >= _LEAST_EQUAL_LOSSES and len(set(losses)) == 1:
         yield f"all losses {first} are {losses[0]}"
     start = _start_of_repeated_losses(losses)
     if start is not None:
@@ -38,17 +39,15 @@ def faults_of_losses(losses: Sequence[float | None], not_read: int) -> Iterator[
 
 
 def _start_of_repeated_losses(losses: Sequence[float | None]) -> int | None:
-    """Return the index at which _REPEATED_LOSSES successive losses begin that stand earlier, too, in the same order.
+    """Return the index where a sequence of _REPEATED_LOSSES losses begins for the second time; None if none is repeated.
 
-    Two kinds of successive losses may be repeated by an honest run, and do not count:
+    An honest run may repeat two kinds of sequences, which do not count:
 
-    - losses of which two are equal, as a run that learns nothing has them;
-    - losses that differ by _LEAST_SPREAD or less, as a run has them that has learned its one synthetic batch by heart.
-
-    Returns:
-        The index. None if no losses are repeated.
+    - two of its losses are equal: a run that learns nothing has such;
+    - its largest and its least loss differ by a share of _LEAST_SPREAD or less. A run on synthetic data has only one
+      batch, and once it has learned this batch by heart, its losses hardly change.
     """
-    seen = set()
+    seen = set()  # the sequences so far that count
     for start in range(len(losses) - _REPEATED_LOSSES + 1):
         in_a_row = tuple(losses[start : start + _REPEATED_LOSSES])
         if in_a_row in seen:

@@ -4,6 +4,7 @@ import pytest
 
 from compliance import rules
 from compliance.rules import Finding
+from compliance.strict.losses import faults_of_losses
 from compliance.submission.runs import check_logs
 from runlog.reader import HeldLog
 from tests import make_log
@@ -109,6 +110,11 @@ def test_no_losses_of_a_run_stand_there_twice_in_a_row(losses: list[float], pass
     [found] = broken_rules("4.0.0", log.text)
     assert ("own-log" not in found) is passes
     assert passes or "5 losses in a row, up to 1.5, are those of 5 windows before" in found["own-log"]
+
+
+@pytest.mark.parametrize("windows", [3, 12])
+def test_no_loss_is_called_0_or_none_if_no_window_could_be_read(windows: int) -> None:
+    assert list(faults_of_losses([None] * windows, not_read=windows)) == []
 
 
 @pytest.mark.parametrize(("room_ms", "passes"), [(0.0, False), (3500.0, True)])
