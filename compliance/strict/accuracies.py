@@ -106,18 +106,18 @@ def _fit_real_samples_only(evaluations: Sequence[Evaluation], *, real: int, stat
 
 
 def check_schedule(run: LoggedRun, order: RunOrder, *, exact: bool, collector: FindingCollector) -> None:
-    """Report the evaluations of a ResNet run that are off the schedule of MLPerf: one every 4 epochs.
+    """Report the evaluations of a ResNet run that are late, or with `exact` early, for MLPerf's one every 4 epochs.
 
-    Each evaluation states the number of its epoch, and these numbers are judged. Some logs only number their epochs
-    wrongly. Nothing is reported of a log if both are true:
+    An evaluation states the number of its epoch, and this number is judged. But a log that only numbers its epochs
+    wrongly is left alone. Such a log
 
-    - it is on schedule when the epochs that started before each evaluation are counted;
-    - no stated number is more than 4 above the number that the evaluation before it states.
+    - is on schedule when the epochs that started before each evaluation are counted;
+    - and has no evaluation with a number more than 4 above the number of the evaluation before it.
 
     Args:
         run: The facts that the log states of the run, with its evaluations.
         order: The epochs of the run. It must have followed all events of the log.
-        exact: Whether an evaluation must not come too early either.
+        exact: Whether an early evaluation is reported. A late one, or one that is missing at the end, always is.
         collector: Gets each breach of the rule `eval-schedule`, and has its bounds.
     """
     period = int(collector.strict_rules[SCHEDULE].bounds["epochs"])  # 4
@@ -169,7 +169,7 @@ def _do_stated_epochs_leap(evaluations: Sequence[Evaluation], period: int) -> bo
 def _check_stated_epochs(
     run: LoggedRun, last_epoch: int | None, period: int, *, exact: bool, collector: FindingCollector
 ) -> None:
-    """Report each evaluation that is late, early or missing at the end, by the epochs that evaluations state.
+    """Report each evaluation that is late, missing at the end or, with `exact`, early, by the epochs that they state.
 
     A run with more evaluations than were kept (EVENTS_KEPT) is a breach, too, because its whole schedule is not known.
 
@@ -178,7 +178,7 @@ def _check_stated_epochs(
             nothing is checked.
         last_epoch: The number of the last epoch that was trained. If it is None, the end of the run is not checked.
         period: The most epochs from one evaluation to the next.
-        exact: Whether an evaluation after the first must not come early either.
+        exact: Whether an early evaluation after the first is reported. A late one always is.
         collector: Gets each breach of the rule `eval-schedule`.
     """
     evaluations = [evaluation for evaluation in run.evaluations if evaluation.epoch != 0]

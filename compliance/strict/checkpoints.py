@@ -40,7 +40,7 @@ class Checkpoints:
         self._waited_ms_by_step: dict[int, float] = {}
         self._line_by_step: dict[int, int] = {}
         # The steps at which the windows so far ended. None: the last step of a window could not be read or kept.
-        self._last_steps: set[int] | None = set()
+        self._window_ends: set[int] | None = set()
         self._steps_before_log: int | None = None  # the steps before the first window; None: there is no window yet
         # By the number of an epoch: the time from the end of the epoch or evaluation before it to its start.
         self._ms_before_epoch: dict[int, float] = {}
@@ -64,14 +64,14 @@ class Checkpoints:
         """
         if self._steps_before_log is None:
             self._steps_before_log = step - steps
-        if self._last_steps is not None and len(self._last_steps) < EVENTS_KEPT:
-            self._last_steps.add(step)
+        if self._window_ends is not None and len(self._window_ends) < EVENTS_KEPT:
+            self._window_ends.add(step)
         else:
-            self._last_steps = None
+            self._window_ends = None
 
     def forget_windows(self) -> None:
         """Note that the last step of a window is not known."""
-        self._last_steps = None
+        self._window_ends = None
 
     def take(self, event: Event, last_step: int | None) -> str:
         """Keep how long training waited for a checkpoint that was written, and return what is wrong with its event.
@@ -106,20 +106,21 @@ class Checkpoints:
         return self._keep_wait(event, step=failed.step, waited_s=failed.blocked_s)
 
     def _may_follow(self, step: int, last_step: int | None) -> bool:
-        """Return whether a checkpoint may have been begun after a step: only after the last step of a window.
+        """Return whether a checkpoint may have been begun after a step. A run begins one only where a window ends.
 
-        - If not all windows are known, any step from 1 to the last one will do.
-        - A run that was resumed at an epoch's end may write the checkpoint after that epoch again. The window that
-          ended there is in another log.
+        - If not all windows of the log are known, the step may be any from 1 to the last one.
+        - Otherwise a window of the log must have ended with this step.
+        - In a resumed run, the step may also come before the first window of the log. A run that was resumed at an
+          epoch's end may write the checkpoint after that epoch again, whose window is in another log.
 
         Args:
             step: The number of the step.
-            last_step: The last step that was done. None if it is not known.
+            last_step: The last step that was done. None if it is not known: then there is no upper limit.
         """
-        if self._last_steps is None:
+        if self._window_ends is None:
             is_not_ahead = last_step is None or step <= last_step
             return step > 0 and is_not_ahead
-        if step in self._last_steps:
+        if step in self._window_ends:
             return True
         is_before_log = self._steps_before_log is None or step <= self._steps_before_log
         return self._run.is_resumed and step > 0 and is_before_log
@@ -154,7 +155,7 @@ class Checkpoints:
         """
         within_epochs = {}
         for step, waited_ms in self._waited_ms_by_step.items():
-            may_end_window = self._last_steps is None or step in self._last_steps
+            may_end_window = self._window_ends is None or step in self._window_ends
             if may_end_window and not self._is_due_after_epoch(step, epoch_steps):
                 within_epochs[step] = waited_ms
         return Waits(within_epochs)
@@ -175,10 +176,10 @@ class Checkpoints:
         return steps_between > 0 and step % steps_between == 0
 
     def wait_beyond_next_epoch(self, epoch_steps: int) -> str:
-        """Return a complaint if training waited for a checkpoint after an epoch longer than until the next epoch began.
+        """Return a complaint if a wait for a checkpoint after an epoch is longer than the gap before the next epoch.
 
-        The time until the next epoch counts from the end of the epoch, or of the evaluation that follows it. Only
-        checkpoints that CHECKPOINT_EPOCHS asks for come after an epoch.
+        The gap is the time from the end of the epoch, or of the evaluation that follows it, to the start of the next
+        epoch. Only checkpoints that CHECKPOINT_EPOCHS asks for come after an epoch.
 
         Args:
             epoch_steps: The steps of an epoch; 0 if they are not known.
@@ -187,13 +188,13 @@ class Checkpoints:
             The complaint, about the first such checkpoint. An empty text if there is none.
         """
         for step, waited_ms in self._waited_ms_by_step.items():
-            if not self._is_due_after_epoch(step, epoch_steps):
+            if not self._is_due_after_epoch(step, epoch_steps):  # as is any step, if `epoch_steps` is 0
                 continue
             epoch = step // epoch_steps
-            passed_ms = self._ms_before_epoch.get(epoch + 1, math.inf)  # without a next epoch, any wait has time
-            if waited_ms > passed_ms + self._most_difference_ms(passed_ms):
+            gap_ms = self._ms_before_epoch.get(epoch + 1, math.inf)  # without a next epoch, any wait has time
+            if waited_ms > gap_ms + self._most_difference_ms(gap_ms):
                 waited = f"a wait of {six_digits(waited_ms / 1000)} s for the checkpoint after epoch {epoch}"
-                return f"{waited}, and the next epoch starts {six_digits(passed_ms / 1000)} s after what was before it"
+                return f"{waited}, and the next epoch starts {six_digits(gap_ms / 1000)} s after what was before it"
         return ""
 
     def waits_without_room(self, room_ms_by_step: Mapping[int, float], epoch_steps: int) -> Iterator[tuple[int, str]]:
@@ -236,19 +237,30 @@ class Checkpoints:
         if type(every_epochs) is not int or type(every_minutes) is not int or stop is None:
             return ""
         by_time = [step for step in self._waited_ms_by_step if not self._is_due_after_epoch(step, epoch_steps)]
-        # The run counts the minutes from its first step on, whose time no event has. Both times here are earlier, so
-        # `minutes` is too large rather than too small.
-        init_start_ms = self._run.first_event(schema.INIT_START).time_ms
-        first_ms = self._run.first_event(schema.SUBMISSION_BENCHMARK).time_ms
-        start_ms = max(first_ms, init_start_ms - _MOST_MS_BEFORE_INIT_START)
-        minutes = (stop.time_ms - start_ms) / 60_000
+        minutes = self._most_minutes_of_run(stop)
         most = max(int(minutes / every_minutes), 0) if every_minutes > 0 else 0  # 0: none by time
         if self._run.status != "success":
             most += 1
         if len(by_time) <= most:
             return ""
+        first_too_many = by_time[most]
         due = f"CHECKPOINT_MINUTES is {every_minutes}, CHECKPOINT_EPOCHS {every_epochs}"
-        return f"a checkpoint of step {by_time[most]}, the run took {six_digits(minutes)} minutes; {due}"
+        return f"a checkpoint of step {first_too_many}, the run took {six_digits(minutes)} minutes; {due}"
+
+    def _most_minutes_of_run(self, stop: Event) -> float:
+        """Return an upper bound on the minutes in which the run may have made checkpoints by time.
+
+        A run counts these minutes from its first step on, but no event has the time of this step. So they count from an
+        earlier event here: the first one of the log. Between it and init_start the nodes flush their caches, for which
+        an hour is allowed: any time beyond this hour is left out.
+
+        Args:
+            stop: The run_stop of the run.
+        """
+        init_start_ms = self._run.first_event(schema.INIT_START).time_ms
+        first_ms = self._run.first_event(schema.SUBMISSION_BENCHMARK).time_ms
+        start_ms = max(first_ms, init_start_ms - _MOST_MS_BEFORE_INIT_START)
+        return (stop.time_ms - start_ms) / 60_000
 
 
 class Waits:

@@ -46,17 +46,8 @@ class ShortWindow(NamedTuple):
     last_step: int
     windows_ms: float  # stated by the epoch's windows up to here
     passed_ms: float  # since the epoch's start, by the log's clock
-    allowed_ms: float  # by which the two may differ
-    clock: "_EpochClock"  # of its epoch
-
-    def is_explained(self, waited_ms: float) -> bool:
-        """Return whether waits for checkpoints, and settings of the clock, explain the time that the windows lack.
-
-        Args:
-            waited_ms: How long training waited for the checkpoints of the epoch before this window.
-        """
-        missing_ms = self.passed_ms - self.windows_ms - self.allowed_ms
-        return missing_ms <= waited_ms + self.clock.set_ahead_ms
+    missing_ms: float  # of `passed_ms` in `windows_ms`, beyond what the two may differ by
+    epoch_clock: "_EpochClock"  # kept, because its `set_ahead_ms` may still grow until the epoch ends
 
     @property
     def words(self) -> str:
@@ -69,7 +60,7 @@ class ShortWindow(NamedTuple):
 class _EpochClock:
     """The times since an epoch's start: by the log's clock, and by its windows."""
 
-    epoch: int
+    number: int
     start_ms: float
     last_window_ms: float  # when the window before ended, or the epoch started
     last_step: int | None = None  # at which the window before ended; None: there is none
@@ -98,7 +89,7 @@ class ClockedWindows:
         self.short: list[ShortWindow] = []
         self.room_ms: dict[int, float] = {}
         self._most_difference_ms = most_difference_ms
-        self._clock: _EpochClock | None = None  # None: no epoch is open, or a window of it could not be read
+        self._open_epoch: _EpochClock | None = None  # None: no epoch is open, or a window of it could not be read
 
     def epoch_starts(self, epoch: int | None, start_ms: float) -> None:
         """Begin an epoch: its windows count from here.
@@ -108,9 +99,9 @@ class ClockedWindows:
             start_ms: The time of its epoch_start, in milliseconds.
         """
         if epoch is None:
-            self._clock = None
+            self._open_epoch = None
         else:
-            self._clock = _EpochClock(epoch=epoch, start_ms=start_ms, last_window_ms=start_ms)
+            self._open_epoch = _EpochClock(number=epoch, start_ms=start_ms, last_window_ms=start_ms)
 
     def epoch_stops(self, training_ms: float) -> None:
         """End the epoch, and keep in `room_ms` the time between its last window and its end.
@@ -118,29 +109,32 @@ class ClockedWindows:
         Args:
             training_ms: How long the epoch took by the log's clock, in milliseconds, without evaluations.
         """
-        clock = self._clock
-        if clock is not None and clock.last_step is not None and len(self.room_ms) < EVENTS_KEPT:
-            since_last_ms = clock.start_ms + training_ms - clock.last_window_ms
-            self.room_ms[clock.last_step] = since_last_ms + self._most_difference_ms(since_last_ms) + MOST_DELAY_MS
-        self._clock = None
+        epoch = self._open_epoch
+        if epoch is not None and epoch.last_step is not None and len(self.room_ms) < EVENTS_KEPT:
+            since_last_ms = epoch.start_ms + training_ms - epoch.last_window_ms
+            self.room_ms[epoch.last_step] = since_last_ms + self._most_difference_ms(since_last_ms) + MOST_DELAY_MS
+        self._open_epoch = None
 
     def stop_following(self) -> None:
         """Follow no further windows of this epoch: the time of one is not known."""
-        self._clock = None
+        self._open_epoch = None
 
     def clock_was_set_ahead(self, ahead_ms: float) -> None:
         """Note that the clock was set ahead during the last window, by so many milliseconds."""
-        if self._clock is not None:
-            self._clock.set_ahead_ms += ahead_ms
+        if self._open_epoch is not None:
+            self._open_epoch.set_ahead_ms += ahead_ms
 
     def take(self, line: int, *, last_step: int, time_s: float, end_ms: float) -> None:
         """Take the next window of the open epoch, and hold its stated time against the log's clock.
 
         This does two things, unless no epoch is open:
 
-        - The room for a checkpoint between the window before and this one goes to `room_ms`. It is the time by the
-          clock from the end of one to the end of the other, less the time that this window states.
-        - If the windows of the epoch state less time so far than has passed since its start, this one goes to `short`.
+        - It keeps in `room_ms` the most room that there can have been for a checkpoint between the window before and
+          this one: the time by the clock from end to end, less the stated time of this window, plus the tolerances.
+        - It keeps this window in `short` if the windows of the epoch so far state less time in sum than has passed
+          since its start, even with the tolerances.
+
+        There are two tolerances: how far a stated time may differ from the clock, and how late `end_ms` may be.
 
         Args:
             line: The line of the window's event.
@@ -149,29 +143,41 @@ class ClockedWindows:
             end_ms: The time of the first event that is logged of the window. No other line is written between its last
                 step and that event, so a slow disk does not delay it.
         """
-        clock = self._clock
-        if clock is None:
+        epoch = self._open_epoch
+        if epoch is None:
             return
-        since_last_ms = end_ms - clock.last_window_ms
+        since_last_ms = end_ms - epoch.last_window_ms
         most_delay_ms = max(MOST_DELAY_MS, _MOST_DELAY_SHARE * since_last_ms)
-        if clock.last_step is not None and len(self.room_ms) < EVENTS_KEPT:
+        if epoch.last_step is not None and len(self.room_ms) < EVENTS_KEPT:
             most_ms = since_last_ms + self._most_difference_ms(since_last_ms) + most_delay_ms
-            self.room_ms[clock.last_step] = most_ms - 1000 * time_s  # by the step at which the window before ended
-        clock.last_window_ms = end_ms
-        clock.last_step = last_step
+            self.room_ms[epoch.last_step] = most_ms - 1000 * time_s  # by the step at which the window before ended
+        epoch.last_window_ms = end_ms
+        epoch.last_step = last_step
 
-        clock.windows_ms += 1000 * time_s
-        passed_ms = end_ms - clock.start_ms
+        epoch.windows_ms += 1000 * time_s
+        passed_ms = end_ms - epoch.start_ms
         allowed_ms = self._most_difference_ms(passed_ms) + most_delay_ms
-        is_short = passed_ms - clock.windows_ms > allowed_ms
-        if is_short and len(self.short) < EVENTS_KEPT:
-            self.short.append(ShortWindow(line, clock.epoch, last_step, clock.windows_ms, passed_ms, allowed_ms, clock))
+        missing_ms = passed_ms - epoch.windows_ms - allowed_ms
+        if missing_ms > 0 and len(self.short) < EVENTS_KEPT:
+            self.short.append(
+                ShortWindow(
+                    line=line,
+                    epoch=epoch.number,
+                    last_step=last_step,
+                    windows_ms=epoch.windows_ms,
+                    passed_ms=passed_ms,
+                    missing_ms=missing_ms,
+                    epoch_clock=epoch,  # a clock_set may still follow, which explains missing time
+                )
+            )
 
     def unexplained(self, waits: Waits, epoch_steps: int) -> Iterator[ShortWindow]:
-        """Yield, of each epoch, the first window up to which too little time is stated, and nothing explains it.
+        """Yield, of each epoch, the first window at whose end time is missing that nothing explains.
 
-        Waits for checkpoints before the window, and settings of the clock in its epoch, may explain it. Call this after
-        the last event of the log, because the events of both may come after the window.
+        Time is missing if the windows of the epoch up to there state less time in sum than the log's clock shows since
+        the epoch's start. Two things may explain it, together: waits for checkpoints before the window, and settings
+        of the clock ahead in this epoch. Call this after the last event of the log, because the events of both may come
+        after the window.
 
         Args:
             waits: How long training waited for the checkpoint of each step.
@@ -182,7 +188,8 @@ class ClockedWindows:
             first_step = (window.epoch - 1) * epoch_steps + 1
             last_step_before_end = window.last_step - 1  # the wait for the checkpoint of the last step comes later
             waited_ms = waits.between(first_step, last_step_before_end)
-            if window.epoch != blamed_epoch and not window.is_explained(waited_ms):
+            explained_ms = waited_ms + window.epoch_clock.set_ahead_ms
+            if window.missing_ms > explained_ms and window.epoch != blamed_epoch:
                 yield window
                 blamed_epoch = window.epoch  # its later windows lack the same time
 

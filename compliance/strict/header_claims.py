@@ -39,7 +39,16 @@ _FIGURES_OF_GPUS = ("peak_gpu_memory_mib", "peak_gpu_temperature_c", "energy_j",
 
 
 def faults_of_claims(run: LoggedRun, summary: schema.RunSummary, sensors: Sensors, last_epoch: int) -> Iterator[Fault]:
-    """Yield a fault for each statement of the header that what was logged of the run shows to be wrong.
+    """Yield a fault for each statement of the header that the events of the log refute, or that no run can make.
+
+    The statements are about, in this order:
+
+    - the nodes and their caches;
+    - the GPUs; in a run on CPUs, no figure of a GPU may be logged;
+    - the readings of the sensors;
+    - the training program;
+    - the data set;
+    - the number of epochs.
 
     Args:
         run: The facts that the log states of the run. Its header must fit the schema.
@@ -412,9 +421,9 @@ def _wrong_form(run: LoggedRun) -> Iterator[Fault]:
     The form, if the header states one, must
 
     - be one of schema.FORMS: files, recordio or tfrecord;
-    - agree with the training data's passport. It says by `is_exact` whether its sizes are those of the images alone;
-      a TFRecord has more in its records;
-    - not be files, if the header says what the data were packed from.
+    - go with the `is_exact` of the passport, which describes the training files. It is true if their sizes are those
+      of the images alone. So it must be true for files and recordio, and false for tfrecord, whose records hold more;
+    - not be files, if the header says what the data were packed from (`train_source`).
 
     Args:
         run: The facts that the log states of the run. Its header's section `dataset` must fit the schema.
@@ -424,9 +433,10 @@ def _wrong_form(run: LoggedRun) -> Iterator[Fault]:
     if form is None:
         return
     passport = dataset.get("train")  # None of synthetic data
-    if form not in schema.FORMS:
-        yield Fault(_line(run), f"dataset.form is {printable(form)}, none of {', '.join(schema.FORMS)}")
-    elif passport is not None and passport["is_exact"] != schema.FORMS[form]:  # FORMS has the is_exact of each form
+    is_exact_by_form = schema.FORMS
+    if form not in is_exact_by_form:
+        yield Fault(_line(run), f"dataset.form is {printable(form)}, none of {', '.join(is_exact_by_form)}")
+    elif passport is not None and passport["is_exact"] != is_exact_by_form[form]:
         sizes = f"dataset.train has is_exact {printable(passport['is_exact'])}"
         yield Fault(_line(run), f"{sizes}, and dataset.form is {form}")
     elif form == "files" and dataset.get("train_source") is not None:

@@ -39,7 +39,7 @@ def faults_of_losses(losses: Sequence[float | None], not_read: int) -> Iterator[
 
 
 def _start_of_repeated_losses(losses: Sequence[float | None]) -> int | None:
-    """Return the index where a sequence of _REPEATED_LOSSES losses begins for the second time; None if none is repeated.
+    """Return the index where a sequence of _REPEATED_LOSSES losses begins for the second time; None if none does.
 
     An honest run may repeat two kinds of sequences, which do not count:
 

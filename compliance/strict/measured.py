@@ -210,15 +210,17 @@ class Measured:
         return self._last_step is not None and self._last_step != step
 
     def judge_waits_for_checkpoints(self) -> None:
-        """Report what the waits for checkpoints do not explain, and checkpoints that cannot have been.
+        """Report stated times that are too short even with the waits for checkpoints, and impossible checkpoints.
 
-        In this order, these are reported (all but the first only if the log is of this project):
+        A stated time is too short if the log's clock shows more. Training may have waited for checkpoints meanwhile. In
+        this order, these are reported (all but the first only if the log is of this project):
 
-        - an epoch_throughput that states too little time, if more is missing than the waits in its epoch took;
-        - the first window of an epoch up to which too little time is stated, if the waits before it do not explain it;
-        - a wait that is longer than the room between its window and the next one;
+        - an epoch_throughput whose time is too short by more than the waits in its epoch;
+        - the first window of an epoch at whose end the times of the windows so far are too short, in sum, by more than
+          the waits before it;
+        - a wait that is longer than the time between its window and the next one leaves room for;
         - more checkpoints than were due;
-        - a wait after an epoch that is longer than until the next epoch.
+        - a wait after an epoch that is longer than the gap before the next epoch.
 
         Call it after the last event of the log. A checkpoint is logged once it is written, maybe after its epoch.
         """
@@ -288,6 +290,10 @@ class Measured:
     def _add_and_compare(self, event: Event, window: schema.StepWindow, position: schema.InWindow) -> None:
         """Add a window to all sums, and compare it with the plan of the steps, the log's clock and the ranks' times.
 
+        The sums come first: the windows of the epoch so far, with this one, must state neither more nor less time than
+        the log's clock shows (`_compare_with_clock` and `_clocked`). Events that may follow are about this window: a
+        checkpoint, begun after its last step, and a clock_set, of a clock that was set during it.
+
         Args:
             event: The event step_window.
             window: Its value: steps, images, times and figures of the GPUs.
@@ -296,16 +302,18 @@ class Measured:
         previous_step = self._last_step
         if previous_step is None:  # not known: this window is believed
             previous_step = position.step - window.steps
-        self._last_step = position.step
-        self._add_to_sums(event.line, window)
-        self._checkpoints.window_ends(position.step, window.steps)  # a checkpoint may be begun after this step
-        self._compare_with_plan(event.line, window, position, previous_step)
-        self._compare_with_clock(event)  # the windows of the epoch so far, with this one, must not state too much time
-        # They must not state too little either. The window's first event is its rank_times, or else the step_window.
+        # The window's first event shows when it ended: its rank_times, or without one the step_window.
         end_ms = event.time_ms if self._rank_times_ms is None else self._rank_times_ms
-        self._clocked.take(event.line, last_step=position.step, time_s=window.time_s, end_ms=end_ms)
-        self._set_clock.window_ends(event.time_ms, window.time_s)  # for a clock_set that may follow
-        self._compare_with_ranks(event, window, position.step)  # forgets the rank_times, so `end_ms` is read before
+        self._last_step = position.step
+
+        self._add_to_sums(event.line, window)
+        self._compare_with_plan(event.line, window, position, previous_step)
+        self._compare_with_clock(event)  # not too much time
+        self._clocked.take(event.line, last_step=position.step, time_s=window.time_s, end_ms=end_ms)  # nor too little
+        self._compare_with_ranks(event, window, position.step)
+
+        self._checkpoints.window_ends(position.step, window.steps)
+        self._set_clock.window_ends(event.time_ms, window.time_s)
 
     def _add_to_sums(self, line: int, window: schema.StepWindow) -> None:
         """Add a window to the sums over the run and over the epoch, to the sensors' extremes and to the fastest window.
@@ -644,10 +652,6 @@ class Measured:
         - The stated time is too long: it is reported.
         - It is too short: it is kept for `judge_waits_for_checkpoints`, because waits for checkpoints may explain it.
 
-        Where the clock was set ahead, an epoch seems longer by the log. Such leaps, if logged in the epoch, are
-        subtracted from its training time, unless the stated time is too long then: the first leap may have come before
-        the epoch, as during the evaluation of the epoch before.
-
         Args:
             stated: The time that an event epoch_throughput states, with its epoch and its line.
         """
@@ -659,19 +663,33 @@ class Measured:
         between = f"{training_ms / 1000:.3f} s lie between its epoch_start and epoch_stop"
         actual = f"{stated.time_s:.3f} s for epoch {stated.epoch}; {between}"
         stated_ms = stated.time_s * 1000
-        without_leaps_ms = training_ms - self._epoch_sums.set_ahead_ms
-        most_without_leaps_ms = without_leaps_ms + self._most_difference_ms(without_leaps_ms)
-        if stated_ms <= most_without_leaps_ms:
-            training_ms = without_leaps_ms
-        allowed_ms = self._most_difference_ms(training_ms)
-        excess_ms = stated_ms - training_ms - allowed_ms
+        clock_ms = self._ms_without_leaps(training_ms, stated_ms)
+        allowed_ms = self._most_difference_ms(clock_ms)
+        excess_ms = stated_ms - clock_ms - allowed_ms
         # Before its end an epoch may also wait for other ranks, which no throughput contains.
-        missing_ms = training_ms - stated_ms - allowed_ms - most_delay_after_epoch_ms(self._run)
+        missing_ms = clock_ms - stated_ms - allowed_ms - most_delay_after_epoch_ms(self._run)
         if excess_ms > 0:
             self._collector.add_breach(THROUGHPUT_RULE, stated.line, actual)
         elif missing_ms > 0 and len(self._short_throughputs) < EVENTS_KEPT:  # judged after the last checkpoint
             actual += "; the clock was set ahead, the run stood still, or the throughput is wrong"
             self._short_throughputs.append(_ShortThroughput(stated.line, stated.epoch, missing_ms, actual))
+
+    def _ms_without_leaps(self, training_ms: float, stated_ms: float) -> float:
+        """Return the training time of the last epoch by the log's clock, without leaps that made it seem longer, in ms.
+
+        A leap is a setting of the clock ahead. One that is logged in the epoch was not always made in it: it may have
+        come before, as during the evaluation of the epoch before. So the stated time decides:
+
+        - It is at most the training time without all leaps of the epoch, and the tolerance: they are subtracted.
+        - It is longer: none is subtracted, even if only the first of several leaps came before the epoch.
+
+        Args:
+            training_ms: The time by the log's clock with all leaps, in milliseconds.
+            stated_ms: The time that the event epoch_throughput states for the epoch, in milliseconds.
+        """
+        without_leaps_ms = training_ms - self._epoch_sums.set_ahead_ms
+        most_without_leaps_ms = without_leaps_ms + self._most_difference_ms(without_leaps_ms)
+        return without_leaps_ms if stated_ms <= most_without_leaps_ms else training_ms
 
     def _check_foreign_throughput(self, event: Event) -> None:
         """Report a throughput in another project's log that contradicts the log's clock.

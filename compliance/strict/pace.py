@@ -132,11 +132,17 @@ def _check_steps(run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart]
 
 
 def _estimated_epoch_times(run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart]) -> list[_EpochTime]:
-    """Return up to three estimates of the time of an epoch, each with the name of its own bound.
+    """Return up to three estimates of the time of an epoch, each with the name of the bound that its steps are held to.
 
-    They are the time of the run over its number of epochs, the median time of the epochs, and the time of the fastest
-    of them. A bound is the least time of a step, which follows from the time of the epoch. Each estimate has another
-    bound, because in published runs their least values lie far apart.
+    They are, in this order:
+
+    - the time of the run over its number of epochs;
+    - the median time of the epochs;
+    - the time of the fastest epoch.
+
+    `_check_steps` computes the time of a step from each estimate, and compares it with the bound: the least time that a
+    step may take by this estimate. The bounds differ, because in published runs the least step times by the three
+    estimates lie far apart.
 
     Args:
         run: The facts that the log states of the run. Without its start, its end or a last epoch, the first estimate is

@@ -106,18 +106,20 @@ def _pixels(settings: JsonObject, name: str) -> int:
 
 
 def _peak_of(run: LoggedRun, nodes: list[JsonObject], workload: workloads.Workload, size: _ImageSize) -> _Peak | None:
-    """Return the most images/s of training that the devices of the nodes can compute at their peak arithmetic.
+    """Return an upper bound on the images/s of training that the devices of the nodes can reach.
 
-    The devices are all GPUs of the nodes, or in a run on CPUs all their cores.
+    The devices are all GPUs of the nodes, or in a run on CPUs all their cores. For GPUs the bound is a share of their
+    peak arithmetic that no published training reaches, and for cores it is more than any core computes.
 
     Args:
         run: The facts that the log states of the run, with the kind of its devices.
         nodes: The nodes that the header describes.
         workload: The workload. Its arithmetic for training on one image (`training_flop`) must be known.
-        size: The size of a training image, by which this arithmetic grows.
+        size: The size of a training image, on which this arithmetic depends.
 
     Returns:
-        The rate, with words for a message. None if the peak arithmetic of the devices is not known.
+        The bound, with words for the message about a higher rate. None if the peak arithmetic of the devices is not
+        known.
     """
     flop_per_image = training_flop(workload, size.height_px, size.width_px)
     assert flop_per_image is not None, "the caller has seen that the workload has its training_flop"
