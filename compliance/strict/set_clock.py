@@ -14,8 +14,9 @@ _MOST_ROUNDING = 0.01  # of the times of windows and of the log's clock, as a sh
 class SetClock:
     """Follows the windows of a run and the events clock_set, which a run logs when its clock was set.
 
-    A run compares its clock with a clock that nobody sets, after each window of steps. If they went apart, it logs a
-    clock_set with the seconds by which its clock was set: above 0 if ahead, below 0 if back.
+    A run compares its clock with a clock that nobody sets, after each window of steps and after each evaluation. If
+    they went apart, it logs a clock_set with the seconds by which its clock was set: above 0 if ahead, below 0 if back.
+    A leap is a setting ahead.
     """
 
     def __init__(self, run: LoggedRun) -> None:
@@ -23,7 +24,7 @@ class SetClock:
         self._window_ms: float | None = None  # when the last window was logged; None: not known
         self._window_before_ms: float | None = None  # when the window before it was logged; None: not known
         self._window_s = 0.0  # how long the last window took, as it states
-        self._told_s = 0.0  # the sum over the events clock_set since the last window that say "ahead"
+        self._leaps_s = 0.0  # the sum of the leaps that the events clock_set since the last window state
 
     def window_ends(self, time_ms: float, time_s: float) -> None:
         """Take the next window: the events clock_set that follow are about this window.
@@ -35,17 +36,17 @@ class SetClock:
         self._window_before_ms = self._window_ms
         self._window_ms = time_ms
         self._window_s = time_s
-        self._told_s = 0.0
+        self._leaps_s = 0.0
 
     def forget(self) -> None:
         """Note that a window could not be read."""
         self._window_ms = None
 
     def note_and_check(self, event: Event, last_step: int | None) -> str:
-        """Note by how much an event clock_set says that the clock was set ahead; return why no run can have logged it.
+        """Note the leap that an event clock_set states, and return why no run can have logged it.
 
-        Only a setting ahead is noted and held against the time: it needs room in the log. A clock that was set back
-        needs none; `Policy` reports it.
+        A leap is a setting of the clock ahead. It is added to the leaps since the last window, because the log's clock
+        must have gone on by all of them. A clock that was set back needs no such room; `Policy` reports it.
 
         Args:
             event: The event clock_set.
@@ -56,24 +57,26 @@ class SetClock:
 
             - the value is no number of seconds, is below 1 s, or the event states no step;
             - the step is not the last one;
-            - the clock was set ahead by more than there is time for (see `_leap_without_time`).
+            - the leaps since the last window are longer than there is time for (see `_leap_without_time`).
         """
         position = from_json(schema.AtStep, event.metadata)
         if not is_number(event.value) or abs(event.value) < _LEAST_S or position is None:
             return f"no clock_set of a run: {printable(event.value)} s"
         if last_step is not None and position.step != last_step:
             return f"a clock_set of step {position.step}; {last_step} was the last"
-        if event.value > 0:
-            self._told_s += event.value
+        if event.value < 0:  # set back: no leap
+            return ""
+        self._leaps_s += event.value
         return self._leap_without_time(event.time_ms)
 
     def _leap_without_time(self, now_ms: float) -> str:
-        """Return a complaint if the log's clock went on by less than the leap that it is said to have made.
+        """Return a complaint if too little time has passed by the log's clock for the leaps that the log states.
 
-        A leap is a setting of the clock ahead. A run looks at its clock after each window, so a leap that it logs now
-        was made in the last window or just after it. So this must hold, but for rounding and a delay:
+        A leap is a setting of the clock ahead. A run looks at its clock after each window and each evaluation, so all
+        leaps that it has logged since the last window were made since the window before it. This must hold, but for
+        rounding and a delay:
 
-            time by the log's clock since the window before >= stated time of the last window + stated leap
+            time by the log's clock since the window before >= stated time of the last window + leaps logged since it
 
         Args:
             now_ms: The time of the event clock_set by the log's clock.
@@ -83,10 +86,10 @@ class SetClock:
         """
         if self._window_before_ms is None:
             return ""
-        needed_ms = 1000 * (self._told_s + self._window_s)
+        needed_ms = 1000 * (self._leaps_s + self._window_s)
         passed_ms = now_ms - self._window_before_ms
         allowed_ms = passed_ms * (1 + _MOST_ROUNDING) + MOST_DELAY_MS + self._run.clock_tolerance_ms
         if needed_ms <= allowed_ms:
             return ""
         passed = f"{six_digits(passed_ms / 1000)} s have passed since the window before"
-        return f"a clock that was set ahead by {six_digits(self._told_s)} s; {passed}"
+        return f"a clock that was set ahead by {six_digits(self._leaps_s)} s; {passed}"

@@ -56,6 +56,13 @@ def test_a_clock_that_was_set_back_is_refused_where_no_time_goes_back(tmp_path: 
     assert "set back by 1.5 s" in str(file)
 
 
+def test_a_clock_that_was_set_back_needs_no_room_in_the_log(tmp_path: Path) -> None:
+    log = _with_clock_set(Altered(run()), by_s=-5.0)
+    _, [file] = check(*write(tmp_path, log.text))
+    assert "set back by 5 s" in str(file)
+    assert "set ahead" not in str(file)
+
+
 @pytest.mark.parametrize("by_s", [1.5, 3600.0])
 def test_a_clock_that_was_set_ahead_makes_no_run_shorter(by_s: float, tmp_path: Path) -> None:
     status, [file] = check(*write(tmp_path, _with_clock_set(Altered(run()), by_s=by_s).text))
