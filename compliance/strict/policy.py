@@ -58,12 +58,12 @@ class Policy:
         - the rules of every benchmark: benchmark, status, mode, caches, seeds and clock;
         - for a benchmark of this project, all that is known of its runs; for any other, only its batch and that it did
           not stop before it reached its target;
-        - for a log of this project, what such a log must hold. There a breach of form (how a log is written, such as
-          the order of its events) is an error; in other logs it only warns.
+        - for a log of this project, what such a log must hold. The breaches of form so far (of how a log is written,
+          such as the order of its events), which are warnings, are then reported a second time, as errors.
 
         At the end, findings are dropped whose rules do not apply to the run's benchmark and division, also those from
-        the checks of events. For a closed run that was refused because it is on other data, it is noted which rules
-        were not applied.
+        the checks of events. A closed run is refused if its log states the samples of another data set than the
+        benchmark's: then it is noted which rules were not applied.
 
         Args:
             benchmark_asked: The benchmark that the log must be of, such as "resnet"; None allows any.
@@ -88,7 +88,7 @@ class Policy:
 
         if run.is_project_log:
             self._check_project_log(benchmark)
-            self._refuse_breaches_of_form()  # after all other checks, as it repeats what these have reported
+            self._repeat_breaches_of_form_as_errors()  # after all other checks, whose findings it repeats
 
         self.collector.drop_inapplicable_rules(name, division)
         if self._is_refused_for_other_data():
@@ -255,11 +255,16 @@ class Policy:
     def _check_benchmark(self, benchmark: Benchmark, division: str) -> None:
         """Report what is wrong with a run of one of this project's benchmarks.
 
-        Its throughputs, accuracies, pace and target are checked in any division. More is checked in a closed run, in a
-        ResNet run, and in a log of this project that is on the benchmark's data set.
+        Its throughputs, waits for checkpoints, accuracies, pace and target are checked in any division. More is checked
+        in a closed run, in a ResNet run, and in a log of this project that is on the benchmark's data set.
 
-        A run may be on the benchmark's data set and yet state a wrong eval_samples (`data.is_of_benchmark`). The bytes
-        of its files are only compared if it states both numbers rightly (StatedData.BENCHMARK).
+        The log states two numbers of samples, which show the data set:
+
+            StatedData.BENCHMARK           both are the benchmark's
+            StatedData.WRONG_EVAL_SAMPLES  eval_samples is wrong, but the accuracies show the benchmark's data set
+            StatedData.OTHER               any other case
+
+        `data.is_of_benchmark` is true for the first two. Only for the first one the bytes of the files are compared.
 
         Args:
             benchmark: The benchmark of the run.
@@ -516,7 +521,7 @@ class Policy:
             expected = "the events up to run_start are in the order of their times"
             self.collector.add_breach("time-order", event.line, actual, expected, severity="warning")
 
-    def _refuse_breaches_of_form(self) -> None:
+    def _repeat_breaches_of_form_as_errors(self) -> None:
         """Report the breaches of form so far once more, as errors of the rule `own-log`.
 
         They only warn in other logs. The writer of this project's logs makes none of them.
@@ -530,8 +535,8 @@ class Policy:
 def _breach_of_written_rule(rule: WrittenRule, event: Event, state: State) -> Finding | None:
     """Return the finding that an event breaks a rule of written.yaml; None if it does not.
 
-    A rule about the value is only applied to a number. Any other value is left to other rules; in one case none reports
-    it: learning_rate_decay_steps may also be the name of a schedule.
+    A rule about the value is only applied to a number, because other rules refuse a value that is none. They do not
+    refuse it for learning_rate_decay_steps, which may be the name of a schedule.
 
     Args:
         rule: A check from the written rules of MLPerf that the official checker does not make.
@@ -543,7 +548,8 @@ def _breach_of_written_rule(rule: WrittenRule, event: Event, state: State) -> Fi
     is_about_value = check.aspect == "value"
     if is_about_value and not is_number(event.value):
         return None
-    if holds(check.is_met, event, state):
+    is_met = holds(check.is_met, event, state)  # False, too, if the check raises an exception
+    if is_met:
         return None
     return Finding(
         rule=f"{rule.key}.{check.aspect}",

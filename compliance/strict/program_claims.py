@@ -99,7 +99,7 @@ def _impossible_all_reduces(run: LoggedRun, program: JsonObject, devices: int) -
 
 
 def _other_proofs(run: LoggedRun, program: JsonObject, devices: int) -> Iterator[str]:
-    """Yield in words each proof in the header that does not fit the program, or that there is none about the gradients.
+    """Yield in words each proof in the header that contradicts the program, and the lack of one about the gradients.
 
     A proof is a line of `verified`, such as
 
@@ -107,7 +107,8 @@ def _other_proofs(run: LoggedRun, program: JsonObject, devices: int) -> Iterator
         sgd by merged_momentum of 161
         merged_optimizer made 1 merged_momentum
 
-    A line about the gradients comes first. The lines about updates after it are held against its count.
+    The line about the gradients must come first, because the lines about updates are held against its count. Lines of
+    other forms are not read.
 
     Args:
         run: The facts that the log states of the run, with its optimizer and its STRATEGY.
@@ -160,19 +161,21 @@ def _is_of_other_operators(proved: str, program: JsonObject) -> bool:
 def _has_other_updates(proved: str, optimizer: str, gradients: int | None) -> bool:
     """Return whether a proof counts updates of weights that the run's optimizer cannot have made.
 
-    Such a proof reads "lars by lars_momentum of 54, momentum of 107": an optimizer, then each operator with the number
-    of its updates. It must be the run's optimizer, and the updates must be as many as the gradients: 54 + 107 = 161.
+    A proof of updates reads "lars by lars_momentum of 54, momentum of 107": an optimizer, then each operator with the
+    number of its updates. It must be the run's optimizer, which updates a weight by each gradient. So there must be as
+    many updates as gradients: 54 + 107 = 161.
 
     Args:
         proved: The line of `verified`. The result is False for a line that counts no updates.
         optimizer: The optimizer that the log states.
-        gradients: How many gradients an earlier line counts. None if no line does: the result is True then.
+        gradients: How many gradients an earlier line counts. None if no line does: the updates are then not known to
+            be of all gradients, so the result is True.
     """
     updates = _UPDATES.fullmatch(proved)
     if updates is None:
         return False
     proved_optimizer, operators = updates.groups()
-    if proved_optimizer != optimizer:
+    if proved_optimizer != optimizer or gradients is None:
         return True
     update_counts = re.findall(r" of (\d+)", operators)
     return gradients != sum(int(count) for count in update_counts)

@@ -39,8 +39,8 @@ class _StatedTelemetry(NamedTuple):
     samples: float
     interval_s: float  # from one sample of a node to the next, above 0
     nodes: int
-    run_ms: float  # that the run took at least, where the clock was set ahead; 0 without run_stop
-    log_ms: float  # from the first of submission_benchmark, init_start and run_start to telemetry_summary
+    run_ms: float  # that the run took at least: what samples must be there for; 0 without run_stop
+    log_ms: float  # from the first of submission_benchmark, init_start and run_start to telemetry_summary: at most
 
     def samples_due(self, duration_ms: float) -> float:
         """Return how many samples of telemetry all nodes take in a time: one each `interval_s` on each node.
@@ -316,9 +316,10 @@ class ProjectLog:
             yield Fault(telemetry.line, what)
 
     def _stated_telemetry(self) -> _StatedTelemetry | None:
-        """Return how many samples of telemetry the log states, and the times that decide how many there should be.
+        """Return how many samples of telemetry the log states, and the times that decide how many there may be.
 
-        Where the system's clock was set ahead, the log seems longer than it was. This is left out of both times.
+        Samples are due during the run (`run_ms`), and possible from the log's start to the telemetry_summary
+        (`log_ms`). Where the system's clock was set ahead, the log seems longer than it was: both times leave this out.
 
         Returns:
             The facts. None in these cases, of which other checks report the missing events:
@@ -335,9 +336,9 @@ class ProjectLog:
         init_start = run.first_events.get(schema.INIT_START.key)
         if run.start_ms is None or init_start is None:
             return None
-        # Page caches are flushed between the first event and init_start. That may take minutes, and samples are taken.
+        # The log starts before init_start: page caches are flushed meanwhile, for minutes, and samples are taken.
         first = run.first_events.get(schema.SUBMISSION_BENCHMARK.key, init_start)
-        # Normally the first event is the earliest. Each rank logs an init_start by its own clock, which may be ahead.
+        # The first event is the earliest, unless the clock was set back during the preparation.
         log_start_ms = min(first.time_ms, init_start.time_ms, run.start_ms)
         return _StatedTelemetry(
             line=telemetry.line,

@@ -158,9 +158,12 @@ class RunOrder:
     def _check_timing_event(self, event: Event) -> None:
         """Check an event that times the run, such as epoch_start, and note its time for the checks of later events.
 
-        It is reported if it is too early: more than `back_ms`, a bound of the rule time-order, before the latest time
-        so far of its rank. A little is allowed, because clocks are corrected during a run. It is also reported if it
-        comes after the first run_stop, unless it is the run_stop of another node.
+        It is reported in two cases:
+
+        - It is too early: before the latest time of its own rank by more than `back_ms`, a bound of the rule
+          time-order, because clocks are corrected a little during a run; or before the latest time of another rank by
+          more than two clocks may be apart.
+        - It stands below the first run_stop, and is no run_stop. Later ones are those of other nodes.
 
         Two times are noted: the latest of its rank, and the end of the last part, from which the time until the next
         epoch counts.
@@ -404,9 +407,14 @@ class RunOrder:
     def _start_evaluation(self, event: Event) -> None:
         """Open an evaluation, which from now on waits for its accuracy.
 
-        It is reported if it starts too long before run_start, if the evaluation before it has not ended or has no
-        accuracy, or if it states another epoch than was trained. If it states none, later events of the evaluation may
-        state the epoch that was trained.
+        It is reported in these cases:
+
+        - it starts too long before run_start;
+        - the evaluation before it has not ended, or has no accuracy;
+        - it states another epoch than was trained.
+
+        The trained epoch is kept as the evaluation's possible number, which later events of the evaluation must state
+        if this one states none.
 
         Args:
             event: An eval_start, which should state the number of the epoch that is evaluated.
@@ -565,8 +573,8 @@ class RunOrder:
     def _check_last_epoch_of_block(self, event: Event, block: OpenPart) -> None:
         """Report a block that stops within an epoch, or after another epoch than its last one.
 
-        At its start, a block announces its first epoch and how many there are. If this does not tell its last epoch, or
-        if the number of the last epoch trained is not known, only an open epoch is reported.
+        The block's last epoch is known if its block_start states the first one. If it is not known, or if the last
+        epoch that ended has no number, the two cannot be compared: then only an open epoch is reported.
 
         Args:
             event: The block_stop.
@@ -578,6 +586,7 @@ class RunOrder:
         stops_within_epoch = "epoch" in self._open_parts
         stops_after_other_epoch = self.last_epoch != block.last_epoch
         if stops_within_epoch or stops_after_other_epoch:
+            # An open epoch is not done: the message names the epoch before it, which is less than was announced.
             announced = f"{block} announces epochs {block.number} to {block.last_epoch}"
             self._report_disorder(event, f"{announced}; the last one done is {self.last_epoch}")
 
@@ -637,15 +646,20 @@ class RunOrder:
         return self.last_epoch
 
     def _take_accuracy(self, event: Event) -> None:
-        """Keep an accuracy, if it is a number, with the number of its epoch.
+        """Check an accuracy, and keep it with the number of its epoch, unless its value is no number.
 
-        An accuracy is of the evaluation that waits for one, if any. It is reported if it states more training than the
-        evaluation's eval_start, or if it is earlier. The number of its epoch comes from
+        The accuracy is of the evaluation that waits for one, if any. The number of its epoch is the first of these:
 
-        - the event itself. It is reported if it is another epoch than was evaluated, or too far ahead of training. An
-          accuracy that repeats the one before and has no evaluation of its own is reported, and not kept;
-        - the eval_start of the evaluation, if the accuracy states no epoch;
-        - the count of accuracies so far, if neither states an epoch, as in logs that count samples.
+        - the one that the accuracy states;
+        - the one that the eval_start of its evaluation states;
+        - the count of accuracies so far, as in logs that state samples and no epochs.
+
+        It is reported if it states more training than that eval_start, or an earlier time. If it states its epoch, it
+        is also reported in these cases:
+
+        - it repeats the accuracy before, and has no evaluation of its own: then it is not kept;
+        - its epoch is not the one that was evaluated;
+        - its epoch is too far ahead of training.
 
         Args:
             event: An eval_accuracy.
@@ -667,7 +681,7 @@ class RunOrder:
             epoch = evaluation.number
         else:
             epoch = self.run.number_of_events(schema.EVAL_ACCURACY)  # with this one
-        self._keep_accuracy(event, epoch)
+        self._keep_accuracy(event, epoch)  # which leaves out a value that is no number
 
     def _is_repeated_accuracy(self, event: Event, epoch: int) -> bool:
         """Return whether an accuracy repeats the one before, as where each rank logs it.
