@@ -106,10 +106,10 @@ def _fit_real_samples_only(evaluations: Sequence[Evaluation], *, real: int, stat
 
 
 def check_schedule(run: LoggedRun, order: RunOrder, *, exact: bool, collector: FindingCollector) -> None:
-    """Report the evaluations of a ResNet run that are late, or with `exact` early, for MLPerf's one every 4 epochs.
+    """Report the evaluations of a ResNet run that are late, or with `exact` early, if one is due every 4 epochs.
 
-    An evaluation states the number of its epoch, and this number is judged. But a log that only numbers its epochs
-    wrongly is left alone. Such a log
+    This is the schedule of MLPerf. An evaluation states the number of its epoch, and this number is judged. But a log
+    that only numbers its epochs wrongly is left alone. Such a log
 
     - is on schedule when the epochs that started before each evaluation are counted;
     - and has no evaluation with a number more than 4 above the number of the evaluation before it.

@@ -37,6 +37,26 @@ class WindowSums:
         self.time_s += window.time_s
         self.wait_s += window.data_wait_s
 
+    def ms_without_leaps(
+        self, training_ms: float, stated_ms: float, most_difference_ms: Callable[[float], float]
+    ) -> float:
+        """Return the training time of an epoch by the log's clock, without leaps that made it seem longer, in ms.
+
+        A leap is a setting of the clock ahead. One that is logged in the epoch was not always made in it: it may have
+        come before, as during the evaluation of the epoch before. So the stated time decides:
+
+        - It is at most the training time without all leaps of the epoch, and the tolerance: they are subtracted.
+        - It is longer: none is subtracted, even if only the first of several leaps came before the epoch.
+
+        Args:
+            training_ms: The time by the log's clock with all leaps, in milliseconds.
+            stated_ms: The time that the event epoch_throughput states for the epoch, in milliseconds.
+            most_difference_ms: How far a stated time may differ from a time by the log's clock, both in milliseconds.
+        """
+        without_leaps_ms = training_ms - self.set_ahead_ms
+        most_without_leaps_ms = without_leaps_ms + most_difference_ms(without_leaps_ms)
+        return without_leaps_ms if stated_ms <= most_without_leaps_ms else training_ms
+
 
 class ShortWindow(NamedTuple):
     """A window up to which the windows of its epoch state too little time, unless waits for checkpoints explain it."""

@@ -663,7 +663,7 @@ class Measured:
         between = f"{training_ms / 1000:.3f} s lie between its epoch_start and epoch_stop"
         actual = f"{stated.time_s:.3f} s for epoch {stated.epoch}; {between}"
         stated_ms = stated.time_s * 1000
-        clock_ms = self._ms_without_leaps(training_ms, stated_ms)
+        clock_ms = self._epoch_sums.ms_without_leaps(training_ms, stated_ms, self._most_difference_ms)
         allowed_ms = self._most_difference_ms(clock_ms)
         excess_ms = stated_ms - clock_ms - allowed_ms
         # Before its end an epoch may also wait for other ranks, which no throughput contains.
@@ -673,23 +673,6 @@ class Measured:
         elif missing_ms > 0 and len(self._short_throughputs) < EVENTS_KEPT:  # judged after the last checkpoint
             actual += "; the clock was set ahead, the run stood still, or the throughput is wrong"
             self._short_throughputs.append(_ShortThroughput(stated.line, stated.epoch, missing_ms, actual))
-
-    def _ms_without_leaps(self, training_ms: float, stated_ms: float) -> float:
-        """Return the training time of the last epoch by the log's clock, without leaps that made it seem longer, in ms.
-
-        A leap is a setting of the clock ahead. One that is logged in the epoch was not always made in it: it may have
-        come before, as during the evaluation of the epoch before. So the stated time decides:
-
-        - It is at most the training time without all leaps of the epoch, and the tolerance: they are subtracted.
-        - It is longer: none is subtracted, even if only the first of several leaps came before the epoch.
-
-        Args:
-            training_ms: The time by the log's clock with all leaps, in milliseconds.
-            stated_ms: The time that the event epoch_throughput states for the epoch, in milliseconds.
-        """
-        without_leaps_ms = training_ms - self._epoch_sums.set_ahead_ms
-        most_without_leaps_ms = without_leaps_ms + self._most_difference_ms(without_leaps_ms)
-        return without_leaps_ms if stated_ms <= most_without_leaps_ms else training_ms
 
     def _check_foreign_throughput(self, event: Event) -> None:
         """Report a throughput in another project's log that contradicts the log's clock.
