@@ -40,7 +40,7 @@ class Checkpoints:
         self._waited_ms_by_step: dict[int, float] = {}
         self._line_by_step: dict[int, int] = {}
         # The steps at which the windows so far ended. None: the last step of a window could not be read or kept.
-        self._window_ends: set[int] | None = set()
+        self._ends_of_windows: set[int] | None = set()
         self._steps_before_log: int | None = None  # the steps before the first window; None: there is no window yet
         # By the number of an epoch: the time from the end of the epoch or evaluation before it to its start.
         self._ms_before_epoch: dict[int, float] = {}
@@ -64,14 +64,14 @@ class Checkpoints:
         """
         if self._steps_before_log is None:
             self._steps_before_log = step - steps
-        if self._window_ends is not None and len(self._window_ends) < EVENTS_KEPT:
-            self._window_ends.add(step)
+        if self._ends_of_windows is not None and len(self._ends_of_windows) < EVENTS_KEPT:
+            self._ends_of_windows.add(step)
         else:
-            self._window_ends = None
+            self._ends_of_windows = None
 
     def forget_windows(self) -> None:
         """Note that the last step of a window is not known."""
-        self._window_ends = None
+        self._ends_of_windows = None
 
     def take(self, event: Event, last_step: int | None) -> str:
         """Keep how long training waited for a checkpoint that was written, and return what is wrong with its event.
@@ -117,10 +117,10 @@ class Checkpoints:
             step: The number of the step.
             last_step: The last step that was done. None if it is not known: then there is no upper limit.
         """
-        if self._window_ends is None:
+        if self._ends_of_windows is None:
             is_not_ahead = last_step is None or step <= last_step
             return step > 0 and is_not_ahead
-        if step in self._window_ends:
+        if step in self._ends_of_windows:
             return True
         is_before_log = self._steps_before_log is None or step <= self._steps_before_log
         return self._run.is_resumed and step > 0 and is_before_log
@@ -155,7 +155,7 @@ class Checkpoints:
         """
         within_epochs = {}
         for step, waited_ms in self._waited_ms_by_step.items():
-            may_end_window = self._window_ends is None or step in self._window_ends
+            may_end_window = self._ends_of_windows is None or step in self._ends_of_windows
             if may_end_window and not self._is_due_after_epoch(step, epoch_steps):
                 within_epochs[step] = waited_ms
         return Waits(within_epochs)
@@ -188,7 +188,7 @@ class Checkpoints:
             The complaint, about the first such checkpoint. An empty text if there is none.
         """
         for step, waited_ms in self._waited_ms_by_step.items():
-            if not self._is_due_after_epoch(step, epoch_steps):  # as is any step, if `epoch_steps` is 0
+            if not self._is_due_after_epoch(step, epoch_steps):  # so no step passes if `epoch_steps` is 0
                 continue
             epoch = step // epoch_steps
             gap_ms = self._ms_before_epoch.get(epoch + 1, math.inf)  # without a next epoch, any wait has time
