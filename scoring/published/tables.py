@@ -366,7 +366,7 @@ def _notes_on_ours(ours: Score | str) -> list[str]:
 
 
 def _notes_on_published(campaign: Campaign, cell: Published) -> list[str]:
-    """Return the notes on the published figures of a table row: which of them the publisher's own log contradicts.
+    """Return the notes on the published figures of a table row: those that the publisher's own log does not confirm.
 
     Each published throughput, called a cell, has a row. The figures of the row are all that the report has under the
     cell's conditions, such as 8 devices and batch 128, of any metric and framework.
@@ -376,7 +376,7 @@ def _notes_on_published(campaign: Campaign, cell: Published) -> list[str]:
         cell: The published throughput.
 
     Returns:
-        A note on each figure that its log does not confirm. If the log of the cell gives another throughput, a last
+        A note on each such figure. If the log of the cell gives another throughput, a last
         note says that the ratio in the row divides ours by the log's.
     """
     notes = []

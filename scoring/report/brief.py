@@ -529,7 +529,7 @@ def _where(warning: Verdict, report: Report) -> Inline:
         warning: The warning, of a group's score or of a scaling table.
         report: The content of the report.
     """
-    # `figures` holds all that a verdict has for programs. A warning has its place there: None for no single one.
+    # A verdict keeps its values for programs in `figures`. A warning keeps the place there that it is about, or None.
     file = warning.figures["file"]
     line = warning.figures["line"]
     if file is None:

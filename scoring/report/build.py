@@ -330,11 +330,11 @@ def _span_of_figure(record: Record, figure: RunFigure, protocol: Protocol) -> tu
         line 5: step 20
         line 6: epoch 2 ends
 
-    The lines are those of the figure (`figure.first_line` and `figure.last_line`), with two exceptions:
+    The result is `figure.first_line` and `figure.last_line`, with two exceptions:
 
-    - A figure "between_stamps" of lines 1 and 5 is measured from the moment at which line 1 was printed. So its windows
+    - "between_stamps": a figure of lines 1 to 5 is measured from the moment at which line 1 was printed. So its windows
       are on lines 2 to 5.
-    - A figure from "epoch_rates" of line 6 is of the whole epoch 2. So its windows are on lines 4 to 6.
+    - "epoch_rates": a figure of line 6 alone is of the whole epoch 2. So its windows are on lines 4 to 6.
 
     Args:
         record: The run as its log describes it.

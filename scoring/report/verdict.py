@@ -215,7 +215,7 @@ def _judge_failed_runs(failed: Sequence[ReportedRun], groups: Sequence[Group], p
     The result of a group drops some of its slowest runs, and counts failed runs as the slowest. At most as many runs
     may fail as it drops.
 
-    - fatal: in one of the groups, more runs failed than that
+    - fatal: in one of the groups, more runs failed than may fail
     - else unknown: in one of the groups runs failed, and the rounds of MLPerf differ in how many its result drops
     - else a warning: the result of each group drops all of its failed runs
 
