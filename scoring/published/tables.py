@@ -366,7 +366,7 @@ def _notes_on_ours(ours: Score | str) -> list[str]:
 
 
 def _notes_on_published(campaign: Campaign, cell: Published) -> list[str]:
-    """Return the notes on the published figures of a table row: those that the publisher's own log does not confirm.
+    """Return, for a row of our table, a note on each published figure that its publisher's log does not confirm.
 
     Each published throughput, called a cell, has a row. The figures of the row are all that the report has under the
     cell's conditions, such as 8 devices and batch 128, of any metric and framework.
