@@ -109,10 +109,10 @@ def check_schedule(run: LoggedRun, order: RunOrder, *, exact: bool, collector: F
     """Report the evaluations of a ResNet run that are late, or with `exact` early, if one is due every 4 epochs.
 
     This is the schedule of MLPerf. An evaluation states the number of its epoch, and this number is judged. But a log
-    that only numbers its epochs wrongly is left alone. Such a log
+    that only numbers its epochs wrongly is left alone. It is such a log if both are true:
 
-    - is on schedule when the epochs that started before each evaluation are counted;
-    - and has no evaluation with a number more than 4 above the number of the evaluation before it.
+    - it is on schedule when the epochs that started before each evaluation are counted;
+    - no evaluation has a number more than 4 above the number of the evaluation before it.
 
     Args:
         run: The facts that the log states of the run, with its evaluations.

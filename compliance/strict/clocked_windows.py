@@ -59,7 +59,10 @@ class WindowSums:
 
 
 class ShortWindow(NamedTuple):
-    """A window up to which the windows of its epoch state too little time, unless waits for checkpoints explain it."""
+    """A window at whose end the windows of its epoch state too little time in sum, unless something explains it.
+
+    That may be waits for checkpoints, or settings of the clock ahead.
+    """
 
     line: int
     epoch: int
@@ -130,9 +133,9 @@ class ClockedWindows:
             training_ms: How long the epoch took by the log's clock, in milliseconds, without evaluations.
         """
         epoch = self._open_epoch
-        if epoch is not None and epoch.last_step is not None and len(self.room_ms) < EVENTS_KEPT:
+        if epoch is not None and epoch.last_step is not None:
             since_last_ms = epoch.start_ms + training_ms - epoch.last_window_ms
-            self.room_ms[epoch.last_step] = since_last_ms + self._most_difference_ms(since_last_ms) + MOST_DELAY_MS
+            self._keep_room(epoch.last_step, since_last_ms, stated_ms=0.0, most_delay_ms=MOST_DELAY_MS)
         self._open_epoch = None
 
     def stop_following(self) -> None:
@@ -147,14 +150,8 @@ class ClockedWindows:
     def take(self, line: int, *, last_step: int, time_s: float, end_ms: float) -> None:
         """Take the next window of the open epoch, and hold its stated time against the log's clock.
 
-        This does two things, unless no epoch is open:
-
-        - It keeps in `room_ms` the most room that there can have been for a checkpoint between the window before and
-          this one: the time by the clock from end to end, less the stated time of this window, plus the tolerances.
-        - It keeps this window in `short` if the windows of the epoch so far state less time in sum than has passed
-          since its start, even with the tolerances.
-
-        There are two tolerances: how far a stated time may differ from the clock, and how late `end_ms` may be.
+        The room for a checkpoint before the window goes to `room_ms`. The window itself goes to `short` if too little
+        time is stated up to its end. Nothing is done if no epoch is open.
 
         Args:
             line: The line of the window's event.
@@ -166,30 +163,57 @@ class ClockedWindows:
         epoch = self._open_epoch
         if epoch is None:
             return
+        stated_ms = 1000 * time_s
         since_last_ms = end_ms - epoch.last_window_ms
-        most_delay_ms = max(MOST_DELAY_MS, _MOST_DELAY_SHARE * since_last_ms)
-        if epoch.last_step is not None and len(self.room_ms) < EVENTS_KEPT:
-            most_ms = since_last_ms + self._most_difference_ms(since_last_ms) + most_delay_ms
-            self.room_ms[epoch.last_step] = most_ms - 1000 * time_s  # by the step at which the window before ended
+        most_delay_ms = max(MOST_DELAY_MS, _MOST_DELAY_SHARE * since_last_ms)  # of `end_ms` after the last step
+        if epoch.last_step is not None:
+            self._keep_room(epoch.last_step, since_last_ms, stated_ms=stated_ms, most_delay_ms=most_delay_ms)
+
         epoch.last_window_ms = end_ms
         epoch.last_step = last_step
+        epoch.windows_ms += stated_ms
+        self._keep_if_short(line, last_step, epoch, most_delay_ms)
 
-        epoch.windows_ms += 1000 * time_s
-        passed_ms = end_ms - epoch.start_ms
+    def _keep_room(self, step: int, passed_ms: float, *, stated_ms: float, most_delay_ms: float) -> None:
+        """Keep in `room_ms` the most time that there can have been for a checkpoint after a window.
+
+            room = passed time - stated time + how far the two may differ + how late the end of the passed time may be
+
+        Args:
+            step: The step at which the window ends.
+            passed_ms: The time by the log's clock from the end of the window to the end of the next one, or of the
+                epoch, in milliseconds.
+            stated_ms: How much of it the next window states; 0 if there is none.
+            most_delay_ms: How late the end may be, in milliseconds.
+        """
+        if len(self.room_ms) < EVENTS_KEPT:
+            self.room_ms[step] = passed_ms + self._most_difference_ms(passed_ms) + most_delay_ms - stated_ms
+
+    def _keep_if_short(self, line: int, last_step: int, epoch: _EpochClock, most_delay_ms: float) -> None:
+        """Keep the latest window in `short` if the windows of its epoch state less time so far than has passed.
+
+        They may state less by the tolerance of the clock and the delay of the window's event.
+
+        Args:
+            line: The line of the window's event.
+            last_step: The step at which the window ends.
+            epoch: The times of the epoch up to there.
+            most_delay_ms: How late the window's event may be, in milliseconds.
+        """
+        passed_ms = epoch.last_window_ms - epoch.start_ms
         allowed_ms = self._most_difference_ms(passed_ms) + most_delay_ms
         missing_ms = passed_ms - epoch.windows_ms - allowed_ms
         if missing_ms > 0 and len(self.short) < EVENTS_KEPT:
-            self.short.append(
-                ShortWindow(
-                    line=line,
-                    epoch=epoch.number,
-                    last_step=last_step,
-                    windows_ms=epoch.windows_ms,
-                    passed_ms=passed_ms,
-                    missing_ms=missing_ms,
-                    epoch_clock=epoch,  # a clock_set may still follow, which explains missing time
-                )
+            short = ShortWindow(
+                line=line,
+                epoch=epoch.number,
+                last_step=last_step,
+                windows_ms=epoch.windows_ms,
+                passed_ms=passed_ms,
+                missing_ms=missing_ms,
+                epoch_clock=epoch,  # a clock_set may still follow, which explains missing time
             )
+            self.short.append(short)
 
     def unexplained(self, waits: Waits, epoch_steps: int) -> Iterator[ShortWindow]:
         """Yield, of each epoch, the first window at whose end time is missing that nothing explains.

@@ -163,7 +163,7 @@ class RunOrder:
         - It is too early: before the latest time of its own rank by more than `back_ms`, a bound of the rule
           time-order, because clocks are corrected a little during a run; or before the latest time of another rank by
           more than two clocks may be apart.
-        - It stands below the first run_stop, and is no run_stop. Later ones are those of other nodes.
+        - It stands below the first run_stop, and is itself no run_stop. A later run_stop is another node's.
 
         Two times are noted: the latest of its rank, and the end of the last part, from which the time until the next
         epoch counts.
@@ -586,7 +586,7 @@ class RunOrder:
         stops_within_epoch = "epoch" in self._open_parts
         stops_after_other_epoch = self.last_epoch != block.last_epoch
         if stops_within_epoch or stops_after_other_epoch:
-            # An open epoch is not done: the message names the epoch before it, which is less than was announced.
+            # An open epoch is not done, so the message names the epoch before it.
             announced = f"{block} announces epochs {block.number} to {block.last_epoch}"
             self._report_disorder(event, f"{announced}; the last one done is {self.last_epoch}")
 
@@ -658,7 +658,7 @@ class RunOrder:
         is also reported in these cases:
 
         - it repeats the accuracy before, and has no evaluation of its own: then it is not kept;
-        - its epoch is not the one that was evaluated;
+        - it has no evaluation of its own, or its epoch is not the one that was evaluated;
         - its epoch is too far ahead of training.
 
         Args:
