@@ -132,9 +132,11 @@ class Dygraph(Launch):
         self._release_averages_since_reset: bool | None = None  # by the first row; False: since the last row
 
     def read_first_row(self, text: str, position: RowPosition, row: Columns) -> None:
-        """Keep how many steps an epoch has, and over which steps the release averages, if the row shows the release.
+        """Keep how many steps an epoch has, and over which steps the program averages, if the row shows its release.
 
-        Releases 2.1 to 2.5 print averages since a reset early in the epoch, later ones averages since the last row.
+        - A row with `max_mem_reserved` is of a release after 2.5, which averages since the last row.
+        - A row with `images/sec` is of 2.1 to 2.3, which average since a reset early in the epoch.
+        - Any other row leaves it open: 2.4 and 2.5 also average since a reset, but later releases may print the same.
 
         Args:
             text: The row as it is printed.
@@ -142,9 +144,9 @@ class Dygraph(Launch):
             row: Values of the row by column, as printed.
         """
         self._steps_of_epoch = integer(row["epoch_steps"])
-        if "max_mem_reserved: " in text:  # only later releases print it
+        if "max_mem_reserved: " in text:
             self._release_averages_since_reset = False
-        elif row["unit"] == "images/s":  # the beginning of `images/sec`, which releases up to 2.3 print
+        elif row["unit"] == "images/s":  # the column's pattern ends here: what is printed is `images/sec`
             self._release_averages_since_reset = True
 
     def read_before_rows(self, line: int, text: str) -> None:
@@ -201,34 +203,38 @@ class Dygraph(Launch):
         self.truncated = self._is_truncated()
 
     def _difference_if_running_averages(self) -> None:
-        """Set the steps, seconds and wait of each row to those since the last row, if the rows print running averages.
+        """Find out whether the rows print running averages, and replace them by figures of each row's own steps, if so.
 
-        A running average is over all steps since a reset, early in the epoch. Its total is the mean x these steps. What
-        a row adds is its total less the total of the row before, or its whole total if it is the first after a reset.
+        A running average is over all steps since a reset, early in the epoch. Its total is the mean x these steps. The
+        steps, seconds and wait of a row become
+
+        - its totals, if it is the first row after a reset,
+        - or else its totals less the totals of the row before. If one of the two is not known, the seconds and the wait
+          become None.
         """
         averaged_steps = self._averaged_steps_if_running()
-        epochs = self._means_since_resets(averaged_steps)
-        if not are_running_averages(epochs, release_says=self._release_averages_since_reset):
+        groups = self._means_since_resets(averaged_steps)
+        if not are_running_averages(groups, release_says=self._release_averages_since_reset):
             return
 
         self.cumulative = True
         last: Window | None = None
-        last_totals: Totals | None = NO_TOTALS  # None: not known
+        totals_before: Totals | None = None  # of the last row; None: not known
         for window, steps in zip(self.windows, averaged_steps, strict=True):
+            if last is None or self._was_reset_between(last, window):
+                totals_before = NO_TOTALS
             totals = self._totals_of_window(window, steps)
-            is_first_after_reset = last is None or self._was_reset_between(last, window)
-            before = NO_TOTALS if is_first_after_reset else last_totals
-            if totals is None or before is None:
+            if totals is None or totals_before is None:
                 window.seconds = window.data_wait_s = None
             else:
-                window.steps, window.seconds, window.data_wait_s = totals.since(before)
+                window.steps, window.seconds, window.data_wait_s = totals.since(totals_before)
             last = window
-            last_totals = totals
+            totals_before = totals
 
     def _averaged_steps_if_running(self) -> list[int | None]:
-        """Return how many steps each row averages, if its averages are over all steps since a reset.
+        """Return how many steps each row averages, supposing that it averages all steps since a reset.
 
-        A number is None where rows before the row are missing.
+        A number is None where it is not known, as after rows that are missing.
         """
         all_steps: list[int | None] = []
         last: Window | None = None
@@ -240,11 +246,20 @@ class Dygraph(Launch):
         return all_steps
 
     def _averaged_steps_after(self, last: Window | None, last_steps: int | None, window: Window) -> int | None:
-        """Return how many steps a row averages, if its averages are over all steps since a reset.
+        """Return how many steps a row averages, supposing that it averages all steps since a reset.
 
-        The program resets the averages at step `meters.reset_step` of each epoch, not where an epoch begins. With a
-        reset at step 5 and 26 steps in an epoch, rows at steps 0, 10 and 20 average 1, 6 and 16 steps. The row at step
-        0 of the next epoch averages 22: these 16, steps 21 to 25 and its own.
+        The program resets the averages at step `meters.reset_step` of each epoch, not where an epoch begins. Steps
+        count from 0. With a reset at step 5 and 26 steps in an epoch:
+
+            step 0 of the first epoch   -> 1
+            step 10                     -> 6: steps 5 to 10
+            step 20                     -> 16: steps 5 to 20
+            step 0 of the second epoch  -> 22: these 16, steps 21 to 25 and 0
+
+        With 10 steps in an epoch and rows at step 2 alone, the reset lies between two rows:
+
+            step 2 of the first epoch   -> 3
+            step 2 of the second epoch  -> 8: steps 5 to 9 and 0 to 2
 
         Args:
             last: The row before, or None for the first row.
@@ -252,7 +267,8 @@ class Dygraph(Launch):
             window: The row.
 
         Returns:
-            The number of steps, or None if rows before the row are missing.
+            The number of steps. None if the row goes on with averages of a row whose steps are not known. None also if
+            the steps between the two rows are not known, as where an epoch between them has no row.
         """
         assert window.step is not None  # the pattern needs it
         assert self.meters.reset_step is not None
@@ -269,53 +285,65 @@ class Dygraph(Launch):
             steps_since_last = self._steps_across_epochs(last_position, RowPosition(window.epoch, window.step))
         if steps_since_last is None:
             return None
-        if self._was_reset_between(last, window):  # by a step of the last epoch where no row is printed
+        if self._was_reset_between(last, window):  # in the last epoch; `steps_since_last` counts from that reset
             return steps_since_last
         return None if last_steps is None else last_steps + steps_since_last
 
     def _means_since_resets(self, averaged_steps: Sequence[int | None]) -> list[list[PrintedMean]]:
-        """Return the printed means, in a list for each reset of the averages: the rows from it up to the next reset.
+        """Group the printed means: one list for each reset of the averages, with the rows up to the next reset.
 
         The program resets the averages at step `meters.reset_step` of each epoch. Rows before that step are left out:
-        their averages go back into the epoch before, and an evaluation may lie in the time since the last row. Only if
-        epochs end before that step, so that there is no reset at all, such rows are kept, too.
+        their averages go back into the epoch before, and an evaluation may lie in the time since the last row. With a
+        reset at step 5 and rows at steps 0, 10 and 20 of two epochs, the groups are
+
+            []                      for the beginning of the log
+            [step 10, step 20]      of the first epoch
+            [step 10, step 20]      of the second epoch
+
+        If epochs are so short that none has a reset, no row is left out, and all rows are one group.
 
         Args:
-            averaged_steps: How many steps each row averages, if its averages are over all steps since a reset.
+            averaged_steps: How many steps each row averages, supposing that it averages all steps since a reset.
         """
-        epochs: list[list[PrintedMean]] = []
+        groups: list[list[PrintedMean]] = []
         last: Window | None = None
-        for window, steps in zip(self.windows, averaged_steps, strict=True):
-            mean_s = self._mean_of_window_s(window)
-            is_after_reset = (window.step or 0) >= (self.meters.reset_step or 0)
-            is_kept = is_after_reset or not self._epochs_reach_reset()
+        for window, steps_since_reset in zip(self.windows, averaged_steps, strict=True):
             if last is None or self._was_reset_between(last, window):
-                epochs.append([])
-            steps_since_row = window.steps  # as it was read: since the last row, or since a reset that came later
-            if is_kept and steps and steps_since_row and mean_s:
-                epochs[-1].append(PrintedMean(mean_s, steps_since_row, steps, window.end_s))
+                groups.append([])
             last = window
-        return epochs
 
-    def _was_reset_between(self, last: Window, window: Window) -> bool:
-        """Return whether averages over all steps since a reset were reset between two successive rows.
+            is_at_reset_or_later = (window.step or 0) >= (self.meters.reset_step or 0)
+            is_kept = is_at_reset_or_later or not self._epochs_reach_reset()
+            mean_s = self._mean_of_window_s(window)
+            steps_since_row = window.steps  # by `steps_of_row`, which supposes a reset after each row
+            if is_kept and steps_since_reset and steps_since_row and mean_s:
+                groups[-1].append(PrintedMean(mean_s, steps_since_row, steps_since_reset, window.end_s))
+        return groups
 
-        The program resets them at step `meters.reset_step` of each epoch, not where an epoch begins. So it did
+    def _was_reset_between(self, first: Window, second: Window) -> bool:
+        """Return whether averages were reset between two successive rows, supposing that a row does not reset them.
 
-        - in the epoch of the second row, if this row is at that step or later, and the first row was not yet,
-        - or in the epoch of the first row, if this row was before that step, and its epoch went on to the step.
+        The program resets them at step `meters.reset_step` of each epoch, not where an epoch begins. With a reset at
+        step 5:
+
+            steps 0 and 10 of an epoch              -> True
+            steps 10 and 20 of an epoch             -> False
+            step 20, and step 0 of the next epoch   -> False
+            step 20, and step 10 of the next epoch  -> True
+            step 2, and step 2 of the next epoch    -> True, if the first epoch went on to step 5
 
         Args:
-            last: The first of the two rows.
-            window: The second.
+            first: The first of the two rows.
+            second: The second.
         """
         reset_step = self.meters.reset_step or 0
-        is_after_reset = (window.step or 0) >= reset_step
-        last_was_after_reset = (last.step or 0) >= reset_step
-        if window.epoch == last.epoch:
-            return is_after_reset and not last_was_after_reset
-        was_reset_in_last_epoch = not last_was_after_reset and self._epochs_reach_reset()  # after its last row
-        return is_after_reset or was_reset_in_last_epoch
+        first_is_before_reset = (first.step or 0) < reset_step
+        second_is_before_reset = (second.step or 0) < reset_step
+        if first.epoch == second.epoch:
+            return first_is_before_reset and not second_is_before_reset
+        reset_in_first_epoch = first_is_before_reset and self._epochs_reach_reset()
+        reset_in_second_epoch = not second_is_before_reset
+        return reset_in_first_epoch or reset_in_second_epoch
 
     def _epochs_reach_reset(self) -> bool:
         """Return whether an epoch has the step at which the averages are reset; else there is no reset in the run."""
@@ -397,10 +425,12 @@ class Dygraph(Launch):
         return None
 
     def steps_of_row(self, last: RowPosition | None, position: RowPosition) -> int | None:
-        """Return how many training steps the printed averages of a row cover, if they begin anew after each row.
+        """Return how many training steps a row averages, supposing that the program resets its averages after each row.
 
-        If they do not, `finish_rows` finds out and replaces the result. They also begin anew at step
-        `meters.reset_step` of each epoch, but not where an epoch begins. If that is step 5 and an epoch has 26 steps:
+        `finish_rows` replaces the result if all rows together show that the program does not.
+
+        The program also resets the averages at step `meters.reset_step` of each epoch, but not where an epoch begins.
+        If that is step 5 and an epoch has 26 steps, counted from 0:
 
             step 0 of the first epoch   -> 1 step
             step 10                     -> 6 steps, from step 5 on
@@ -430,13 +460,15 @@ class Dygraph(Launch):
         return position.step - first_covered_step + 1
 
     def _steps_across_epochs(self, last: RowPosition | None, position: RowPosition) -> int | None:
-        """Return how many steps since the last row a row averages, if an epoch ended in between.
+        """Return how many of the steps since the last row a row averages, if the last row is of the epoch before.
 
-        Averages are not reset where an epoch begins, but at step `meters.reset_step` of it. So a row before that step
-        also averages the end of the epoch before. With a reset at step 5:
+        Averages are not reset where an epoch begins, but at step `meters.reset_step`, if the epoch has that step. So a
+        row before that step also averages the end of the epoch before: the steps after the last row, or only those from
+        the reset on if it came later. Steps count from 0. With a reset at step 5:
 
-            26 steps in an epoch, rows at step 20 and at step 0 of the next epoch  -> 5 + 1
-            10 steps in an epoch, rows at step 2 and at step 2 of the next epoch   -> 5 + 3, as step 5 was reached
+            26 steps in an epoch, rows at step 20 and at step 0  -> 6: steps 21 to 25, and 0
+            10 steps in an epoch, rows at step 2 and at step 2   -> 8: steps 5 to 9, and 0 to 2
+            4 steps in an epoch, rows at step 2 and at step 2    -> 4: step 3, and 0 to 2
 
         Args:
             last: Epoch and step of the row before, or None for the first row.

@@ -73,30 +73,30 @@ class PrintedMean(NamedTuple):
         return self.mean_s * self.steps_since_reset
 
 
-def are_running_averages(epochs: Sequence[Sequence[PrintedMean]], *, release_says: bool | None) -> bool:
+def are_running_averages(groups: Sequence[Sequence[PrintedMean]], *, release_says: bool | None) -> bool:
     """Return whether the printed means are over all steps since a reset, rather than over those since the last row.
 
-    The first of these decides that tells the two apart:
+    Four tests are tried in this order, until one has an answer:
 
-    - The time since the reset, mean x steps, falls from one row to the next. Then the means are not over these steps.
-    - One of the two readings lies clearly nearer to the time stamps.
-    - The release that prints such rows is known.
-    - The changes of the mean from row to row shrink, as they do in running averages. Otherwise, or if there are too few
-      rows to tell, the result is False.
+    - If the time since the reset, mean x steps, falls from one row to the next, the result is False: no time can fall.
+    - If one of the two readings lies clearly nearer to the time stamps, it is right.
+    - If the rows show which release printed them, `release_says` is the result.
+    - The result is whether the changes of the mean from row to row shrink, as they do in running averages. With too few
+      rows to tell, it is False.
 
     Args:
-        epochs: The rows from each reset of the averages up to the next one.
+        groups: The rows from each reset of the averages up to the next one.
         release_says: Whether the release that prints such rows averages since a reset. None if releases of both kinds
             print such rows.
     """
-    if any(_has_total_that_falls(rows) for rows in epochs):
+    if any(_has_total_that_falls(rows) for rows in groups):
         return False
-    by_stamps = _are_running_by_stamps(epochs)
+    by_stamps = _are_running_by_stamps(groups)
     if by_stamps is not None:
         return by_stamps
     if release_says is not None:
         return release_says
-    return _changes_shrink(epochs)
+    return _changes_shrink(groups)
 
 
 def _has_total_that_falls(rows: Sequence[PrintedMean]) -> bool:
@@ -112,7 +112,7 @@ def _has_total_that_falls(rows: Sequence[PrintedMean]) -> bool:
     return False
 
 
-def _are_running_by_stamps(epochs: Sequence[Sequence[PrintedMean]]) -> bool | None:
+def _are_running_by_stamps(groups: Sequence[Sequence[PrintedMean]]) -> bool | None:
     """Return whether the printed means are over all steps since a reset, by the rows' time stamps; None if undecided.
 
     A printed mean has two readings, which give two times from the first row after a reset to a later row:
@@ -121,18 +121,22 @@ def _are_running_by_stamps(epochs: Sequence[Sequence[PrintedMean]]) -> bool | No
       steps since the reset.
     - If it is over the steps since the last row: sum of mean x steps since the last row, over all rows after the first.
 
-    The reading whose times lie nearer to the stamps is right, but only if the other one is off by over
-    MOST_STAMP_ERROR_S and at least CLEARLY_NEARER times as far, on average.
+    If the first row prints 1 s over 6 steps since the reset, and a row 10 steps later prints 0.5 s, these times are
+    0.5 s x 16 - 1 s x 6 = 2 s and 0.5 s x 10 = 5 s. With stamps that are 2 s apart, the first reading is right.
+
+    The error of a reading is the mean difference of its times from those of the stamps. The reading with the smaller
+    error is right. It is undecided which is right if the larger error is at most MOST_STAMP_ERROR_S, or less than
+    CLEARLY_NEARER x the smaller one.
 
     Args:
-        epochs: The rows from each reset of the averages up to the next one. Rows without a stamp are skipped.
+        groups: The rows from each reset of the averages up to the next one. Rows without a stamp are not compared.
     """
     errors_if_running: list[float] = []
     errors_if_of_rows: list[float] = []
-    for rows in epochs:
+    for rows in groups:
         by_rows_s = 0.0
         for row in rows[1:]:
-            by_rows_s += row.mean_s * row.steps_since_row
+            by_rows_s += row.mean_s * row.steps_since_row  # with the rows that have no stamp
             if row.end_s is None or rows[0].end_s is None:
                 continue
             by_stamps_s = row.end_s - rows[0].end_s
@@ -144,13 +148,13 @@ def _are_running_by_stamps(epochs: Sequence[Sequence[PrintedMean]]) -> bool | No
 
     error_if_running = statistics.fmean(errors_if_running)
     error_if_of_rows = statistics.fmean(errors_if_of_rows)
-    nearer, farther = sorted((error_if_running, error_if_of_rows))
-    if farther <= MOST_STAMP_ERROR_S or farther < CLEARLY_NEARER * nearer:
+    smaller, larger = sorted((error_if_running, error_if_of_rows))
+    if larger <= MOST_STAMP_ERROR_S or larger < CLEARLY_NEARER * smaller:
         return None
-    return error_if_running == nearer
+    return error_if_running == smaller
 
 
-def _changes_shrink(epochs: Sequence[Sequence[PrintedMean]]) -> bool:
+def _changes_shrink(groups: Sequence[Sequence[PrintedMean]]) -> bool:
     """Return whether the printed means behave as running averages: their changes from row to row get smaller.
 
     A mean over all steps since a reset changes the less, the more steps it is over. A mean over the steps since the
@@ -160,14 +164,14 @@ def _changes_shrink(epochs: Sequence[Sequence[PrintedMean]]) -> bool:
     A change is |after - 2 x row + before|, of three successive means. So a steady drift of the means is no change.
 
     Args:
-        epochs: The rows from each reset of the averages up to the next one.
+        groups: The rows from each reset of the averages up to the next one.
 
     Returns:
         False also if there are fewer than LEAST_CHANGES changes, or if all are at one number of steps.
     """
     steps: list[float] = []
     changes: list[float] = []
-    for rows in epochs:
+    for rows in groups:
         for before, row, after in zip(rows, rows[1:], rows[2:], strict=False):
             change_s = abs(after.mean_s - 2 * row.mean_s + before.mean_s)
             if change_s > 0:
