@@ -77,12 +77,25 @@ class MLLog(FormatReader):
         self._read_facts()
         self.epochs = self._windows_of_epochs()  # uses the facts, which show whether the samples are images
         if not self.windows:  # not a log of our own
-            self._add_windows(_with_speed(self.epochs))
-        if not self.windows:  # no epoch has a time or a rate
-            self._add_windows(self._windows_of_blocks())
-        elif all(window.seconds is None for window in self.windows):  # epochs with rates alone
-            self._check_rates_against(list(self._windows_of_blocks()))
+            self._add_windows_of_epochs_or_blocks()
         self._read_evaluations()
+
+    def _add_windows_of_epochs_or_blocks(self) -> None:
+        """Add a window for each of `epochs` that has a time or a rate, or for each block if there are none.
+
+        If no epoch has a time, a check compares their rates with the blocks.
+
+        Raises:
+            InputError: There are over MAX_ROWS windows.
+        """
+        blocks = self._windows_of_blocks()
+        epochs = _with_speed(self.epochs)
+        if not epochs:
+            self._add_windows(blocks)
+            return
+        self._add_windows(epochs)
+        if all(epoch.seconds is None for epoch in epochs):
+            self._check_rates_against(list(blocks))
 
     def _take_entries(self) -> None:
         """Read each entry in this run's lines, and add a window for each event `step_window`.
@@ -182,11 +195,17 @@ class MLLog(FormatReader):
     def _note_start(self, entry: Event | Header) -> None:
         """Note in `self.lines` that a training run may begin here, if this entry is one that opens a run.
 
-        A run logs entries that open it (`cache_clear`, `init_start` and the like), then `run_start`, then its training.
-        With `run_start` it is a run, even if nothing follows.
+        A run logs opening entries (`cache_clear`, `init_start` and the like), then `run_start`, then its training. The
+        `run_start` alone confirms that there is a run, even if the log ends after it.
 
-        Several ranks may write into one log, each with a `run_start` of its own. So a second `run_start` begins no run:
-        another rank logs it. But it begins another run if other entries that open a run, or training, stand between.
+        If several ranks write one log, each of them logs `run_start`. So a `run_start` opens no run if the last opening
+        or training entry was a `run_start`, too:
+
+            init_start   a run may begin here
+            run_start    it has begun
+            run_start    of another rank
+            epoch_start
+            run_start    of another run: the last one has trained
 
         Args:
             entry: An event or a section of the header.
@@ -199,7 +218,7 @@ class MLLog(FormatReader):
         if is_run_start:
             self.lines.confirm_run()
             self._follows_run_start = True
-        elif name in _OPENING or name in _TRAINING:  # other entries do not tell runs from ranks
+        elif name in _OPENING or name in _TRAINING:  # any other entry leaves it as it is
             self._follows_run_start = False
 
     def _pop_rank_times(self, window_event: Event) -> schema.RankTimes | None:

@@ -27,8 +27,8 @@ class Stretch(NamedTuple):
 def stretches_of_blocks(events: Run) -> Iterator[Stretch]:
     """Yield each stretch of training without an evaluation in the blocks of a log.
 
-    A block is a group of successive epochs. It ends at its stop, or at the next block's start if it has no stop. Its
-    evaluations are those that start before its end.
+    A block is a group of successive epochs. It ends at its stop or at the next block's start, whichever comes first.
+    Its evaluations are those that start before its end.
 
     - Without an evaluation, the stretch goes from the start of the block to its stop.
     - With evaluations of one epoch, it goes from the start of the block to the first of them.
@@ -46,20 +46,21 @@ def stretches_of_blocks(events: Run) -> Iterator[Stretch]:
         events: The events of the run.
 
     Yields:
-        The stretches in the order of the log. A block is left out if the log does not say its epochs, or has neither a
-        stop nor an evaluation of it. It is also left out if several evaluations do not lead up to its last epoch.
+        The stretches in the order of the log. A block is left out
+
+        - if the log does not say its epochs,
+        - if it has neither a stop nor an evaluation,
+        - or if several of its epochs are evaluated, but not in order, not up to its last one, or with a stop missing.
     """
     starts = [block.start for block in events.blocks if block.start]
     stops = sorted((block.stop for block in events.blocks if block.stop), key=_line_of)
     evaluations = sorted((each for each in events.evaluations if each.start), key=_line_of_start)
-    for start, next_start in itertools.zip_longest(starts, starts[1:]):
-        last_line = math.inf if next_start is None else next_start.line  # the last block has no next start
-        stop = _first_after(stops, start.line)
-        if stop is not None and stop.line > last_line:  # of a later block
-            stop = None
-        end_line = last_line if stop is None else stop.line
+    for start, next_start in itertools.zip_longest(starts, starts[1:]):  # the last block has no next start
+        next_stop = _first_after(stops, start.line)
+        end_line = min((mark.line for mark in (next_stop, next_start) if mark is not None), default=math.inf)
+        is_own_stop = next_stop is not None and next_stop.line == end_line  # rather than the stop of a later block
         evaluations_of_block = _started_between(evaluations, start.line, end_line)
-        yield from _stretches_of_block(start, stop, evaluations_of_block)
+        yield from _stretches_of_block(start, next_stop if is_own_stop else None, evaluations_of_block)
 
 
 def _stretches_of_block(start: Mark, stop: Mark | None, evaluations: Sequence[Interval]) -> list[Stretch]:

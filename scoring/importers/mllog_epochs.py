@@ -73,9 +73,9 @@ def _window_of_epoch(number: Any, epoch: Epoch, samples: int | None, batch: int 
     """Return the training figures of one epoch. Those that are not known are None.
 
     - If this project's program logged the epoch (`own_rate`), that event states its time, images and wait for input.
-    - Otherwise the time is that from start to stop.
-    - If no images are logged, an epoch with a time has `samples` images. One without a number has None: programs that
-      tell by `samples_count` how far the run is may mark only a part of an epoch.
+    - Otherwise the time is the time from start to stop.
+    - If no images are logged, an epoch with a number and a time has `samples` images. Without a number, its marks may
+      enclose only a part of an epoch, as in programs that count images (`samples_count`) instead of epochs.
     - The rate that another program logged (`foreign_rate`) becomes the printed rate.
 
     Args:
@@ -92,8 +92,8 @@ def _window_of_epoch(number: Any, epoch: Epoch, samples: int | None, batch: int 
         wait_s = real(epoch.own_rate.data_wait_s)
     else:
         seconds = epoch.marked_seconds
-    is_surely_whole = number is not None  # rather than a part of an epoch
-    if images is None and seconds and is_surely_whole:
+    is_whole_epoch = number is not None
+    if images is None and seconds and is_whole_epoch:
         images = samples
 
     return Window(
@@ -137,8 +137,14 @@ def _epochs_by_number(events: Run) -> dict[Any, Epoch]:
 def _intervals_by_number(events: Run) -> dict[Any, Interval]:
     """Return the interval of each epoch that stopped, by the number of the epoch as it is logged.
 
-    Of several intervals of one epoch the last replaces the others, but one without a start never replaces one with a
-    start: if several ranks log a stop, the first stop goes with the start, and the others have none.
+    Of several intervals of one epoch the last one counts. But an interval without a start never replaces one with a
+    start. It comes from a second rank: a stop goes to the interval that was started last, so that no start is left for
+    the next stop. The second and the third line are the interval of this epoch:
+
+        epoch_start 1   of rank 0
+        epoch_start 1   of rank 1
+        epoch_stop 1    of rank 0
+        epoch_stop 1    of rank 1   -> an interval without a start
 
     Args:
         events: The events of the run.

@@ -68,9 +68,11 @@ class MMSeg(FormatReader):
     def take_fact(self, name: str, value: object, line: int) -> None:
         """Set a value that a line before the first row of training figures states, unless an earlier line has set it.
 
-        Any switch of half precision that is on sets the precision to "amp". A batch size is kept under a name that says
-        whether it is of the training data's loader or of all loaders, and is left out if it is of anything else. After
-        the last line `_set_batch` chooses between the two.
+        - The beginning of a data loader's section, and the brackets in it, are counted to know where the section ends.
+        - A batch size is kept under a name that says whether it is of the training data's loader or of all loaders. It
+          is left out if it is of anything else. After the last line, `_set_batch` chooses between the two.
+        - Any switch of half precision that is on sets the precision to "amp".
+        - Any other value is set under the name of its group.
 
         Args:
             name: Name of a group of `fact_pattern`, such as "devices".
@@ -93,6 +95,9 @@ class MMSeg(FormatReader):
     def _name_of_batch(self, name: str) -> str | None:
         """Return the name under which to keep a batch size that is printed at this place of the configuration.
 
+        `_loader` is the data loader whose section is read. `_open_brackets` is how many brackets are open in it, with
+        the section's own one. `take_fact` keeps both up to date.
+
             samples_per_gpu=2,                         -> batch_of_all_loaders
             batch_size=2,                              -> None: it may be anything's
             train_dataloader=dict(
@@ -104,7 +109,7 @@ class MMSeg(FormatReader):
             name: Group of `fact_pattern` that matched: "samples_per_gpu", or "batch_of_loader" for `batch_size`.
         """
         if self._loader:  # in the section of a loader
-            is_of_loader_itself = self._open_brackets == 1
+            is_of_loader_itself = self._open_brackets == 1  # more: of something within the loader
             is_of_training = self._loader == "train_dataloader"
             return "batch_of_train_loader" if is_of_training and is_of_loader_itself else None
         return "batch_of_all_loaders" if name == "samples_per_gpu" else None
@@ -151,11 +156,12 @@ class MMSeg(FormatReader):
         base file, and the one that replaces it. Then none is set, and a check records both.
         """
         name = "batch_of_train_loader" if "batch_of_train_loader" in self.facts_by_name else "batch_of_all_loaders"
-        self.set_if_unset_from("batch_per_device", name)
-        other = self.facts_by_name.get(f"other_{name}")  # a size that differs from the one just set
-        if other is not None:
-            places = {"one batch size": self.facts_by_name[name], "another": other}
-            self.set_if_places_agree("batch_per_device", places)  # they disagree: this removes the one just set
+        other = self.facts_by_name.get(f"other_{name}")  # a second size, which differs from the first
+        if other is None:
+            self.set_if_unset_from("batch_per_device", name)
+            return
+        places = {"one batch size": self.facts_by_name[name], "another": other}
+        self.set_if_places_agree("batch_per_device", places)  # they disagree, so it sets none
 
     def _set_devices_by_gpu_list(self) -> None:
         """Set the number of devices to the length of the configuration's list of GPUs, unless it is set already.
@@ -216,16 +222,20 @@ class MMEpochs(EpochFormatReader, MMSeg):
     )
 
     def finish_facts(self) -> None:
-        """Set whether the log is truncated, by the number of epochs, and set batch, devices, versions and framework.
+        """Correct whether the log is truncated, by its last epoch, and set batch, devices, versions and framework.
 
-        `_set_truncated` was called before. It has set whether the last row is short of the end of its epoch, by the
-        steps in that row, such as `[50/1251]`. This is right if that epoch is the last one.
+        So far `truncated` says only whether another row would fit into the epoch of the last row, by its steps such as
+        `[50/1251]`. It becomes or stays:
+
+        - None, if the wanted number of epochs or the last epoch is not known.
+        - True, if epochs are missing.
+        - What it was, if the last epoch is the last one wanted, or a later one.
         """
-        super().finish_facts()
+        super().finish_facts()  # sets all the rest
         self.set_if_unset_from("epochs_wanted", "max_epochs")
         epochs_wanted = integer(self.value("epochs_wanted"))
         last_epoch = self.last_position.epoch if self.last_position else None
         if epochs_wanted is None or last_epoch is None:
             self.truncated = None
-        elif last_epoch < epochs_wanted:  # else `truncated` stays as it was set by the steps of the last epoch
+        elif last_epoch < epochs_wanted:
             self.truncated = True

@@ -68,6 +68,6 @@ class OneFlow(EpochFormatReader):
         """
         if last is None:
             return None
-        steps = super().steps_of_row(last, position)  # since the row before, or since the start of the epoch
-        is_at_step_0 = steps == 0
-        return self.usual_steps_per_row if is_at_step_0 else steps
+        if position.step == 0:
+            return self.usual_steps_per_row
+        return super().steps_of_row(last, position)  # since the row before, or since the start of the epoch
