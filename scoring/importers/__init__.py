@@ -372,16 +372,17 @@ def _runs_in_words(runs: Sequence[LineRange], lines: int) -> str:
 
 
 def _further_runs_in_words(runs: Sequence[LineRange]) -> str:
-    """Return how many runs of a log an error does not name, as a text: `, and 3 more; of several ranks' rows, ..`.
+    """Return the end of an error's list of runs: `, and 3 more; of several ranks' rows, keep one rank's`.
 
-    So many runs may not be runs. If several ranks write their rows into one log, the step number goes back at each
-    change of the rank, and each time another run seems to begin. So the text also says to keep the rows of one rank.
+    The list names at most MOST_RUNS_SHOWN runs, and its end counts the others. A log with more of them may hold a
+    single run, into which several ranks write their rows: wherever the rank changes, the step goes back, and another
+    run seems to begin. So the text also says to keep the rows of one rank.
 
     Args:
-        runs: All runs of the log, of which the error names MOST_RUNS_SHOWN.
+        runs: All runs of the log.
 
     Returns:
-        The text, or an empty text if the error names all runs.
+        The text, or an empty text if the list names all runs.
     """
     if len(runs) <= MOST_RUNS_SHOWN:
         return ""

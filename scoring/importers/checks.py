@@ -23,7 +23,8 @@ from scoring.record import Check, Record, Window
 MAX_PLAUSIBLE_RATIO = 1.5  # no pause explains that two figures differ by a larger factor: one of them is wrong
 AGREES_WITHIN = 0.02  # two figures agree if their ratio is 1 within this, beyond the rounding of their digits
 CLOCKS_AGREE_WITHIN = 0.05  # the same for two clocks: evaluations that no line marks lie between epochs
-OTHER_BATCH_FROM = 0.1  # a row's rate x step time is of another batch from here on, beyond what its digits round off
+OTHER_BATCH_FROM = 0.1  # a row is of another batch than usual if its rate x step time differs by a larger share
+FEW_OTHER_BATCHES = 0.02  # share of the rows; no more rows of another batch than this need no warning
 MOST_OTHER_BATCHES = 0.25  # share of the rows; with more, the log has no single batch size
 TWO_STAMPS_ERROR_S = 2.0  # the error of the time between two stamps of whole seconds
 EPOCHS_AND_RUN = "epochs against the run's time"  # the check that a warning about the run's time would repeat
@@ -538,26 +539,33 @@ def _check_batch(record: Record) -> Check | None:
 
 
 def _check_batches_of_rows(record: Record) -> Check | None:
-    """Compare the batch sizes of one device that the rows imply with their median.
+    """Report the rows of another batch than usual, or refuse the log if there are too many of them.
 
-    A row implies printed rate x step time. PaddleClas prints size of the row's last batch / mean time of all its steps.
-    So the sizes differ if the program changes its batch size with the size of the images, or if a row ends with an
-    epoch's last batch, which is smaller. The rate of such a row is no speed of training, and its images are not
-    steps x the one batch size that all other figures use.
+    The batch of a row is its printed rate x step time, for one device. The median of all rows is the usual one. A row
+    is of another batch if its own is over 10 % (OTHER_BATCH_FROM) off.
+
+    PaddleClas prints as rate: size of the row's last batch / mean time of all its steps. So other batches occur if the
+    program changes its batch size with the size of the images, or if a row ends with an epoch's last batch, which is
+    smaller. The rate of such a row is no speed of training, and its images are not steps x the usual batch.
 
     Args:
         record: What the log says.
 
     Returns:
-        The result, which refuses the log if over 25 % of the rows are over 10 % off the median. None if at most 2 % of
-        the rows are so far off. None if no row implies a batch size of one device: rates may be of all devices.
+        By the share of the rows of another batch:
+
+        - At most 2 % (FEW_OTHER_BATCHES): None.
+        - Up to 25 % (MOST_OTHER_BATCHES): a check that disagrees.
+        - More: a check that refuses the log.
+
+        None also if no row has a batch of one device, as where rates are of all devices.
     """
     rows = _rows_with_batch(record)
     if not rows:
         return None
     usual_batch = statistics.median(_batch_of_row(row) for row in rows)
     others = [row for row in rows if abs(_batch_of_row(row) / usual_batch - 1) > OTHER_BATCH_FROM]
-    if len(others) <= AGREES_WITHIN * len(rows):
+    if len(others) <= FEW_OTHER_BATCHES * len(rows):
         return None
 
     least = min(_batch_of_row(row) for row in others)

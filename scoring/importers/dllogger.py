@@ -355,11 +355,11 @@ class MXNet(PyTorch):
 
         - The parameters `world_size` and `gpus`.
         - The table that benchmark.py prints last.
-        - mpirun's tags, which put the number of the rank before each line. They show a least number: a rank that prints
-          nothing has no tag. So they are left out if no other place states a number, or if one states more.
+        - mpirun's tags with the ranks. They show a least number, so they count only if another place states a number
+          and none states more.
 
-        With Horovod, `gpus` lists the GPUs of a single node, and there may be several nodes. So several GPUs are left
-        out if no other place says how many devices there are.
+        With Horovod, `gpus` lists the GPUs of a single node, and there may be several nodes. So if it is the only
+        place, it counts only if its number is 1.
 
         Returns:
             The number and its line, by the place in words: {"gpus": Fact(4, line=3), "the closing table": Fact(4,
@@ -370,20 +370,31 @@ class MXNet(PyTorch):
         if table is not None:
             counts["the closing table"] = table.devices
 
-        # A rank whose first line comes after the last row did not take part in the run.
+        least_devices = self._least_devices_by_ranks()
+        stated = [count.value for count in counts.values() if count.value is not None]
+        if least_devices is not None and stated and max(stated) <= least_devices.value:
+            counts["mpirun's ranks"] = least_devices
+
+        is_gpus_alone = list(counts) == ["gpus"]
+        if is_gpus_alone and self.value("kv_store") == "horovod" and counts["gpus"].value != 1:
+            return {}  # several GPUs of one node, or a number that cannot be read
+        return counts
+
+    def _least_devices_by_ranks(self) -> Fact | None:
+        """Return how many devices there are at least, by the ranks in mpirun's tags before the lines: highest rank + 1.
+
+        There may be more, because a rank that prints nothing has no tag. A rank whose first line comes after the last
+        row took no part in the run and does not count.
+
+        Returns:
+            The number, with the first line of the highest rank. None if fewer than two ranks have tags.
+        """
         last_row_line = self.windows[-1].line if self.windows else 0
         first_lines = {rank: line for rank, line in self.lines.ranks.items() if line <= last_row_line}
-        if len(first_lines) > 1:
-            highest = max(first_lines)
-            devices = highest + 1  # at least: one for each rank, and ranks count from 0
-            stated = [count.value for count in counts.values() if count.value is not None]
-            if stated and devices >= max(stated):
-                counts["mpirun's ranks"] = Fact(devices, first_lines[highest])
-
-        only_gpus_says_so = list(counts) == ["gpus"]
-        if only_gpus_says_so and counts["gpus"].value != 1 and self.value("kv_store") == "horovod":
-            return {}  # the number may be that of one of several nodes
-        return counts
+        if len(first_lines) < 2:
+            return None
+        highest = max(first_lines)
+        return Fact(highest + 1, first_lines[highest])  # ranks count from 0
 
 
 class MXNetSpeed(MXNet):
@@ -459,8 +470,12 @@ class Json(MXNet):
     def read_first_row(self, text: str, position: RowPosition, row: Columns) -> None:
         """Set what differs between the four frameworks, by the first row, whose columns show which one wrote the log.
 
-        These are the framework's name, what its parameter `batch_size` means, how it numbers and counts steps, and
-        whether rate x time of a row is the batch.
+        - `framework`: its name.
+        - `batch_field`: whether its parameter `batch_size` is the batch of one device or of all devices.
+        - `first_step`: the number of its first step, or the step of this row if that is lower.
+        - `rows_imply_batch`: whether rate x time of a row is the batch. It is for Paddle, as the class `Paddle` says.
+        - `steps_run_on`: whether steps count through the whole run. TensorFlow prints its global step, so they do; the
+          others count anew in each epoch.
 
         Args:
             text: The row as it is printed. Its columns show the framework: `train.total_ips` is of PyTorch.
@@ -475,7 +490,7 @@ class Json(MXNet):
                 break
         self.rows_imply_batch = self.framework == Paddle.framework
         self.steps_run_on = self.framework == TensorFlow.framework
-        super().read_first_row(text, position, row)  # last: it lowers `first_step` if this row has a lower step
+        super().read_first_row(text, position, row)  # after `first_step` is set: it lowers it to this row's step
 
 
 class TensorFlow(PyTorch):

@@ -64,24 +64,29 @@ def _images_of_rate(record: Record, window: Window) -> float | None:
 def rows_after_lost_rows(windows: Sequence[Window], unread_lines: Sequence[int]) -> list[Window]:
     """Return the printed rows before which other rows of a log seem to be missing, as after a full disk.
 
-    The figures of a row stand for all steps since the row before. So rows seem to be missing before a row that covers
-    LOST_RATIO x the usual number of steps or more.
+    Two numbers of steps are compared:
+
+    - The usual distance of two rows: the median difference of their printed step numbers (`step`), within epochs.
+    - How many steps the figures of a row cover (`steps`). A row after lost ones covers their steps, too: LOST_RATIO x
+      the usual distance or more.
+
+    The usual distance is not taken from `steps`: the first rows of an epoch may cover fewer steps than the others.
 
     Args:
         windows: Rows of training figures, in the order of the log.
         unread_lines: The lines of rows that could not be read, in ascending order. Rows after these are left out.
     """
-    steps_between_rows = []
+    distances = []
     for before, row in itertools.pairwise(windows):
         if before.epoch == row.epoch and before.step is not None and row.step is not None:
-            steps_between_rows.append(row.step - before.step)
-    if not steps_between_rows:
+            distances.append(row.step - before.step)
+    if not distances:
         return []
 
-    usual_steps = statistics.median(steps_between_rows)
+    usual_distance = statistics.median(distances)
     found = []
     for before, row in itertools.pairwise(windows):
-        is_long = row.steps is not None and row.steps >= LOST_RATIO * usual_steps
+        is_long = row.steps is not None and row.steps >= LOST_RATIO * usual_distance
         if is_long and not _has_line_between(unread_lines, before.line, row.line):
             found.append(row)
     return found
@@ -90,8 +95,10 @@ def rows_after_lost_rows(windows: Sequence[Window], unread_lines: Sequence[int])
 def rows_after_lost_epochs(windows: Sequence[Window], unread_lines: Sequence[int]) -> list[Window]:
     """Return the printed rows before which all rows of an epoch or more seem to be missing.
 
-    Only logs that count their steps anew in each epoch are judged. In others, such a row covers more steps than usual,
-    and an epoch may be so short that it has no row.
+    A row is returned if the epoch of the row before is not the same or the one before, and if its step is not above
+    the step of that row: this shows that steps count anew in each epoch. A row with a higher step is left out, because
+    steps may count through the whole run. There an epoch may be so short that it has no row, and `rows_after_lost_rows`
+    finds what is missing.
 
     Args:
         windows: Rows of training figures, in the order of the log.
@@ -101,9 +108,9 @@ def rows_after_lost_epochs(windows: Sequence[Window], unread_lines: Sequence[int
     for before, row in itertools.pairwise(windows):
         if before.epoch is None or row.epoch is None or before.step is None or row.step is None:
             continue
+        skips_epoch = row.epoch > before.epoch + 1
         counts_anew = row.step <= before.step
-        is_next_epoch = row.epoch <= before.epoch + 1
-        if counts_anew and not is_next_epoch and not _has_line_between(unread_lines, before.line, row.line):
+        if skips_epoch and counts_anew and not _has_line_between(unread_lines, before.line, row.line):
             found.append(row)
     return found
 

@@ -112,21 +112,22 @@ class Lines:
         self.stream = _with_ended_lines(stream)
         self.span = span
         self.ranks: dict[int, int] = {}  # by rank: the first line with a tag of it
-        self._first_lines: list[int] = []  # of each run that `confirm_run` has confirmed
-        self._last_start = _PossibleStart(span[0])  # the last line noted as one on which a run may begin
+        self._confirmed_starts: list[int] = []  # lines of the starts that a row has followed
+        self._last_start = _PossibleStart(span[0])  # noted last; at first, a run may begin on the first line of all
         self._last_startup_line = TaggedLine(0, "", None)  # the last line with START_WORDS, new start or not
 
     def note_if_start(self, number: int, text: str) -> None:
         """Note that a training run may begin on this line of a log, if the line holds text that tools print at startup.
 
-        A tool prints several startup lines before its first row (a line on its training steps). They belong to the last
-        noted start. A line is a new start in two cases:
+        A tool prints several startup lines before its first row (a line on its training steps). All of them belong to
+        the last noted start, which at first is the first line that is read, whatever its text. A line is a new start
+        in two cases:
 
         - A row came since the last start.
         - The line has a text that a tool prints just once, such as "powered by PaddlePaddle", and a line since the last
           start had it, too: then the last start has failed.
 
-        A copy of the line just before is skipped, as two programs may write one log.
+        A copy of the startup line just before is skipped, as two programs may write one log.
 
         Args:
             number: Number of the line in the log, from 1.
@@ -160,7 +161,7 @@ class Lines:
     def confirm_run(self) -> None:
         """Note that a row was read, which makes the last noted start the start of a run."""
         if not self._last_start.has_row:
-            self._first_lines.append(self._last_start.line)
+            self._confirmed_starts.append(self._last_start.line)
             self._last_start.has_row = True
 
     def runs(self, restarts: Iterable[Restart]) -> list[LineRange]:
@@ -171,7 +172,8 @@ class Lines:
         - at each confirmed start: a line with startup text, such as "powered by PaddlePaddle", that a row followed,
         - and at a row where the step counter goes back, unless a confirmed start lies between it and the row before.
 
-        Each run ends on the line before the next one begins.
+        Each run ends on the line before the next one begins. Lines before the first confirmed start belong to no run: a
+        start on them has failed. But if the step goes back before any confirmed start, the lines up to there are a run.
 
         Args:
             restarts: Pairs of successive rows between which the step goes back.
@@ -180,15 +182,13 @@ class Lines:
             Pairs of line numbers in ascending order, such as [(1, 311), (312, None)]. None stands for the end of the
             log. Without any beginning, all lines of `span` are one run.
         """
-        first_lines = [*self._first_lines]
-        for restart in restarts:
-            if not self._has_start_within(restart):
-                first_lines.append(restart.line_after)
-        if not first_lines:
+        steps_back = [restart.line_after for restart in restarts if not self._has_start_within(restart)]
+        if not self._confirmed_starts and not steps_back:
             return [self.span]
 
-        first_lines.sort()
-        if first_lines[0] not in self._first_lines:  # a restart: the rows before it end a run that began in another log
+        first_lines = sorted([*self._confirmed_starts, *steps_back])
+        begins_by_step_back = first_lines[0] not in self._confirmed_starts
+        if begins_by_step_back:  # the row before the step goes back is of a run, too, whose start is in another log
             first_lines.insert(0, self.span[0])
         last_lines: list[int | None] = [first_of_next - 1 for first_of_next in first_lines[1:]]
         last_lines.append(self.span[1])
@@ -200,7 +200,7 @@ class Lines:
         Args:
             restart: The two rows. A start on the line of the later one counts, too.
         """
-        return any(restart.line_before < start <= restart.line_after for start in self._first_lines)
+        return any(restart.line_before < start <= restart.line_after for start in self._confirmed_starts)
 
     def texts(self) -> Iterator[str]:
         """Yield the text of each line of the stream, without its newline, terminal colours and NUL bytes.

@@ -67,8 +67,8 @@ def run_rate(record: Record) -> RunRate | None:
         record: What the log says. Each of its `windows` must be a whole epoch.
 
     Returns:
-        The rate, over the time from the first to the last epoch if the log does not state when the run started and
-        stopped. None if the windows are not whole epochs, or if the clock was set back.
+        The rate. If the log does not state when the run started and stopped, it is over the time from the first to the
+        last epoch. None if the windows are not whole epochs. None also if the clock was set back.
     """
     rows = rows_of_epochs(record)
     if not rows:
@@ -91,24 +91,29 @@ def rate_by_durations(rows: Sequence[Window]) -> float:
 def training_rate_by_clock(record: Record, rows: Sequence[Window]) -> RunRate | None:
     """Return the images/s of training by the log's clock, without the time of evaluations if that is known.
 
-    The time is that from the beginning of the first epoch to the end of the last one. The run from its start to its
-    stop takes a little longer. If it takes much longer than the epochs' own durations add up to, these are too short to
-    be right, and the time is that of the run instead.
+    The run from its start to its stop takes a little longer than its epochs. If it takes much longer than the durations
+    that the epochs state, these are too short to be right.
 
     Args:
         record: What the log says.
         rows: The epochs, as `rows_of_epochs` returns them.
 
     Returns:
-        The rate, and words on what it is over. None if the clock was set back: over the run, if the log states its
-        start and stop, or else over the epochs.
+        The rate, and words on what it is over:
+
+        - The log does not state when the run started or stopped: the time from the first to the last epoch.
+        - The run's time is not positive, because the clock was set back: None.
+        - The durations of the epochs are too short: the time of the run.
+        - Otherwise: the time from the first to the last epoch.
+
+        None also if the time from the first to the last epoch is to be taken, but is not positive.
     """
     rate_over_epochs = _training_rate_over(record, rows, EPOCHS_SPAN, _span_of_rows(rows))
     if record.run_span is None:  # the log does not state when the run started or stopped
         return rate_over_epochs
 
     rate_over_run = _training_rate_over(record, rows, RUN_SPAN, record.run_span)
-    if rate_over_run is None:  # the clock was set back: nothing shows whether the durations are right
+    if rate_over_run is None:  # nothing shows whether the durations are right
         return None
     if _are_durations_too_short(rows, rate_over_run):  # then the time stamps of the epochs are wrong, too
         return rate_over_run

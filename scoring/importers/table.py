@@ -428,10 +428,10 @@ class FormatReader:
         self._read_lines()
         self.finish_rows()  # may find that the rows are running averages, and set `cumulative`
         self._note_lost_rows()
-        self.finish_facts()  # makes the stated batch a number, and gives the precision the record's name for it
+        self.finish_facts()  # makes the stated batch a number, and the stated precision a name such as "fp32"
         batch_field = "batch_of_all" if self.rate_scope == "global" else "batch_per_device"
-        self.row_batch.set_batch(batch_field, self.facts_by_name, self.checks)  # compares it with the stated batch
-        self._forget_doubtful_precision()  # looks for "fp32", which is the record's name
+        self.row_batch.set_batch(batch_field, self.facts_by_name, self.checks)  # replaces a stated batch that differs
+        self._forget_fp32_if_half_precision_is_on()
         self._require_images()
         # Facts of the format itself, which no line states.
         self.set_if_unset("first_step", self.first_step)
@@ -446,7 +446,8 @@ class FormatReader:
         the log begin.
 
         Another process may write into a row, so that it stands on two lines. `rows` yields its first half as a line
-        without values. When the second half comes, it yields the whole row with the number of the first line.
+        without values, which may be noted as an unread row. When the second half comes, `rows` yields the whole row
+        with the number of the first line. Then the note is taken back.
 
         Raises:
             InputError: A row prints a rate of anything but images, or the run has over MAX_ROWS rows.
@@ -456,7 +457,7 @@ class FormatReader:
             self._search_for_evidence(line, text, is_row=values is not None)
             if values is not None:
                 self.lines.confirm_run()
-                self.unread_rows.forget(line)  # noted below, if the row was broken and its second half has come now
+                self.unread_rows.forget(line)  # if its first half was noted
                 self._read_row(line, text, values)
                 continue
 
@@ -474,7 +475,11 @@ class FormatReader:
         self._set_truncated()
 
     def _note_lost_rows(self) -> None:
-        """Note as problems that rows seem to be missing: one stands for the steps of several, or epochs have none."""
+        """Note a problem for each of two signs that rows are missing.
+
+        - A row covers so many steps that it stands for the rows before it, too.
+        - All rows of an epoch or more are missing.
+        """
         long_rows = rows_after_lost_rows(self.windows, self.unread_rows.lines)
         if long_rows:
             longest = max(row.steps or 0 for row in long_rows)
@@ -614,8 +619,11 @@ class FormatReader:
             gpu_memory_mib=number(row.get("memory")),
         )
 
-    def _forget_doubtful_precision(self) -> None:
-        """Remove the facts `precision` and `math_mode` if they say FP32 but a line switches half precision on."""
+    def _forget_fp32_if_half_precision_is_on(self) -> None:
+        """Remove the facts `precision` and `math_mode` if the precision is FP32, but a line switches half precision on.
+
+        Call this after `finish_facts`, which converts the log's own word for FP32 to "fp32".
+        """
         if self.value("precision") == "fp32" and self.evidence.half_line is not None:
             for name in ("precision", "math_mode"):
                 self.facts_by_name.pop(name, None)

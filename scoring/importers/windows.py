@@ -61,8 +61,9 @@ def _steps_of_first_row(first: Window, second: Window, first_step: int) -> int |
 def _seconds_of_first_row(first: Window, second: Window, steps: int) -> float | None:
     """Return the seconds of the first printed row of a log: printed step time x steps.
 
-    This is right only if the printed step time is the mean over all steps of a row. Some programs print the time of the
-    row's last step instead. The second row shows which: only with mean times has its reader set its seconds.
+    This is right only if the printed step time counts for all steps of a row, as a mean does. Some programs print the
+    time of the row's last step instead. Which of the two it is does not change from row to row, and the reader of the
+    log's format sets the seconds of a row only if the time counts for all of its steps.
 
     Args:
         first: The first row.
@@ -72,7 +73,7 @@ def _seconds_of_first_row(first: Window, second: Window, steps: int) -> float | 
     Returns:
         The seconds. None if no step time is printed, or if it may be the time of the last step alone.
     """
-    is_mean_time = second.seconds is not None
-    if first.printed_step_time_s is None or not is_mean_time:
+    is_time_of_all_steps = second.seconds is not None
+    if first.printed_step_time_s is None or not is_time_of_all_steps:
         return None
     return first.printed_step_time_s * steps
