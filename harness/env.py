@@ -51,19 +51,20 @@ def _value_with_origin(setting: Setting, environ: Mapping[str, str]) -> ValueWit
         environ: The environment of the job.
 
     Raises:
-        ValueError: The text in the environment is not of the setting's form. The message begins with the variable that
-            gave the text, and before it with the system's config file if that set the variable.
+        ValueError: The text in the environment is not of the setting's form. The message is as "RN50_BATCHSIZE='many':
+            must be a whole number". If the config file set the variable, "config_DGX1.sh: " stands before it.
     """
     source = _source_of(setting, environ)  # as "BATCHSIZE", or "RN50_BATCHSIZE" of the workload
     if source is None:
         return {"value": setting.default, "origin": ORIGIN_OF_DEFAULTS}
     try:
         value = setting.parse(environ[source])
-    except ValueError as reason:
-        named = source + str(reason).removeprefix(setting.variable)  # which the message of `parse` begins with
+    except ValueError as error:
+        # `parse` says "BATCHSIZE='many': must be ..."; the user is to read which variable gave the text.
+        message = source + str(error).removeprefix(setting.variable)
         if source in environ.get("JOB_FROM_CONFIG", "").split():
-            named = f"{_config_file(environ)}: {named}"
-        raise ValueError(named) from None
+            message = f"{_config_file(environ)}: {message}"
+        raise ValueError(message) from None
     return {"value": value, "origin": _origin(setting, value, environ)}
 
 
@@ -87,9 +88,12 @@ def _accepted_names(setting: Setting, environ: Mapping[str, str]) -> list[str]:
 def _source_of(setting: Setting, environ: Mapping[str, str]) -> str | None:
     """Return the name of the environment variable that gives a setting its value; None if the default counts.
 
-    Some settings may be set by two variables: BATCHSIZE, or else RN50_BATCHSIZE in a job of rn50. The first that is not
-    empty counts. If neither is, an empty text in the setting's own variable counts, as it is a value like any other;
-    but of a number an empty text is no value.
+    For the setting RECIPE in a job of rn50 it is the first of these:
+
+        "RECIPE":       if it is set and not empty
+        "RN50_RECIPE":  if it is set and not empty; a setting that is not in PER_WORKLOAD has no such variable
+        "RECIPE":       if it is set and empty, as an empty text is a value; not for a number, which is then not set
+        None:           if it is not set
 
     Args:
         setting: The setting.
@@ -106,13 +110,14 @@ def _source_of(setting: Setting, environ: Mapping[str, str]) -> str | None:
 def _origin(setting: Setting, value: str | int, environ: Mapping[str, str]) -> str:
     """Return who set the value of a setting that the environment has a variable for.
 
-    The first of these cases counts:
+    JOB_FROM_USER and JOB_FROM_CONFIG list the names of variables. The setting's name is the first name in either list
+    that may set it: BATCHSIZE, else RN50_BATCHSIZE in a job of rn50. The first of these cases counts:
 
-        "environment":       `resolve` has not listed who set what, so that only a user can have set it
-        "environment":       the user's list has the variable that gives the value
-        "config_DGX1.sh":    the list of the system's config file has that variable
-        "launch/trials.sh":  the value is not the default: the trial loop is left, which sets the SEED of each trial
-        ORIGIN_OF_DEFAULTS:  the value is the default, which run_and_time.sh exports like any other
+        "environment":       there are no lists: `resolve` has not been called, so only a user can have set it
+        "environment":       its name is in JOB_FROM_USER
+        "config_DGX1.sh":    its name is in JOB_FROM_CONFIG
+        "launch/trials.sh":  neither has it, and the value is not the default: the trial loop sets each trial's SEED
+        ORIGIN_OF_DEFAULTS:  neither has it, and the value is the default: run_and_time.sh exports defaults, too
 
     Args:
         setting: The setting.
@@ -123,7 +128,7 @@ def _origin(setting: Setting, value: str | int, environ: Mapping[str, str]) -> s
         return "environment"
     set_by_user = environ["JOB_FROM_USER"].split()
     set_by_config = environ.get("JOB_FROM_CONFIG", "").split()
-    for name in _accepted_names(setting, environ):  # of several that are set, the first gives the value
+    for name in _accepted_names(setting, environ):
         if name in set_by_user:
             return "environment"
         if name in set_by_config:
@@ -148,7 +153,7 @@ def resolve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     The file is a bash script, `config_<DGXSYSTEM>.sh`, which is run in the given environment. A variable that the user
     has given a value, not an empty one, keeps it, whatever the file exports. A variable for one workload at one
     precision, such as RN50_AMP_O2_STRATEGY, also gives the general STRATEGY its value in such a job, unless the user
-    has set STRATEGY (`_names_for_this_job` has all ranks). Defaults are not filled in.
+    has set STRATEGY (`_copied_from` has all cases). Defaults are not filled in.
 
     Args:
         environ: The user's environment. DGXSYSTEM in it names the system, such as "DGXA100"; if it is missing or empty,
@@ -171,8 +176,8 @@ def resolve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
         return dict(environ)
     system = environ.get("DGXSYSTEM") or str(SETTINGS["DGXSYSTEM"].default)
     after_config = _variables_after_config(system, environ) | _given_by_user(environ)
-    name_for_this_job = _names_for_this_job(after_config, environ)  # {"STRATEGY": "RN50_AMP_O2_STRATEGY"}
-    variables = after_config | {general: after_config[name] for general, name in name_for_this_job.items()}
+    copied_from = _copied_from(after_config, environ)  # {"STRATEGY": "RN50_AMP_O2_STRATEGY"}
+    variables = after_config | {general: after_config[name] for general, name in copied_from.items()}
     job_has = variables | {"DGXSYSTEM": system}
 
     set_by_user = []
@@ -182,8 +187,8 @@ def resolve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
         if name in empty_without_effect:
             continue
         # Whoever set RN50_AMP_O2_STRATEGY has also set the STRATEGY that is copied from it.
-        copied_from = name_for_this_job.get(name, name)
-        if environ.get(copied_from) == job_has[name]:
+        source = copied_from.get(name, name)
+        if environ.get(source) == job_has[name]:
             set_by_user.append(name)
         elif value == job_has[name]:  # not so where the default stands in for an empty DGXSYSTEM
             set_by_config.append(name)
@@ -226,43 +231,50 @@ def _unread(variables: Mapping[str, str]) -> set[str]:
     return {name for name in names() if not variables.get(name) and name not in sources}
 
 
-def _names_for_this_job(variables: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return which general variable is given its value by which variable for this job alone.
+def _copied_from(variables: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Return which general variables of a job get the value of a variable for such jobs alone, and of which.
 
-    The result is as {"STRATEGY": "RN50_AMP_O2_STRATEGY"}. In a job of WORKLOAD=rn50 and PRECISION=amp_o2 the batch size
-    is given by the first of these variables that is set; what a user sets empty is not set:
+    {"STRATEGY": "RN50_AMP_O2_STRATEGY"} says that `resolve` must copy the value of RN50_AMP_O2_STRATEGY to STRATEGY. In
+    a job of WORKLOAD=rn50 and PRECISION=amp_o2 the first of these cases decides what is copied to BATCHSIZE. What the
+    user sets empty is not set.
 
-        1. BATCHSIZE by the user, which is left out of the result
-        2. RN50_AMP_O2_BATCHSIZE by the user
-        3. RN50_BATCHSIZE by the user
-        4. RN50_AMP_O2_BATCHSIZE by the config file
-        5. BATCHSIZE, then RN50_BATCHSIZE, by the config file, which are left out of the result
+        1. the user sets BATCHSIZE:                           nothing
+        2. the user sets RN50_AMP_O2_BATCHSIZE:               RN50_AMP_O2_BATCHSIZE
+        3. the user sets RN50_BATCHSIZE:                      RN50_BATCHSIZE, if the config file sets BATCHSIZE
+        4. the config file sets RN50_AMP_O2_BATCHSIZE:        RN50_AMP_O2_BATCHSIZE
+        5. the config file sets BATCHSIZE or RN50_BATCHSIZE:  nothing
 
-    RN50_BATCHSIZE is in the result only if it outdoes a BATCHSIZE of the config file. Without one `_source_of` finds
-    RN50_BATCHSIZE when the setting is read.
+    Where nothing is copied, `_source_of` later takes BATCHSIZE, or RN50_BATCHSIZE if there is no BATCHSIZE. A setting
+    that is not in PER_WORKLOAD, as STRATEGY, has no case 3: nothing reads RN50_STRATEGY.
 
     Args:
         variables: The environment after the config file.
-        environ: The user's environment. A variable in it is the user's, any other the config file's.
+        environ: The user's environment.
     """
     workload = str(variables.get("WORKLOAD") or SETTINGS["WORKLOAD"].default)
     precision = str(variables.get("PRECISION") or SETTINGS["PRECISION"].default)
-    by_general_name = {}
-    for general_name in PER_WORKLOAD:
-        name_of_workload = f"{workload.upper()}_{general_name}"
-        if environ.get(name_of_workload) and variables.get(general_name) and not environ.get(general_name):
-            by_general_name[general_name] = name_of_workload
+    prefix_of_workload = f"{workload.upper()}_"  # as RN50_
+    prefix_of_job = prefix_of(workload, precision)  # as RN50_AMP_O2_
 
-    prefix = prefix_of(workload, precision)
-    for name in variables:
-        if not name.startswith(prefix):
+    general_names = list(PER_WORKLOAD)
+    general_names += [name.removeprefix(prefix_of_job) for name in variables if name.startswith(prefix_of_job)]
+    copied_from = {}
+    for general_name in general_names:
+        for_workload = f"{prefix_of_workload}{general_name}"
+        for_job = f"{prefix_of_job}{general_name}"
+        user_sets_for_workload = general_name in PER_WORKLOAD and environ.get(for_workload)
+        config_sets_for_job = for_job in variables and variables[for_job] != environ.get(for_job)
+
+        if environ.get(general_name):
             continue
-        general_name = name.removeprefix(prefix)  # as STRATEGY
-        user_set_workloads = environ.get(f"{workload.upper()}_{general_name}")
-        is_outdone = environ.get(general_name) or (user_set_workloads and not environ.get(name))  # rank 1, or 3 over 4
-        if not is_outdone:
-            by_general_name[general_name] = name
-    return by_general_name
+        if environ.get(for_job):
+            copied_from[general_name] = for_job
+        elif user_sets_for_workload:
+            if variables.get(general_name):
+                copied_from[general_name] = for_workload
+        elif config_sets_for_job:
+            copied_from[general_name] = for_job
+    return copied_from
 
 
 # What bash runs; $1 is the config file, the other words are the names of all settings. One that the file sets without

@@ -214,6 +214,7 @@ def test_a_config_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
         ("RN50_BATCHSIZE=256", {"RN50_BATCHSIZE": "8"}, 8, "environment"),
         ("RN50_FP32_BATCHSIZE=256", {"RN50_BATCHSIZE": "8"}, 8, "environment"),
         ("RN50_FP32_BATCHSIZE=256", {"RN50_FP32_BATCHSIZE": "8"}, 8, "environment"),
+        ("BATCHSIZE=256", {"RN50_FP32_BATCHSIZE": ""}, 256, "config_MINE.sh"),
     ],
 )
 def test_the_users_value_counts_also_where_a_config_file_does_not_let_it_pass(
@@ -223,6 +224,16 @@ def test_the_users_value_counts_also_where_a_config_file_does_not_let_it_pass(
     monkeypatch.setattr(env, "ROOT", tmp_path)
     _, origins = env.read(env.resolve({"PATH": os.defpath, "DGXSYSTEM": "MINE", **given}))
     assert origins["BATCHSIZE"] == {"value": value, "origin": origin}
+
+
+def test_a_variable_of_one_workload_for_a_setting_that_has_none_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RN50_STRATEGY, which is warned of as read by nothing, switched off the config file's RN50_FP32_STRATEGY."""
+    (tmp_path / "config_MINE.sh").write_text("export RN50_FP32_STRATEGY=gradient_merge=2\n")
+    monkeypatch.setattr(env, "ROOT", tmp_path)
+    _, origins = env.read(env.resolve({"PATH": os.defpath, "DGXSYSTEM": "MINE", "RN50_STRATEGY": "auto"}))
+    assert origins["STRATEGY"] == {"value": "gradient_merge=2", "origin": "config_MINE.sh"}
 
 
 def test_a_wrong_value_of_a_config_file_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
