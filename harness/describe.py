@@ -65,15 +65,14 @@ def misspelt(environ: Mapping[str, str]) -> list[str]:
 def _what_is_read_instead(name: str) -> str:
     """Return the end of the warning "NAME is read by nothing: ...", for a variable that is meant as a setting.
 
-    It names the settings that are read, as "MAX_EPOCHS is", and is empty if the variable may be another program's. A
-    variable is taken as meant for a setting in three cases:
+    The end is empty if the variable may be another program's. Three kinds of names are taken as meant:
 
-        "EPOCHS":                   other training programs call a setting by this name
-        "SUBMISSION_ORGANISATION":  it begins as a family of settings does
-        "RN50_STRATEGY":            it begins with a workload, and no precision follows
+        what other training programs call a setting:     "EPOCHS is read by nothing: MAX_EPOCHS is"
+        what begins as a family of settings does:        "SUBMISSION_X is read by nothing: SUBMISSION_ORG, ... are"
+        what begins with a workload and no precision:    "RN50_STRATEGY is read by nothing: RN50_BATCHSIZE and ... are"
 
     Args:
-        name: Name of the variable, which is no setting.
+        name: Name of a variable that is no setting.
     """
     if name in NAMES_ELSEWHERE:
         return NAMES_ELSEWHERE[name]
@@ -83,7 +82,7 @@ def _what_is_read_instead(name: str) -> str:
             return f"{', '.join(settings)} are"
     for workload in workloads.NAMES:
         prefix = f"{workload.upper()}_"
-        # With a precision, as RN50_FP32_STRATEGY, it is read.
+        # With a precision, as RN50_FP32_STRATEGY, any setting is read. Without one only those of PER_WORKLOAD are.
         has_precision = any(name.startswith(prefix_of(workload, precision)) for precision in PRECISIONS)
         if name.startswith(prefix) and not has_precision:
             settings = [f"{prefix}{setting}" for setting in PER_WORKLOAD]
@@ -177,11 +176,10 @@ def _describe(given: dict[str, str]) -> _Described:
 
 
 def _describe_for_user(given: dict[str, str]) -> _Described:
-    """Return the job that a user's environment describes, after checks that are made once, when the job begins.
+    """Return the job that a user's environment describes, after four checks that are made once, when the job begins.
 
-    Some processes that run_and_time.sh starts describe the job again, from the environment that it gives them. They
-    call `_describe` alone: these checks were made, and the first would refuse that environment, in which the trial loop
-    has set RESULT_FILE.
+    A job may be described again from the environment that its first description has completed. `main` then calls
+    `_describe` alone. That environment may have a RESULT_FILE by the trial loop, which `_refuse_result_file` refuses.
 
     Args:
         given: The user's environment.
@@ -214,8 +212,12 @@ def main() -> int:
         --shell:   for run_and_time.sh, on a node
         --launch:  for a launcher, on a host that may lack the packages of the training program
 
-    What only a user's environment can have wrong is checked if no earlier call has completed the environment. What the
-    training program refuses is checked if its packages are installed, except with --launch. Warnings go to stderr.
+    The first call for a job is made in the user's environment. `./run_and_time.sh --dry-run` makes two: --shell, whose
+    variables it exports, and then --json. What is checked:
+
+        in every call:         the values of the settings
+        except with --launch:  what the training program refuses, if the program's packages are installed
+        in the first call:     what `_describe_for_user` checks; and warnings are printed on stderr
 
     Returns:
         0. For an error `one_line` prints a line on stderr and returns 2 if the job is wrong, 1 if the output cannot be
@@ -227,13 +229,12 @@ def main() -> int:
         return 0
 
     given = env.of_process()
-    # Else run_and_time.sh has exported what --shell printed: that was checked, and RESULT_FILE is set since.
-    is_environment_of_user = not env.is_resolved(given)
+    is_first_call = not env.is_resolved(given)  # a first call's --shell has JOB_FROM_CONFIG, which shows it later
     has_packages = importlib.util.find_spec("numpy") is not None
-    described = _describe_for_user(given) if is_environment_of_user else _describe(given)
+    described = _describe_for_user(given) if is_first_call else _describe(given)
     if has_packages and not args.launch:  # a launcher leaves it to its nodes, which call this with --shell
         refusals.raise_first(refusals.of_program(described.job))
-    if is_environment_of_user:  # else it was warned of when the job began
+    if is_first_call:
         for warning in [*misspelt(described.environ), *_warnings_on_data(described.job)]:
             print(f"warning: {warning}", file=sys.stderr)
     if args.json and not has_packages:
