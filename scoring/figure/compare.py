@@ -240,7 +240,9 @@ def _differ_in_more_than_devices(base: Score, other: Score) -> bool:
 
 
 def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> BetweenRuns | None:
-    """Return how far single runs of a system lie apart, estimated from the scores that have several runs of it.
+    """Return how far single runs of a system lie apart, for two scores of this system.
+
+    It is estimated from all scores that have several runs of the system, each run compared with the mean of its score.
 
     Args:
         base: The score of the first system.
@@ -248,33 +250,34 @@ def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> B
         scores: All scores that may show the spread, `base` and `other` among them.
 
     Returns:
-        The relative standard deviation of the runs, each compared with the mean of its own score. None in these cases:
+        The relative standard deviation of the runs. None in these cases, in the order of the code:
 
-        - `base` and `other` are of one system, but one of them ran on one host and the other on several. Hosts lie
-          further apart than the runs of one host, so `ratio_interval` takes the spread of the hosts instead.
-        - `base` and `other`, or the scores that repeat them, are not all of one system.
-        - No score has several runs of the system that all converged.
+        1. One of `base` and `other` ran on one host, and the other on several hosts of the same system. Hosts lie
+           further apart than the runs of one host, so this spread would be too small.
+        2. `base` and `other` are of different systems. Or two of the scores with several runs are: one may be of FP32
+           and one of FP16, while `base` and `other` give no precision and so fit both.
+        3. No score has several runs of the system that all converged.
     """
     if _host_means_against_one_host(base, other) is not None:
+        return None  # `ratio_interval` then takes the spread of the hosts
+    repeated = [candidate for candidate in scores if _has_several_runs_of_their_system(candidate, base, other)]
+    if not _are_all_of_one_system([base, other, *repeated]):
         return None
-    repeats = [candidate for candidate in scores if _repeats_both(candidate, base, other)]
-    if not _are_all_of_one_system([base, other, *repeats]):
-        return None
-    values_of_repeats = [_run_values(repeat) for repeat in repeats]
-    pooled = spread.pooled_sd(values_of_repeats)
+    values_by_score = [_run_values(score) for score in repeated]
+    pooled = spread.pooled_sd(values_by_score)
     if pooled is None:
         return None
-    runs = sum(len(values) for values in values_of_repeats)
+    runs = sum(len(values) for values in values_by_score)
     return BetweenRuns(pooled.relative_sd, pooled.freedom, f"the spread of {runs} runs of this system")
 
 
-def _repeats_both(candidate: Score, base: Score, other: Score) -> bool:
-    """Tell whether a score has several runs of the systems of two other scores, and all of these converged.
+def _has_several_runs_of_their_system(candidate: Score, base: Score, other: Score) -> bool:
+    """Tell whether a score has several runs of the system of two other scores, and all of these runs converged.
 
     Args:
         candidate: The score.
-        base: A score. Its system must be the candidate's.
-        other: A second score, with the same condition. It is not compared with `base` here.
+        base: A score that must be of the candidate's system.
+        other: A second such score. It is not compared with `base` here.
     """
     is_of_their_system = _are_of_one_system(candidate, base) and _are_of_one_system(candidate, other)
     return is_of_their_system and len(candidate.runs) > 1 and _all_converged(candidate)

@@ -42,12 +42,11 @@ PAGE_START = "<!doctype html><meta charset=utf-8><title>History</title>"  # by w
 def interval_of_new_to_past(past: Runs, new: Runs) -> tuple[float, float] | None:
     """Return the 95 % interval of the ratio mean(new) / mean(past) of two sets of runs.
 
-    What counts as one past value: a run. Only if the past runs are of two hosts or more, and some host ran several
-    times, the mean of each host is one value instead, because runs of one host lie closer together than hosts do.
-
-    - Several new runs: the interval is made of the spread of both sets. If only one of the sets has several hosts, it
-      is at least as wide as their spread makes it.
+    - Several new runs: the interval is made of the spread of both sets, as `interval_of_means` does it.
     - A single new run: it has no spread, so the interval is made of the spread of the past values alone.
+
+    The past values are the past runs. But runs of one host lie closer together than hosts do. So if several hosts ran,
+    and some of them more than once, the past values are the means of the hosts (`independent_values`).
 
     Args:
         past: The throughputs of earlier runs, and the host of each if known.
@@ -56,20 +55,21 @@ def interval_of_new_to_past(past: Runs, new: Runs) -> tuple[float, float] | None
     Returns:
         The bounds (low, high); None for fewer than 3 (LEAST_RUNS) past values.
     """
-    past_repeats = independent_values(past.values, past.hosts)
-    past_mean = past_repeats.mean_of_runs
-    if past_mean is None or len(past_repeats.values) < LEAST_RUNS:
+    past_values = independent_values(past.values, past.hosts)  # runs, or means of hosts
+    past_mean = past_values.mean_of_runs
+    if past_mean is None or len(past_values.values) < LEAST_RUNS:
         return None
     if len(new.values) > 1:
         host_means = host_means_against_one_host(past, new)  # None unless only one set has several hosts
         return interval_of_means(past, new, host_means).bounds
+
     [new_value] = new.values
     return spread.single_value_interval(
         ratio=new_value / past_mean.value,
-        relative_sd=spread.relative_sd(past_repeats.values),
+        relative_sd=spread.relative_sd(past_values.values),
         freedom=past_mean.freedom,
-        count=past_repeats.effective_count,
-        other_count=1,
+        count=past_values.effective_count,  # fewer than the past values if these are of unequal numbers of runs
+        other_count=1,  # the new run
     )
 
 

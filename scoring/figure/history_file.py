@@ -295,10 +295,10 @@ def add(connection: sqlite3.Connection, result: Score, system: str | None) -> Ad
         AlteredRowError: A row or record in the file cannot be read.
     """
     new_rows = [row_of(result, index, system) for index in range(len(result.records))]
-    old_rows_of_runs = _rows_of_runs(connection, new_rows, result.records)
+    rows_to_replace = _rows_to_replace(connection, new_rows, result.records)
     new = 0
     corrected = 0
-    for row, record, olds in zip(new_rows, result.records, old_rows_of_runs, strict=True):
+    for row, record, olds in zip(new_rows, result.records, rows_to_replace, strict=True):
         if not olds:
             new += 1
         elif len(olds) == 1 and _say_the_same(olds[0], row):
@@ -311,16 +311,16 @@ def add(connection: sqlite3.Connection, result: Score, system: str | None) -> Ad
     return Added(new, corrected)
 
 
-def _rows_of_runs(
+def _rows_to_replace(
     connection: sqlite3.Connection, new_rows: Sequence[Row], records: Sequence[Record]
 ) -> list[list[Row]]:
-    """Return for each new row the stored rows of the same run and the same protocol, which it is to replace.
+    """Return for each new row the stored rows that it is to replace, because they are of the same run and protocol.
 
-    A stored row is of the same run in two cases:
+    A stored row is replaced in two cases:
 
-    - It has the same digest of its log.
-    - Its log has another digest, but is of the same run: it may have been added before the run ended. This is only
-      looked into for rows of the same series: system, workload, precision and protocol.
+    - It has the same digest of its log, and the same protocol.
+    - It is of the same series (system, workload, precision and protocol), and the records of the two logs are of one
+      run. The digests differ if, for example, the old row was added before the run ended.
 
     Args:
         connection: The history file.
@@ -328,22 +328,22 @@ def _rows_of_runs(
         records: What was read from the log of each new row, in the same order.
 
     Returns:
-        A list of old rows for each new row, mostly empty or of one row.
+        A list of old rows for each new row. It is empty for a new run, and has more than one row only if the history
+        holds the run more than once.
 
     Raises:
         AlteredRowError: A row or record in the file cannot be read.
     """
-    found: list[list[Row]] = [[] for _ in new_rows]
+    rows_to_replace: list[list[Row]] = [[] for _ in new_rows]
     for old in rows_of(connection):
-        old_record = None
-        if any(old.series == new.series for new in new_rows):  # else its record could not show the same run
-            old_record = _record_of_row(connection, old)
-        for new, record, olds in zip(new_rows, records, found, strict=True):
+        has_new_row_of_series = any(new.series == old.series for new in new_rows)
+        old_record = _record_of_row(connection, old) if has_new_row_of_series else None  # only the series needs it
+        for new, record, replaced in zip(new_rows, records, rows_to_replace, strict=True):
             is_of_same_log = (old.sha256, old.protocol) == (new.sha256, new.protocol)
             is_of_same_run = old_record is not None and old.series == new.series and record.is_of_same_run(old_record)
             if is_of_same_log or is_of_same_run:
-                olds.append(old)
-    return found
+                replaced.append(old)
+    return rows_to_replace
 
 
 class PastRun(NamedTuple):

@@ -70,11 +70,11 @@ def _why_not_calibrated(record: Record, protocol: Protocol) -> str | None:
 def _intervals_by_calibrated_widths(run: RunFigure, kind: str, deviation: float | None) -> Intervals:
     """Return two 95 % intervals about the figure of a single run: for its own mean, and for a repeat of the run.
 
-    A calibrated width is a rule, fitted to published logs, that gives half the width of an interval by how much the run
-    varies. The two intervals have rules of their own:
+    Half the width of each is computed by a rule that was fitted to published logs (a calibrated width), from a measure
+    of how much the run varies:
 
-    - the run's own mean: by how far the times of its windows lie apart
-    - a repeat of the run: by the interval that the windows alone give (`run.windows_interval_95`)
+    - the run's own mean: how far the times of its windows lie apart
+    - a repeat of the run: the interval that the windows alone give (`run.windows_interval_95`)
 
     Args:
         run: The figure of the run, with the rates of its windows (what one printed row of the log covers).
@@ -82,7 +82,8 @@ def _intervals_by_calibrated_widths(run: RunFigure, kind: str, deviation: float 
         deviation: Standard deviation of the windows' rates in images/s, which is passed on; None for fewer than two.
 
     Returns:
-        The intervals. If the windows are too few or too uneven, there are none, and `method` says why.
+        The intervals. There are none, and `method` says why, if the windows are too few for a rule, or so uneven that
+        half the width of an interval would be more than the figure itself.
     """
     windows = len(run.rates)
     widths = calibration().run[kind]
@@ -91,7 +92,8 @@ def _intervals_by_calibrated_widths(run: RunFigure, kind: str, deviation: float 
         return Intervals(deviation=deviation, method=_why_no_width(widths, kind))
 
     half_width_share = width.half_width(_relative_sd_of_times(run))
-    is_wider_than_figure = half_width_share > 1  # half the width is then more than the figure itself
+    is_wider_than_figure = half_width_share > 1
+    # Windows that are enough for a rule are enough for an interval by themselves. So None means that it is too wide.
     if is_wider_than_figure or run.windows_interval_95 is None:
         return Intervals(deviation=deviation, method="none: the windows are too uneven for one")
     return Intervals(

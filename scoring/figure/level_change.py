@@ -24,8 +24,9 @@ class LevelChange(NamedTuple):
 def change_point(values: Sequence[float], first_index: int, last_index: int) -> LevelChange | None:
     """Return where a series of values changes from one level to another.
 
-    An index splits the series into the values before it and those from it on. The change is at the index whose two
-    means lie farthest apart, by more than 6 standard errors (LEAST_CHANGE_STRENGTH).
+    Each index splits the series into the values before it and the values from it on. The strength of a split is how
+    many standard errors the means of the two parts lie apart. The change is at the strongest split of the range, if its
+    strength is over 6 (LEAST_CHANGE_STRENGTH).
 
     Args:
         values: The series in order, such as the step times of a run. Two values or more.
@@ -33,8 +34,8 @@ def change_point(values: Sequence[float], first_index: int, last_index: int) -> 
         last_index: The greatest index at which a change counts.
 
     Returns:
-        The change. None if no index in this range has means so far apart, or if the farthest one is only the slope of a
-        greater change outside the range.
+        The change, with the median of each part as its level. None if no split in the range is so strong. Also None if
+        a still stronger split just outside the range is the true change (see `_rises_from`).
     """
     noise = _noise_deviation(values)
     clipped = _clipped(values, CLIP_DEVIATIONS * noise)  # so that a single spike does not count as a level
@@ -46,20 +47,20 @@ def change_point(values: Sequence[float], first_index: int, last_index: int) -> 
     if strengths[strongest] <= LEAST_CHANGE_STRENGTH:
         return None
     if _rises_from(strongest, strengths, -1) or _rises_from(strongest, strengths, +1):
-        return None  # the change itself lies outside the range
+        return None  # the true change lies at lower or at higher indexes, outside the range
     before = statistics.median(values[:strongest])
     after = statistics.median(values[strongest:])
     return LevelChange(at=strongest, before=before, after=after)
 
 
 def _rises_from(start: int, strengths: Mapping[int, float], direction: int) -> bool:
-    """Tell whether strengths rise from an index to a greater strength in one direction, without a deep fall between.
+    """Tell whether strengths climb from an index to a greater strength in one direction, without a deep dip between.
 
-    `change_point` searches a range of indexes, and `start` has the greatest strength of the range. If the strengths
-    rise from it to a greater one, which then is outside the range, `start` is only the slope of a change there.
+    A level change makes a peak of strengths. If they climb on from `start`, the change is at the peak, and `start` only
+    lies on its slope.
 
-    Noise makes strengths fall a little on the way. But if they fall by LEAST_CHANGE_STRENGTH or more, what comes behind
-    belongs to a second change of the series, and that at `start` is one by itself.
+    Noise makes strengths dip a little on the way up. A dip by LEAST_CHANGE_STRENGTH or more is deep: it separates two
+    peaks, so the change at `start` is separate from any change beyond the dip.
 
     Args:
         start: The index to start from.
@@ -67,9 +68,9 @@ def _rises_from(start: int, strengths: Mapping[int, float], direction: int) -> b
             it on.
         direction: +1 to look at higher indexes, -1 at lower ones.
     """
-    deep_fall = strengths[start] - LEAST_CHANGE_STRENGTH
+    bottom_of_deep_dip = strengths[start] - LEAST_CHANGE_STRENGTH
     index = start + direction
-    while strengths.get(index, 0.0) > deep_fall:  # beyond the series the 0 ends the search
+    while index in strengths and strengths[index] > bottom_of_deep_dip:
         if strengths[index] > strengths[start]:
             return True
         index += direction

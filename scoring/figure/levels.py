@@ -144,29 +144,29 @@ def level_in_words(level: Level) -> str:
 def _counted_in_words(level: Level) -> str:
     """Return how many windows, runs or hosts were measured, and how far they vary, such as "3 runs +-0.31%".
 
-    The other forms, in the order of the code:
+    The other forms, in the order of the code. UNKNOWN stands for the text of `level.unknown`, which was written when
+    the level was made:
 
-    - the count is not known: the reason, "hosts: the logs do not name their hosts"
+    - the count is not known: "hosts: UNKNOWN", where UNKNOWN is "the logs do not name their hosts"
     - none: "no run"
-    - one host: "one host", or "one set of 8 hosts" if each run was on 8 hosts at once
+    - one host: UNKNOWN alone, which is "one host", or "one set of 8 hosts" if each run was on 8 hosts at once
     - one window or run: "one run"
-    - several, whose spread is not known: the reason in its place, "2 runs (one run of each host)"
+    - several, whose spread is not known: "2 runs (UNKNOWN)", where UNKNOWN is "one run of each host"
 
     Args:
         level: The windows, the runs or the hosts of a measurement, with their spread.
     """
-    why_unknown = level.unknown
     if level.count is None:
-        return f"{level.name}s: {why_unknown}"
+        return f"{level.name}s: {level.unknown}"
     if level.count == 0:
         return f"no {level.name}"
     if level.count == 1 and level.name == "host":
-        return why_unknown  # why one host has no spread is said as "one host" or "one set of 8 hosts"
+        return level.unknown  # "one host" or "one set of 8 hosts", by `one_host_in_words`
     if level.count == 1:
         return f"one {level.name}"
     counted = f"{level.count} {level.name}s"
     if level.relative_sd is None:
-        return f"{counted} ({why_unknown})"
+        return f"{counted} ({level.unknown})"
     return f"{counted} +-{percent(level.relative_sd, decimals=2)}"
 
 

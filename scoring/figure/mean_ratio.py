@@ -24,34 +24,35 @@ class RatioInterval(NamedTuple):
 def interval_of_means(base: Runs, other: Runs, host_means: IndependentValues | None) -> RatioInterval:
     """Return the 95 % interval of the ratio mean(other) / mean(base) of two sets of runs.
 
-    It is the interval by Welch's t. For this test each run counts as one value. Only if a set is of two hosts or more,
-    and some host ran several times, each host of the set counts as one value instead.
+    It is the wider one of two intervals:
 
-    If one set is of one host and the other of several, a second interval is made, of how far the hosts lie apart, and
-    the wider one is returned. The runs of one host hide how much hosts differ, so Welch's t alone may be too narrow.
+    1. By Welch's t over the values of both sets. The values of a set are its runs, or the means of its hosts if several
+       hosts ran and some of them more than once (`independent_values`).
+    2. By how far `host_means` lie apart, if one set is of one host and the other of several. The runs of one host hide
+       how much hosts differ, so the first interval alone may be too narrow.
 
     Args:
         base: The runs in the denominator, two or more, with their hosts if known.
         other: The runs in the numerator, two or more, with their hosts if known.
-        host_means: The means of the several hosts for that second interval, as `host_means_against_one_host` returns
-            them. None makes no second interval.
+        host_means: The means of the several hosts, as `host_means_against_one_host` returns them. None makes no second
+            interval.
 
     Returns:
         The interval, with words that say how it was made.
     """
-    base_repeats = independent_values(base.values, base.hosts)
-    other_repeats = independent_values(other.values, other.hosts)
-    base_mean = base_repeats.mean_of_runs
-    other_mean = other_repeats.mean_of_runs
-    assert base_mean is not None and other_mean is not None, "there are two runs, or two hosts, or more"
+    base_values = independent_values(base.values, base.hosts)
+    other_values = independent_values(other.values, other.hosts)
+    base_mean = base_values.mean_of_runs
+    other_mean = other_values.mean_of_runs
+    assert base_mean is not None and other_mean is not None, "each set has two runs or more, of one host or of several"
     bounds = spread.mean_ratio_interval(base_mean, other_mean)
-    by_runs = RatioInterval(bounds, f"Welch's t over {_counts_in_words(base_repeats, other_repeats)}")
+    by_welch = RatioInterval(bounds, f"Welch's t over {_counts_in_words(base_values, other_values)}")
 
     if host_means is None:
-        return by_runs
+        return by_welch
     by_hosts = interval_by_spread_of_hosts(other_mean.value / base_mean.value, host_means)
-    assert by_hosts.bounds is not None, "it has one by the spread of two hosts or more"
-    return by_hosts if spread.half_width(by_hosts.bounds) > spread.half_width(bounds) else by_runs
+    assert by_hosts.bounds is not None, "an interval by the spread of hosts always has bounds"
+    return by_hosts if spread.half_width(by_hosts.bounds) > spread.half_width(bounds) else by_welch
 
 
 def host_means_against_one_host(base: Runs, other: Runs) -> IndependentValues | None:
@@ -83,18 +84,18 @@ def interval_by_spread_of_hosts(ratio: float, host_means: IndependentValues) -> 
     """Return the 95 % interval of the ratio of two means, if one is of a single host and the other of several.
 
     The runs of one host do not show how much hosts differ. So the width of the interval is computed from how much the
-    means of the several hosts differ. Both means must be of one system, whose hosts are assumed to differ as much. With
-    `sd` for the standard deviation of the host means / their mean, and k for their number, the interval is
+    means of the several hosts differ. Both means must be of one system. The interval is
 
         ratio * exp(-h) to ratio * exp(h),   h = t * sd * sqrt(1 / k + 1 / 1)
 
-    t is Student's, as `single_value_interval` takes it.
+    - t: Student's, as `single_value_interval` takes it
+    - sd: the standard deviation of the host means / their mean
+    - k: the effective number of the several hosts (`effective_count`): their number if all ran equally often, else less
+    - 1 / 1: the single host
 
     Args:
         ratio: The ratio of the two means, above zero. Either may be the numerator.
-        host_means: The means of the several hosts (two or more), and the number of runs of each. If some hosts have
-            more runs than others, the mean of all runs varies more than the mean of k hosts with equal numbers. Then k
-            is the smaller number of equal hosts whose mean varies as much (`effective_count`).
+        host_means: The means of the several hosts (two or more), and the number of runs of each.
 
     Returns:
         The bounds, such as (0.97, 1.03) for a ratio of 1.0. The words say what they are computed from: "one host
@@ -105,7 +106,7 @@ def interval_by_spread_of_hosts(ratio: float, host_means: IndependentValues) -> 
         ratio=ratio,
         relative_sd=spread.relative_sd(host_means.values),
         freedom=hosts - 1,
-        count=host_means.effective_count,  # k of the docstring
+        count=host_means.effective_count,  # k
         other_count=1,  # the single host
     )
     return RatioInterval(bounds, f"one host against {hosts}: the spread of {hosts} hosts of this system")

@@ -68,14 +68,17 @@ def _deepest_of_enough_confidence(n: int) -> int:
 
 
 def _weight_of_inner_bounds(k: int, n: int) -> float:
-    """Return how far the 95 % bounds of a median lie from the outer bounds (0) towards the inner ones (1).
+    """Return the weight of the inner bounds in the 95 % bounds of a median, 1 - the weight of the outer bounds.
 
-    The confidence falls from the outer bounds, which have 95 % or more, to the inner ones, which have less. It does not
-    fall in proportion to the way between them. So `share`, the part of the fall down to 95 %, is turned into a part of
-    the way by the formula of Hettmansperger and Sheather (Statistics & Probability Letters 4, 1986).
+    The outer bounds, the k-th least and the k-th greatest value, have a confidence of 95 % or more. The inner bounds,
+    the (k + 1)-th, have less. Between them the confidence does not fall linearly. So the weight is not `share`, which a
+    linear interpolation would take, but by Hettmansperger and Sheather (Statistics & Probability Letters 4, 1986)
+
+        share = (outer confidence - 95 %) / (outer confidence - inner confidence)
+        weight = (n - k) * share / (k + (n - 2 * k) * share)
 
     Args:
-        k: The outer bounds are the k-th least and the k-th greatest value, the inner ones the (k + 1)-th.
+        k: The rank of the outer bounds, counted from 1.
         n: The number of values.
     """
     outer_confidence = _confidence_at_depth(k, n)
@@ -125,14 +128,16 @@ def median_ratio_interval(base: Sequence[float], other: Sequence[float]) -> tupl
 def _rank_of_bounds(m: int, n: int) -> int:
     """Return the rank k of the quotients that are 95 % bounds of the ratio of two sets of values.
 
-    The bounds are the k-th least and the k-th greatest quotient. Let U be how many quotients lie below the true ratio
-    (the statistic of Mann and Whitney). The k-th least quotient fails as a lower bound, because it lies above the true
-    ratio, if U is only k - 1 or less. The chance of that may be at most 2.5 %:
+    A quotient is a value of one set / a value of the other. The bounds are the k-th least and the k-th greatest of all
+    quotients. Let U be how many quotients lie below the true ratio (the statistic of Mann and Whitney). The k-th least
+    quotient is no lower bound, because it lies above the true ratio, if U <= k - 1. The chance of that may be 2.5 %:
 
         k is the greatest number with P(U <= k - 1) <= 2.5 %
 
-    P(U <= 0) belongs to k = 1, P(U <= 1) to k = 2, and so on. They rise, so k is how many of them are at most 2.5 %. By
-    symmetry, the k-th greatest quotient fails as an upper bound with the same chance.
+    By symmetry, the k-th greatest quotient is no upper bound with the same chance.
+
+    For sets of 5 and 5 values, 1, 2, 4 and 7 of the 252 rankings have U <= 0, 1, 2 and 3. As 2.5 % of 252 are 6.3, the
+    first three are rare enough, and k is 3.
 
     Args:
         m: The number of values of one set.
@@ -144,9 +149,9 @@ def _rank_of_bounds(m: int, n: int) -> int:
     # If one set is divided by the true ratio, both have the same distribution. All rankings are then equally likely.
     all_rankings = math.comb(m + n, m)
     most_rankings = (1 - CONFIDENCE) / 2 * all_rankings  # 2.5 % of them
-    rankings_up_to_u = itertools.accumulate(_rankings_by_u(m, n))  # how many have U <= 0, how many U <= 1, ...
-    rare_enough = [rankings for rankings in rankings_up_to_u if rankings <= most_rankings]  # of k = 1, k = 2, ...
-    return len(rare_enough)
+    rankings_up_to_u = itertools.accumulate(_rankings_by_u(m, n))  # how many have U <= 0 (k = 1), U <= 1 (k = 2), ...
+    rare_enough = [rankings for rankings in rankings_up_to_u if rankings <= most_rankings]
+    return len(rare_enough)  # the greatest such k, because the numbers rise with k
 
 
 def _rankings_by_u(m: int, n: int) -> list[int]:
