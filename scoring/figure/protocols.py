@@ -121,8 +121,9 @@ class Protocol:
 
         If the benchmark decides the number, and is not known yet, the text says only that.
 
-        The text is part of the protocol's rule. So it never says fewer runs than the protocol asks for, even if a
-        system has fewer: if the protocol asks for 6, systems of 5 and 7 runs give "6 to 7 runs".
+        A system with fewer runs than the protocol asks for is shown with as many as are asked for, because the text
+        states the rule (`message_of_missing_runs` reports what is missing). If 6 are asked for, systems with 5 and with
+        7 runs give "6 to 7 runs".
 
         Args:
             counts: The number of runs of each system that is shown. If empty, the protocol's own number is said.
@@ -131,7 +132,7 @@ class Protocol:
             return "as many runs as MLPerf asks for of the benchmark"
         run_counts = [self.runs]
         if counts:
-            run_counts = [max(count, self.runs) for count in counts]
+            run_counts = [max(count, self.runs) for count in counts]  # the rule takes `self.runs` at least
         fewest = min(run_counts)
         most = max(run_counts)
         if fewest < most:

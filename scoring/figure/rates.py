@@ -68,19 +68,20 @@ def _printed_rate_of_all(record: Record, item: Window) -> float | None:
 def _rate_by_step_time(record: Record, item: Window) -> float | None:
     """Return the images/s of a window or an epoch: the batch of all devices / the step time that its row prints.
 
+    If the number of devices is not known, it depends on the rates that the log prints, because the rates of a log must
+    not mix one device and all devices:
+
+    - rates of all devices together: there is no rate by the step time
+    - otherwise: the rate by the step time is of one device
+
     Args:
-        record: The run as read from its log. If it neither prints rates of all devices nor says how many ran, the rate
-            is of one device.
+        record: The run as read from its log.
         item: The window (what one printed row of the log covers) or the summary of an epoch.
 
     Returns:
         The rate; None if the step time, the batch or a needed number of devices is not known.
     """
-    devices = record.devices
-    prints_rates_of_all = record.rate_scope == "global"
-    # The rate of one device may stand in for the rate of all, unless the log also prints rates of all devices.
-    if devices is None and not prints_rates_of_all:
-        devices = 1
+    devices = 1 if are_rates_of_one_device(record) else record.devices
     if item.printed_step_time_s and devices and record.batch_per_device:
         return record.batch_per_device * devices / item.printed_step_time_s
     return None
@@ -238,11 +239,12 @@ def _all_print_rates_of_all_devices(record: Record, chosen: Sequence[Window]) ->
 def equal_work_at_printed_rates(record: Record, chosen: Sequence[Window]) -> Work:
     """Return the same number of images for every window, and the seconds that they take at the rate of its row.
 
-    If all rows print a rate, each device has one image: rows that print 100 and 50 images/s for each of 8 devices give
-    8 images in 0.01 s and 8 images in 0.02 s. If the printed rates are of all devices together, it is one image in all.
+    The number of images is arbitrary: only seconds / images has a meaning. The number depends on what the rows print:
 
-    If some row prints no rate, the rate of all devices that `rate_of` finds stands in for each row, and it is one image
-    in all.
+    - rates of one device, in all rows: one image for each device. Rows that print 100 and 50 images/s for each of 8
+      devices give 8 images in 0.01 s and 8 images in 0.02 s.
+    - rates of all devices together, in all rows: one image.
+    - no rate, in some row: one image. Each row then has the rate of all devices that `rate_of` finds.
 
     Args:
         record: The run as read from its log. It tells whether the printed rates are of one device or of all.

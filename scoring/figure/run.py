@@ -367,9 +367,11 @@ def _rows_of_next_steps(
 ) -> list[StampedRow]:
     """Return the rows after the start of a measurement, up to the last one that is at most `steps` steps later.
 
-    The log must go on for `steps` steps after the start, or for one step less. One step is missing if the measurement
-    starts a step late: of a log of 120 steps, a warm-up of 20 steps may end at a row after 21 steps. Only 99 steps are
-    then left of the 100 that the protocol takes.
+    The rows may cover fewer than `steps` steps: with a row every 30 steps, the last one within 100 steps is at 90.
+
+    The log itself must go on for `steps` steps after the start. One step less is accepted, because the measurement may
+    start one step late: of a log of 120 steps, a warm-up of 20 steps may end at a row after 21 steps, which leaves 99
+    of the 100 steps that the protocol takes.
 
     Args:
         record: The run as read from its log, for the error.
@@ -381,7 +383,7 @@ def _rows_of_next_steps(
         InputError: There is no such row, or the log has fewer than `steps` - 1 steps after `start`.
     """
     rows = _rows_up_to(start.steps_done + steps, stamped, start)
-    # The whole log counts here, not only `rows`: no row need stand exactly `steps` steps after the start.
+    # Up to the last row of the log. `rows` may end before it, and before `steps` steps.
     steps_left_in_log = max(0, stamped[-1].steps_done - start.steps_done)
     fewest_steps_accepted = steps - 1
     if not rows or steps_left_in_log < fewest_steps_accepted:

@@ -220,8 +220,8 @@ def score(
     Args:
         records: The runs as read from their logs: repeats of one system, each run once.
         protocol: The rules of the score: the warm-up to drop, how to average, and how many runs are asked for.
-        skip: How many windows (printed rows) or epochs of each run to drop. If the protocol measures between two time
-            stamps, it is the stamped row to start at, from 1. None takes the protocol's warm-up.
+        skip: The value of the option --skip, which replaces the protocol's warm-up. `run_figure` says what it counts,
+            such as windows (printed rows). None takes the protocol's warm-up.
         system: Name of the machine, as the user gave it. If None, logs that name no machine get a warning.
 
     Raises:
@@ -237,7 +237,7 @@ def score(
     unit = _unit(chosen.records, settled_protocol)
     refuse_if_no_mean(chosen.figures, settled_protocol, unit)
 
-    # The figures have already left out what `skip` says. The protocol that the score carries only has to say so.
+    # The figures have already left out what `skip` says. It is put into the protocol only for display.
     shown_protocol = settled_protocol if skip is None else settled_protocol.skipping(skip)
     without_warnings = _score_and_intervals(chosen, shown_protocol, unit)  # warnings need the score, so they come next
     missing_runs = message_of_missing_runs(chosen.figures, settled_protocol, unit)

@@ -168,6 +168,10 @@ def _bounds_in_words(interval: tuple[float, float]) -> str:
 def _more_runs_in_words(more_runs: int | None) -> str:
     """Return in words how many runs to add for a 95 % interval of +-1 %, for the printed row "for +-1 %".
 
+    "5 more runs, all of them counted, by the spread of these" tells the user to add 5 runs, and not to stop earlier at
+    an interval that looks narrow: it would hold the true figure too seldom. The number is an estimate, by the spread of
+    the runs that were scored.
+
     Args:
         more_runs: The number of runs; None if it is not known.
 
@@ -179,7 +183,6 @@ def _more_runs_in_words(more_runs: int | None) -> str:
         return ""
     if more_runs > MOST_MORE_RUNS:
         return "too noisy for a goal of 1 %"
-    # "These" are the runs of the score. To stop early, at an interval that looks narrow, would make it hold too seldom.
     return f"{counted(more_runs, 'more run')}, all of them counted, by the spread of these"
 
 

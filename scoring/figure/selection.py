@@ -40,14 +40,15 @@ def select(record: Record, protocol: Protocol, *, skip: int | None = None) -> Se
 def _after_warm_up(record: Record, protocol: Protocol, skip: int | None) -> Sequence[Window]:
     """Return the windows of a run after its warm-up; a window is what one printed row of the log covers.
 
-    A log may mark windows as warm-up or as measured (`phase`). What is dropped, by the first case that fits:
+    A log may mark windows as warm-up or as measured (`phase`). Those marked as warm-up count towards the windows or
+    steps that the protocol skips. What is dropped, by the first case that fits:
 
-    1. `skip` is given: all windows that are marked as warm-up, and the first `skip` of the others.
-    2. The protocol skips windows: all that are marked as warm-up. If these are fewer than the protocol's number, as
-       many of the others as are still missing.
-    3. The protocol skips steps, and the log marks some windows as measured: all that are marked as warm-up.
-    4. The protocol skips steps, and the log marks none as measured: those that begin within so many steps. Marks of
-       warm-up do not count here, because the steps of a marked window are steps of the warm-up, too.
+    1. `skip` is given: all marked as warm-up, and the first `skip` of the other windows.
+    2. The protocol skips windows: all marked as warm-up. If these are fewer than the protocol's number, the first of
+       the other windows too, up to that number.
+    3. The protocol skips steps, and the log marks some windows as measured: all marked as warm-up.
+    4. The protocol skips steps, and the log marks none as measured: those that begin within so many steps. If a later
+       window is marked as warm-up, the log contradicts the protocol, which is an error.
 
     Args:
         record: The run as read from its log.
@@ -55,24 +56,24 @@ def _after_warm_up(record: Record, protocol: Protocol, skip: int | None) -> Sequ
         skip: The value of the option --skip; None if not given.
 
     Raises:
-        InputError: No window is left. In the last case also if one that is left is marked as warm-up, or if the steps
-            are not known.
+        InputError: No window is left. In case 4 also if one that is left is marked as warm-up, or if the steps are not
+            known.
     """
-    others = [window for window in record.windows if window.phase != "warmup"]  # than those marked as warm-up
-    if not others:
+    not_warm_up = [window for window in record.windows if window.phase != "warmup"]
+    if not not_warm_up:
         what = "warm-up windows only" if record.windows else "no windows"
         raise InputError(f"{record.file}: the log holds {what}: nothing was measured")
 
     if skip is not None:
-        return _drop_first(record, others, skip, "window")
+        return _drop_first(record, not_warm_up, skip, "window")
     if protocol.skip_unit == "window":
-        marked_as_warm_up = len(record.windows) - len(others)
-        still_missing = max(0, protocol.skip - marked_as_warm_up)
-        return _drop_first(record, others, still_missing, "window")
-    log_marks_what_was_measured = any(window.phase == "measured" for window in others)
+        marked_as_warm_up = len(record.windows) - len(not_warm_up)
+        still_to_skip = max(0, protocol.skip - marked_as_warm_up)
+        return _drop_first(record, not_warm_up, still_to_skip, "window")
+    log_marks_what_was_measured = any(window.phase == "measured" for window in not_warm_up)
     if log_marks_what_was_measured:
-        return others
-    return _windows_after_skipped_steps(record, protocol)  # counts through all windows of the log, marked or not
+        return not_warm_up
+    return _windows_after_skipped_steps(record, protocol)  # counts the steps of all windows of the log, marked or not
 
 
 def _drop_first(record: Record, rows: Sequence[Window], number: int, unit: str) -> Sequence[Window]:
@@ -160,22 +161,21 @@ def _known_steps_done(record: Record, protocol: Protocol) -> list[int]:
 def steps_done_before_log(record: Record) -> int:
     """Return how many steps a run had done before the first row of its log, such as 1000 for a run resumed there.
 
-    It is the step that the first row prints, less the steps of that row. A first row may not say its steps, because
-    they are the distance to the row before it. The steps of the second row then stand in, because rows are mostly
-    equally far apart.
+    It is the step number that the first row prints - the number of steps that this row covers. If the first row does
+    not say how many it covers, the second row does, because rows are mostly equally far apart.
 
-    Only some logs tell it. The result is 0 in these cases:
+    It is worked out only if the log says that the run was resumed, or is of keras, PaddleSeg or mmsegmentation, whose
+    programs print rows from their first steps on. For all other logs the result is 0: their programs may print no rows
+    while they warm up, or count their steps anew in each epoch, so a first row at a high step shows nothing.
 
-    - The log does not say that the run was resumed, and is not of keras, PaddleSeg or mmsegmentation, whose programs
-      print rows from their first steps on. Other programs may print none while they warm up, or count their steps anew
-      in each epoch, so a first row at a high step shows nothing.
-    - The first row prints no step, or neither of the first two rows says its steps.
+    The result is also 0 if the first row prints no step number, or if neither of the first two rows says its steps.
 
     Args:
         record: The run as read from its log.
     """
     prints_rows_from_its_start = record.format in ("keras", "paddleseg", "mmseg")
-    if not record.windows or not (record.is_resumed or prints_rows_from_its_start):
+    first_row_tells = record.is_resumed or prints_rows_from_its_start
+    if not first_row_tells or not record.windows:
         return 0
     first = record.windows[0]
     steps_of_first = next((window.steps for window in record.windows[:2] if window.steps is not None), None)
@@ -214,12 +214,12 @@ def steps_done_by_window(record: Record) -> list[int | None]:
 def _progress_after(window: Window, before: _Progress, first_step: int) -> _Progress:
     """Return how far a run is at the end of a window.
 
-    A restart is the beginning of an epoch with which the printed step numbers begin again. So the steps done are
+    Some logs restart their step numbers in each epoch. If the row prints a step number, the steps done are
 
         steps done at the last restart + the printed step number, counted from 1
 
-    If the row prints no step number, they are the steps done before + the steps that the row says it holds
-    (`window.steps`).
+    If it prints none, they are the steps done before + the steps that the row says it covers (`window.steps`). The last
+    restart and its epoch stay as they were, for the next row that prints a step number.
 
     Args:
         window: What one printed row of the log covers, with the step number that the row prints (`window.step`), if
