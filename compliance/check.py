@@ -53,11 +53,11 @@ _COUNT = _ValueType("a whole number above 0", is_count)
 def _value_type(event: schema.Point[Any] | schema.Mark) -> _ValueType | None:
     """Return the type that an event's value must have; None if any value is taken here.
 
-    The schema's type decides:
+    The schema decides by the type that a value of the event has, and by the least value that is right:
 
         str                           -> a name
         float                         -> a number
-        int that must be 1 or more    -> a count, such as a number of samples
+        int, and the least value is 1 -> a count, such as a number of samples
         any other: seed, bool, table  -> None
 
     A mark has no value. Steps of a learning rate's decay may have any.
@@ -69,13 +69,13 @@ def _value_type(event: schema.Point[Any] | schema.Mark) -> _ValueType | None:
         return None
     if event.key.endswith("learning_rate_decay_steps"):
         return None  # training_rules.adoc: the steps are "unconstrained"; some log the name of a schedule
-    schema_type = event.value
-    if schema_type is str:
+    type_in_schema = event.value  # a Point of the schema describes events: it holds the type of their value
+    if type_in_schema is str:
         return _NAME
-    if schema_type is float:
+    if type_in_schema is float:
         return _NUMBER
-    must_be_positive = event.least == 1
-    return _COUNT if must_be_positive else None
+    is_count_in_schema = event.least == 1  # only events whose type is int have this least value
+    return _COUNT if is_count_in_schema else None
 
 
 def _is_possible_accuracy(value: Any, largest: float | None) -> bool:
@@ -202,27 +202,30 @@ class Checker:
         return self._refused_line_count >= MOST_REFUSED_LINES
 
     def _take_problem(self, problem: Problem) -> None:
-        """Report a line that our reader objects to, and count it if the official parser refuses it.
+        """Report a line that does not hold exactly one valid event, and count it if the official parser refuses it.
 
-        - If the line's event is readable, as in a text that is no UTF-8, the line breaks the rule `log-form`.
-        - Otherwise it breaks the rule `line-damaged`.
+        The kind of the problem decides which rule the line breaks:
+
+        - `log-form` if only the line's form is wrong, such as a byte that is no UTF-8. The event is read all the same.
+        - `line-damaged` otherwise.
 
         Args:
             problem: What is wrong with the line, from the reader.
         """
         if problem.kind in _OFFICIALLY_REFUSED_PROBLEMS:
-            self._refused_line_count += 1  # `feed` ends at MOST_REFUSED_LINES
+            self._refused_line_count += 1  # reading is given up when too many lines are refused
         actual = printable(problem.message)
         if problem.text:
             actual += f": {printable(problem.text)}"
-        leaves_event_readable = problem.kind in _READABLE_PROBLEMS
-        rule = _FORM if leaves_event_readable else _DAMAGED
+        is_only_of_form = problem.kind in _READABLE_PROBLEMS
+        rule = _FORM if is_only_of_form else _DAMAGED
         self._collector.add_breach(rule, problem.line, actual)
 
     def _take_header(self, header: Header) -> None:
-        """Keep a section of the header, and report it if it names a stand-in for a device.
+        """Keep a section of the header for the checks of the whole log, and report what is wrong with it.
 
         - A section that runlog's schema does not have is ignored: it is a line of the user's own.
+        - A section that names a null GPU, which computes nothing, is reported.
         - A second section of the same name is not kept. In a log of this project it is reported.
 
         Args:
@@ -235,8 +238,8 @@ class Checker:
         if header.section not in sections:
             sections[header.section] = header.value
             return
-        # Whether this is a log of this project is only known after the last entry. Until then, `measured` keeps the
-        # faults that only such a log can have.
+        # Only after the last entry is it known whether this is a log of this project. Until then, the fault is kept by
+        # `measured`, the part of the order's check that is about what only this project's logs state.
         what = f"a second header section {printable(header.section)}"
         self._order.measured.report_if_project_log(header.line, what)
 
@@ -459,12 +462,13 @@ def _findings_on_damaged_log(
 ) -> tuple[Finding, ...]:
     """Return the findings on a log with damaged lines, revised by how mlperf-logging's parser reads these lines.
 
-    In a log of this project, or of one of its benchmarks, damage stays an error. For any other log there are three
-    changes more:
+    In each log, our findings are marked by whether the official checker has them, and its further findings are added.
+    In a log of this project, or of one of its benchmarks, that is all: damage stays an error. In any other log three
+    steps follow:
 
-    - Errors that may only come from our reader's skipping a damaged line are excused.
-    - An accuracy of Infinity does not count as reaching the target.
-    - A log that would then pass, but has no run time, breaks the rule `run-time`: it would have no score.
+    1. Errors that may only come from our reader's skipping a damaged line are excused.
+    2. If an accuracy of Infinity reached the target, errors are added, because it does not count.
+    3. If no error is left, but the run has no time, the log breaks the rule `run-time`: it would have no score.
 
     Args:
         path: The path of the log, which is read again.
@@ -472,24 +476,24 @@ def _findings_on_damaged_log(
         run: The facts that the log states of the run.
         ruleset: The rules by which the log is checked, with this project's benchmarks.
     """
-    revised = official_findings(path, findings, ruleset)
+    marked = official_findings(path, findings, ruleset)
     is_benchmark_of_ours = run.stated_text(schema.SUBMISSION_BENCHMARK) in ruleset.benchmarks
     if run.is_project_log or is_benchmark_of_ours:
-        return revised
-    excused = _excuse_errors_on_damaged_log(revised)
+        return marked
+    excused = _excuse_errors_on_damaged_log(marked)
     result = (*_findings_on_infinities(path, excused, ruleset), *excused)
-    would_pass = all(finding.severity != "error" for finding in result)
-    if would_pass and run.minutes is None:
+    has_no_error = all(finding.severity != "error" for finding in result)
+    if has_no_error and run.minutes is None:
         actual = "no time: run_start or run_stop stands on a damaged line"
         result = (breach(ruleset.strict["run-time"], actual), *result)
     return result
 
 
 def _findings_on_infinities(path: Path, others: Sequence[Finding], ruleset: Ruleset) -> list[Finding]:
-    """Return the findings on a log's accuracies that are made if its infinite accuracies are ignored.
+    """Return the further findings on a log's accuracies that are due because infinite accuracies do not count.
 
     JSON has no infinite number, so our reader skips such a line as damaged. The official parser takes it, and
-    Infinity reaches any target.
+    Infinity reaches any target. So the log is judged once more without these lines.
 
     Args:
         path: The path of the log, which has damaged lines.
@@ -499,7 +503,8 @@ def _findings_on_infinities(path: Path, others: Sequence[Finding], ruleset: Rule
     rules_of_others = {finding.rule for finding in others}
     findings = []
     for finding in official_findings_without_infinities(path, ruleset):
-        is_about_accuracy = finding.rule.startswith(f"{schema.EVAL_ACCURACY.key}.")
+        key = finding.rule.partition(".")[0]  # official rules are named KEY.ASPECT, such as eval_accuracy.value
+        is_about_accuracy = key == schema.EVAL_ACCURACY.key
         if is_about_accuracy and finding.rule not in rules_of_others:
             findings.append(replace(finding, official=False))  # the official checker does not ignore them
     return findings

@@ -309,9 +309,9 @@ def standing_of_all(standings: Sequence[Standing]) -> Standing:
 
 
 def notes_on(standings: Iterable[Standing], *, derived_metric: str = "", next_to_verified: bool = False) -> list[str]:
-    """Return the notes that must stand below a table of results: a paragraph for each name, then the legend.
+    """Return the notes that must stand below a table of results: paragraphs on the results, then one legend.
 
-    The legend of the trademark stands once, however many results there are.
+    A paragraph says what a result is called. Equal paragraphs stand once. The legend is the one of the trademark.
 
     Args:
         standings: For each result, whether it is an MLPerf result and what it is called.
@@ -324,9 +324,10 @@ def notes_on(standings: Iterable[Standing], *, derived_metric: str = "", next_to
     """
     paragraphs = []
     for one in standings:
+        # A paragraph and the legend; empty if the result does not use the name of MLPerf.
         footnotes = one.footnotes(derived_metric=derived_metric, next_to_verified=next_to_verified)
-        paragraphs += footnotes[:1]  # without the legend, which `notes_in_order` adds
-    return notes_in_order(paragraphs)
+        paragraphs += footnotes[:1]
+    return notes_in_order(paragraphs)  # each once, and then the legend
 
 
 def notes_in_order(notes: Iterable[str]) -> list[str]:

@@ -58,7 +58,8 @@ def differences(parts: tuple[PartBytes, ...], published: PublishedSizes) -> Iter
         size = stated.total_bytes
         least, most = _published_bytes(published, stated.part)
         is_too_small = size < least
-        # A sum that is not exact is one of records with more in them than the images. So no size is too large.
+        # The published sizes are those of the images. Records hold more than the images, and then the sum is not exact:
+        # it cannot be too large.
         is_too_large = stated.is_exact and size > most
         if is_too_small or is_too_large:
             yield (

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from compliance.official.rule_files import RULES, WORKLOAD_RULESET, versions
+from compliance.official.rule_files import RULES, WORKLOAD_RULESET, numbers_of_version, versions
 from compliance.passports import PublishedSizes
 from runlog import workloads
 from runlog.json_types import JsonObject
@@ -210,16 +210,17 @@ def _benchmark_of(workload: workloads.Workload) -> Benchmark:
 
 
 def _written_rules(texts: Mapping[str, str]) -> tuple[WrittenRule, ...]:
-    """Return the rules of written.yaml. Each source is completed with the document and the first ruleset in force.
+    """Return the rules of written.yaml, each with its document and its first ruleset added to its source.
 
-    These are the same for all of the rules: they were read in the oldest document, which belongs to the oldest ruleset,
-    and are taken to stand in all later ones.
+    All of the rules were read in one document, the oldest, and are taken to stand in all later ones. So they are in
+    force from the oldest ruleset on, to which that document belongs.
 
     Args:
         texts: The titles of the documents of rules that were read, by short names.
     """
     oldest_document = texts["rules_0.7"]
     oldest_ruleset = versions()[0]
+    assert oldest_ruleset == "0.7.0", "the document belongs to another ruleset"
     read_in = f"read in: {oldest_document}; in force from ruleset {oldest_ruleset} on"
     rules = []
     for fields in read_rules("written.yaml"):
@@ -254,7 +255,7 @@ def _strict_rule(name: str, row: JsonObject, version: str, texts: Mapping[str, s
         assert kind in ("rule", "plausibility"), f"{name}: unknown class {kind}"
         assert row["text"] and since, f"{name}: it must name the text that it was read in, and the first ruleset"
         usual_severity = "error"
-        is_in_force = _numbers_of(version) >= _numbers_of(since)
+        is_in_force = numbers_of_version(version) >= numbers_of_version(since)
         source += f"; read in: {texts[row['text']]}; in force from ruleset {since} on"
     other_fields = _without(row, _FIELDS_OF_STRICT_ROWS)  # expected, fix, ...: StrictRule refuses an unknown one
     return StrictRule(
@@ -266,11 +267,6 @@ def _strict_rule(name: str, row: JsonObject, version: str, texts: Mapping[str, s
         in_force=is_in_force,
         **other_fields,
     )
-
-
-def _numbers_of(version: str) -> tuple[int, ...]:
-    """Return the numbers of a version, by which versions are ordered: 4.1.0 -> (4, 1, 0)."""
-    return tuple(map(int, version.split(".")))
 
 
 # --- what a check finds ---

@@ -50,28 +50,33 @@ class Judge:
     def finish(self) -> None:
         """Apply the rule files to the events that were taken, report what violates them, and set `target_reached_ms`.
 
-        A benchmark's file may have another rule for a key than the common file. As in the official checker, the rule
-        of the file that was applied last counts for the events of the key and for their number. All other findings of
-        a file count whatever later files say, and are reported by `_apply_files`.
+        What a file finds is of two groups:
+
+        - Failures of single events of a key, and a wrong number of them. A later file, such as a benchmark's, may have
+          another rule for the key. As in the official checker, only the file that was applied last counts. So these
+          are reported here, after the last file.
+        - All other findings. They count whatever later files say, and are reported by `_apply_files`.
         """
         last_result_by_key: dict[str, KeyResult] = {}
         for file_result in self._apply_files():
             last_result_by_key |= file_result.result_by_key  # replaces the results of earlier files
         result_of_accuracy = last_result_by_key.get(schema.EVAL_ACCURACY.key)
         if result_of_accuracy is not None:
+            # The check that one eval_accuracy must meet is that it reaches the target.
             self.target_reached_ms = result_of_accuracy.earliest_met_ms
         for key_result in last_result_by_key.values():
             key_result.report_failures(self._collector)
             key_result.report_wrong_count(self._collector)
 
     def _apply_files(self) -> "list[_FileResult]":
-        """Apply common.yaml and all rule files that it leads to, each once, and report part of what they find.
+        """Apply common.yaml and all rule files that it leads to, each once. Report what no later file can replace.
 
-        An event's value may lead to a further file: the division `closed` leads to closed_common.yaml. That file
+        An event's value may lead to a further file: the division `closed` leads to closed_common.yaml.
 
-        - is reported if it does not exist or was applied already,
-        - is left alone if it is in the queue already,
-        - is put into the queue otherwise.
+        - If that file does not exist, the event is reported.
+        - If it was applied already, the event is reported: the benchmark "common" would lead to the same file for ever.
+        - If it waits in the queue already, nothing is to be done.
+        - Otherwise it is put into the queue.
 
         Returns:
             The results, in the order of application. Their `findings` have been reported. The failures of single events
@@ -102,11 +107,12 @@ class Judge:
         does not exist.
 
         - A benchmark that leads to such a file breaks the rule known-benchmark.
-        - Any other value, such as a division, is a failure of its key, unless the key has a failure already.
+        - Any other value, such as a division, is a failure of its key. If a check of the key has failed already, as the
+          check for a known division does, the value is not reported twice.
 
         Args:
             enqueued: The rule file, and the event whose value leads to it.
-            key_result: The result of the event's key, by the file whose rule led there.
+            key_result: The result of applying that rule to the events of its key, with their failures.
         """
         event = enqueued.event
         if event.key == schema.SUBMISSION_BENCHMARK.key:
@@ -183,11 +189,11 @@ class _FileJudge:
         return _FileResult(self._findings_on_all_events(), self._result_by_key, self._state.enqueued)
 
     def _joined_metrics(self, events: Sequence[Event]) -> list[Event]:
-        """Return one more event for each evaluation of stable_diffusion, with all its metrics; none for other files.
+        """Return one more event for each evaluation, with all its metrics, if the rules are those of stable_diffusion.
 
         stable_diffusion logs each metric of an evaluation in an event of its own. The events of one evaluation have the
-        same count, such as the samples trained on, in a field of their metadata. The official checker crashes at an
-        event without a usable count. The first such event becomes a finding.
+        same count, such as the samples trained on, in a field of their metadata. The official checker crashes at the
+        first event without a usable count, which becomes a finding. The rule files of other benchmarks join nothing.
 
         Args:
             events: All events of the log, in their order.
@@ -197,7 +203,7 @@ class _FileJudge:
             return []
         joined = join_metrics(events, count_field)
         if joined.first_unusable is not None:
-            # The official checker joins the metrics before it applies any rule. So this crash is always its first.
+            # The official checker joins the metrics before it applies any rule. So no other crash is kept yet.
             self._keep_if_first_crash(self._finding_on_unusable_metric(joined.first_unusable, count_field))
         return joined.events
 
@@ -353,9 +359,9 @@ class _FileJudge:
         return True
 
     def _apply_any_check(self, check: Check, key_result: KeyResult, event: Event) -> None:
-        """Note in the result of a key whether an event meets a check that one event of the key has to meet.
+        """Note in the result of a key whether an event meets a check that at least one event of the key has to meet.
 
-        The event's value is noted, too, if it is the best so far: the finding that no event meets the check shows it.
+        A value that is the best so far is noted, too: if no event meets the check, the finding shows the best value.
         If the check raises an exception, as where it compares a text with a number, the official checker crashes. Its
         first crash becomes a finding.
 
@@ -364,7 +370,7 @@ class _FileJudge:
             key_result: The result of the event's key.
             event: The event.
         """
-        key_result.keep_if_best(event, check)  # it looks at numbers only, and does not compute the check
+        key_result.keep_if_best(event, check)  # by the check, the largest number is best, or the smallest
         try:
             is_met = bool(check.is_met(event, self._state))
         except Exception:  # noqa: BLE001  a log may hold anything

@@ -261,7 +261,9 @@ def _is_above_line(point: ReferencePoint, *, low: ReferencePoint, high: Referenc
 
 
 def _allowed_samples(benchmark: str, ruleset: str) -> int:
-    """Return how many samples earlier than by chance a result of the benchmark may converge; 0 for most benchmarks.
+    """Return by how many samples a submission's mean may be below the least mean of the t-test, and still pass.
+
+    It is 0 for most benchmarks. For the others it holds from one ruleset on, and is 0 in earlier ones.
 
     Args:
         benchmark: The name of the benchmark.
@@ -270,7 +272,7 @@ def _allowed_samples(benchmark: str, ruleset: str) -> int:
     if benchmark not in ALLOWED_SAMPLES:
         return 0
     since, samples = ALLOWED_SAMPLES[benchmark]
-    is_in_force = ruleset >= since  # compared as texts: right while each number of a version has one digit
+    is_in_force = rule_files.numbers_of_version(ruleset) >= rule_files.numbers_of_version(since)
     return samples if is_in_force else 0
 
 
@@ -328,8 +330,8 @@ def _interpolated(batch: int, low: ReferencePoint, high: ReferencePoint, referen
     """Return the reference point for a global batch between the batches of two points, as rcp_checker computes it.
 
     - `mean` and `std`: interpolated between the two points
-    - `least`: the least mean with which a submission passes a t-test against these two numbers, less the allowed
-      samples. These are 0 for all benchmarks that count epochs.
+    - `least`: the least mean with which a submission passes a t-test against `mean` and `std`, less the samples that
+      `_allowed_samples` gives. Benchmarks that count epochs are given 0.
 
     Args:
         batch: The global batch.
@@ -340,7 +342,8 @@ def _interpolated(batch: int, low: ReferencePoint, high: ReferencePoint, referen
     mean = _value_on_line(batch, low.global_batch, high.global_batch, low.mean, high.mean)
     std = _value_on_line(batch, low.global_batch, high.global_batch, low.std, high.std)
     submission_runs = reference.runs.runs
-    # As in rcp_checker, the reference counts as having twice the runs of a submission.
+    # The t-test asks for the number of the reference's runs, and this point has none of its own. As in rcp_checker, it
+    # is taken to have twice the runs of a submission.
     least = _least_mean_by_t_test(mean, std, reference_runs=2 * submission_runs, submission_runs=submission_runs)
     allowed_samples = _allowed_samples(reference.benchmark, reference.ruleset)
     return ReferencePoint(global_batch=batch, mean=mean, std=std, least=least - allowed_samples)

@@ -29,9 +29,12 @@ _MOST_CHARACTERS = 1 << 24  # of a line that is read; a longer one is refused
 def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> tuple[Finding, ...]:
     """Return the findings on a log with damaged lines, each marked by whether the official checker reports it.
 
-    mlperf-logging's parser reads some of the lines that our reader skips, ignores others, and ends with an error at a
-    fatal one. So the log is judged once more, as that parser reads it. In one case this is not needed: our findings are
-    all about damage, and one of them is an error about a fatal line. The official checker reports that line alone.
+    Our reader skips each damaged line. mlperf-logging's parser reads some of them, ignores others, and ends with an
+    error at a fatal one. There are two cases:
+
+    - Our findings are all about damage, and one of them is an error about a fatal line. Then nothing is to be added:
+      of a log with a fatal line, the official checker reports only that line.
+    - Otherwise the log is judged once more, as that parser reads it, and its findings are joined with ours.
 
     Args:
         path: The path of the log.
@@ -47,7 +50,7 @@ def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> 
     are_all_about_damage = all(_is_about_damage(finding) for finding in ours)
     if are_all_about_damage:
         last_damaged_line = max(finding.line or 0 for finding in ours)
-        fatal_lines = _fatal_lines_up_to(last_damaged_line, path)
+        fatal_lines = _fatal_lines_up_to(last_damaged_line, path)  # none of our findings is about a later line
         if _has_error_about(fatal_lines, ours):
             return tuple(_with_official_set(ours, fatal_lines, rules_broken_officially=set()))
     as_parser_reads = _judge_as_parser_reads(path, ruleset)
@@ -57,10 +60,11 @@ def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> 
 def _joined_findings(ours: Sequence[Finding], as_parser_reads: "_SecondJudgement") -> tuple[Finding, ...]:
     """Return the findings on one log from two readings, our reader's and mlperf-logging's parser's, in this order:
 
-    1. Our findings. `official` is set in those that the official checker reports, too.
-    2. An official error about the first fatal line, at which mlperf-logging's parser ends with an error. It is left out
-       if there is no such line, or if one of our findings is an error about a fatal line.
-    3. The official findings by rules that none of our findings is about.
+    1. Our findings. `official` is set in each error about a fatal line, at which mlperf-logging's parser ends with an
+       error, and in each finding by a rule that is broken in that parser's reading, too.
+    2. An official error about the first fatal line, unless 1. has an error about any fatal line: one is enough to fail
+       the log.
+    3. The findings of that parser's reading, by rules that none of our findings is about.
 
     Args:
         ours: The findings by our reader, at least one of them about damage.
@@ -70,9 +74,10 @@ def _joined_findings(ours: Sequence[Finding], as_parser_reads: "_SecondJudgement
     rules_broken_officially = {finding.rule for finding in as_parser_reads.findings}
     rules_of_ours = {finding.rule for finding in ours}
     joined = _with_official_set(ours, fatal_lines, rules_broken_officially)
-    is_fatal_line_reported = _has_error_about(fatal_lines, ours)
-    if fatal_lines and not is_fatal_line_reported:
-        joined.append(_error_about_fatal_line(min(fatal_lines), ours))
+    has_error_about_fatal_line = _has_error_about(fatal_lines, ours)
+    if fatal_lines and not has_error_about_fatal_line:
+        first_fatal_line = min(fatal_lines)
+        joined.append(_error_about_fatal_line(first_fatal_line, ours))
     joined += [finding for finding in as_parser_reads.findings if finding.rule not in rules_of_ours]
     return tuple(joined)
 

@@ -130,6 +130,11 @@ def versions() -> list[str]:
     return sorted({name.partition("/")[0].removeprefix("training_") for name in names()})
 
 
+def numbers_of_version(version: str) -> tuple[int, ...]:
+    """Return the numbers of a version, by which versions are ordered: 4.1.0 -> (4, 1, 0)."""
+    return tuple(map(int, version.split(".")))
+
+
 def benchmarks(version: str) -> list[str]:
     """Return the benchmarks that have rules in both divisions, closed and open.
 
@@ -415,18 +420,20 @@ def _field_by_which_code_joins_metrics(code: str) -> str | None:
 
 
 def _read_end(block: _Block, key_by_state_name: KeyByStateName) -> list[WantedNames]:
-    """Return the names that an END block wants the events of a key to list, for each of its checks.
+    """Return for each check of an END block the names that it wants, and the key whose events must list them.
 
     Such a block is, for instance:
 
         - END:
             CHECK: sorted(s['initialized_tensors']) == sorted(['conv0_weight', 'conv0_bias'])
 
-    The events weights_initialization, whose rule adds to initialized_tensors, must then list these two tensors.
+    Here `s` is the state: values by name, which the code of the rules sets. At each event weights_initialization, the
+    code of its rule adds a tensor to s['initialized_tensors']. So these events must list the two tensors of the check.
 
     Args:
         block: The block.
-        key_by_state_name: For each name in the state, the key whose events set it or add to it.
+        key_by_state_name: For each name in the state, the key whose rule sets it, such as {"initialized_tensors":
+            "weights_initialization"}.
 
     Raises:
         ValueError: The form of a check is not known.
