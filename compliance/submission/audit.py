@@ -208,9 +208,11 @@ def _question_about_early_runs(submission: Submission, chance: float) -> Questio
 def _row_of_submission(folder: Folder, questions_by_log: Mapping[str, list[Finding]], *, envelope: bool) -> Submission:
     """Return a submission's row in the audit: its verdicts, scores, convergence test and the questions to ask.
 
-    - The scores and the test are None if they are not possible, as with a log that cannot be read.
-    - The official minutes are multiplied by the factor in scaling.json, as MLCommons' tool does, if there is one.
-    - Verdicts and questions are about the logs that can be judged, which logs of v0.5 and v0.6 cannot.
+    Each figure is about some of the logs:
+
+        scores, convergence test             all logs; None if they cannot be scored together, as if one is not readable
+        passes, questions                    the judged logs: all but those of v0.5 and v0.6
+        division, batch, name of the result  the readable logs: those with an event that can be read
 
     Args:
         folder: The logs of the submission, each checked by itself.
@@ -218,13 +220,16 @@ def _row_of_submission(folder: Folder, questions_by_log: Mapping[str, list[Findi
         envelope: Whether to add a second test of convergence (see `_test_against_envelope`).
     """
     logs = sorted(folder.logs, key=lambda report: by_number(report.path))
-    compared_logs = check_between_runs(logs, folder.ruleset)
+    compared_logs = check_between_runs(logs, folder.ruleset)  # with further findings, from comparing the runs
     official = _score_if_possible(compared_logs, folder.ruleset, "official")
     strict = _score_if_possible(compared_logs, folder.ruleset, "strict")
-    test = _test_if_possible(logs, folder.ruleset, official)
+    # A score, even one without minutes, shows that all logs are readable and of one submission. A strict score would
+    # ask for more: that all runs have one batch.
+    can_be_tested = official.score is not None
+    test = convergence_test(logs, folder.ruleset) if can_be_tested else None
     judged_logs = _reports_with_questions(folder, compared_logs, questions_by_log)
-    readable = [report for report in logs if report.run is not NOTHING]  # NOTHING: no event of the log can be read
-    first_run = readable[0].run if readable else NOTHING  # states the division and the batch
+    readable_logs = [report for report in logs if report.run is not NOTHING]
+    first_run = readable_logs[0].run if readable_logs else NOTHING
     return Submission(
         round=printable(folder.owner.round),
         submitter=printable(folder.owner.submitter),
@@ -243,7 +248,7 @@ def _row_of_submission(folder: Folder, questions_by_log: Mapping[str, list[Findi
         scaling=None if test is None else test.scaling,
         scaling_file=folder.scaling,
         convergence="" if test is None else test.in_words(),
-        standing=standing_of(readable, folder.ruleset) if readable else None,
+        standing=standing_of(readable_logs, folder.ruleset) if readable_logs else None,
         envelope=_test_against_envelope(test) if envelope else None,
         problem=_problem_of_submission(judged_logs, len(logs), official, strict),
         questions=tuple(_questions(_ask_about_other_factor(judged_logs, folder.scaling, test))),
@@ -322,23 +327,6 @@ def _score_if_possible(compared: Sequence[Report], ruleset: Ruleset, by: str) ->
     return _Scored(score, score.problem)
 
 
-def _test_if_possible(logs: Sequence[Report], ruleset: Ruleset, official: _Scored) -> ConvergenceTest | None:
-    """Return the convergence test of a submission's runs.
-
-    Args:
-        logs: The reports on its logs.
-        ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
-        official: The official score, or why there is none.
-
-    Returns:
-        The outcome; None if a log cannot be read, or if the logs cannot be scored.
-    """
-    are_all_readable = all(report.run is not NOTHING for report in logs)
-    if official.score is None or not are_all_readable:
-        return None
-    return convergence_test(logs, ruleset)
-
-
 def _problem_of_submission(judged: Sequence[Report], log_count: int, official: _Scored, strict: _Scored) -> str:
     """Return what is wrong with a submission as a whole; empty if nothing is. Only the first problem is returned.
 
@@ -390,21 +378,21 @@ def _ask_about_other_factor(
 def _official_minutes(scored: Score | None, scaling_file: float | None) -> float | None:
     """Return the minutes that result_summarizer, MLCommons' tool, computes for a submission.
 
-    It multiplies the olympic mean of the runs by the factor of a scaling.json, or else by the factor of the convergence
-    test.
+    It multiplies the olympic mean of the runs by one factor: by the factor of the scaling.json if there is this file,
+    whatever the convergence test says, and otherwise by the factor of the test.
 
     Args:
         scored: Score by the official verdict; None if there is none.
         scaling_file: Factor of the scaling.json; None if there is no such file.
 
     Returns:
-        The minutes. None if there is no score. None if the runs do not make an olympic mean.
+        The minutes. None if there is no score. None if the runs are too few for an olympic mean.
     """
-    if scored is None:
+    if scored is None or not scored.olympic:  # of too few runs, `unscaled_minutes` is a plain mean
         return None
     if scaling_file is None:
-        return scored.scaled_minutes  # by the factor of the test; None without an olympic mean
-    if scored.unscaled_minutes is None or not scored.olympic:
+        return scored.scaled_minutes
+    if scored.unscaled_minutes is None:  # too many runs failed
         return None
     return scored.unscaled_minutes * scaling_file
 

@@ -43,11 +43,14 @@ class EnvelopeTest:
     def in_words(self, scaling_by_tool: float | None) -> str:
         """Return how this test of the submission's convergence differs from the test of MLCommons' rcp_checker.
 
-        The runs are "held to" the mean of the reference with which a test compares them; "x" is the factor on the score
-        that follows. There are two cases:
+        There are two cases:
 
             same mean     lower convex envelope: the same reference point
             other means   lower convex envelope: held to 4.2 epochs, x 1.012000; by rcp_checker to 4.5, x 1.000000 (...)
+
+        "Held to 4.2 epochs" says that a test compares the runs with this mean of the reference, and "x 1.012000" that
+        by the result of the test the score is multiplied by this factor. Which of the two tests is right is the open
+        question to which the text in parentheses refers.
 
         Args:
             scaling_by_tool: The factor on the score by rcp_checker's test. None if it is not known.
@@ -57,8 +60,8 @@ class EnvelopeTest:
         factor_by_tool = "not known" if scaling_by_tool is None else f"{scaling_by_tool:.6f}"
         this_test = f"held to {self.held_to:.6g} {self.unit}, x {self.scaling:.6f}"
         test_of_tool = f"by rcp_checker to {six_digits(self.held_to_by_tool)}, x {factor_by_tool}"
-        why_both = "a question to the working group, mlcommons/logging #368"
-        return f"lower convex envelope: {this_test}; {test_of_tool} ({why_both})"
+        open_question = "a question to the working group, mlcommons/logging #368"
+        return f"lower convex envelope: {this_test}; {test_of_tool} ({open_question})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,9 +219,14 @@ def _lines_of_submission(submission: Submission) -> list[str]:
 
 
 def _verdicts(submission: Submission) -> str:
-    """Return the passes and the score by each of the two verdicts, the test of convergence, and what is against them.
+    """Return the passes and the score by each of the two verdicts, and the outcome of the test of convergence.
 
-    For instance `official 5/5, 28.3000 min (unverified); strict 5/5, 28.3000 min (unverified); RCP pass, x 1.012000`.
+        official 5/5, 28.3000 min (unverified); strict 5/5, 28.3000 min (unverified); RCP pass, x 1.012000
+
+    "(unverified)" must stand next to a score of MLPerf that MLCommons has not verified. Two texts may follow: why the
+    result is no MLPerf result, and in parentheses the submission's problem:
+
+        official 4/4, no score; strict 0/4, no score; RCP not applied; ... no MLPerf result (...) (4 logs; ... has 5)
     """
     official_minutes = submission.minutes_in_words(submission.official_minutes)
     strict_minutes = submission.minutes_in_words(submission.strict_minutes)

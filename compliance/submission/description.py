@@ -122,8 +122,9 @@ def _contradicted_fields(run: LoggedRun, description: Description) -> list[_Logg
 def _submission_fields(run: LoggedRun, description: Description) -> list[_LoggedField]:
     """Return the submitter, division and status that a log states, as fields of a system description.
 
-    The status is translated into the words of a description: `onprem` into `Available on-premise`. Descriptions of the
-    older rounds have the log's word `onprem` instead. Then both agree, and the status is left out.
+    The status is translated into the words of a description: `onprem` into `Available on-premise`. If the description
+    has the log's word `onprem` itself, as in older rounds, the two agree. Then the status is left out, because the
+    caller would take its translation for a contradiction.
 
     Args:
         run: The run, by its log.
@@ -131,7 +132,7 @@ def _submission_fields(run: LoggedRun, description: Description) -> list[_Logged
 
     Returns:
         The fields, each with the key of the event, the name in the description and the value. The value is None if the
-        log does not state it.
+        log does not state it, or states a status that no description has a word for: it is then not compared.
     """
     fields = [
         _LoggedField("submission_org", "submitter", run.first_values.get("submission_org")),
@@ -307,11 +308,13 @@ def _contradictions_of_node(node: Node, description: Description) -> dict[str, s
     contradicted = {}
     if _is_other_processor(node, description):
         contradicted["host_processor_model_name"] = str(node["cpu"])
-    for name in _PARTS_OF_EACH_NODE:  # the processors and their cores: no node has 0 of either
+    usable_cores = f"{node.get('cores')} cores a node that the job may use"  # all that a log counts of its processors
+    # Each node has processors with cores, so a described 0 of either is wrong, whatever number the log states.
+    for name in _PARTS_OF_EACH_NODE:
         if _is_zero(description.get(name)):
-            contradicted[name] = f"{node.get('cores')} cores a node that the job may use"
-    if _are_cores_out_of_range(node, description):
-        contradicted["host_processor_core_count"] = f"{node['cores']} cores a node that the job may use"
+            contradicted[name] = usable_cores
+    if _are_cores_out_of_range(node, description):  # if the description has neither 0
+        contradicted["host_processor_core_count"] = usable_cores
     if _is_other_memory(node.get("memory_gib"), description, "host_memory_capacity"):
         contradicted["host_memory_capacity"] = f"{node['memory_gib']} GiB"
     for gpu in _described_gpus(node):

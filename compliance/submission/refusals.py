@@ -166,12 +166,13 @@ def _refusals_by_commit(run: LoggedRun) -> Iterator[Refusal]:
 
 
 def refusals_by_code(run: LoggedRun, code: Path) -> Iterator[Refusal]:
-    """Yield a reason to refuse the files of a submission if a run used another lock file than their code has.
+    """Yield a reason to refuse a submission if its runs used another lock file than the code that is handed in.
 
-    A lock file, such as locks/run.lock, names the Python packages that a run installs. The log states its hash.
+    A lock file names the Python packages that a run installs. The code has two: one for Paddle's build for CUDA 12,
+    whose version ends with .post120, and one for any other build. The log states the hash of the one that was used.
 
     Args:
-        run: The run of the first log.
+        run: The run of the first log. It stands for all: other rules compare the runs with each other.
         code: Folder of the code that is handed in. Code without a lock file is not compared.
     """
     version = run.header_section(schema.PACKAGES).get("paddlepaddle-gpu")

@@ -236,6 +236,9 @@ def owner_of(root: Path, folder: PurePosixPath, organisation: str) -> Owner:
         root /data/Dell, folder results/node/resnet                       -> submitter Dell
         root /data/Dell/results, folder node/resnet                       -> submitter `organisation`
 
+    The folders of the tree above the submitter's name the round. If there are none, a number such as v1.1 in a name of
+    the path does, and then the root's path counts, too.
+
     Args:
         root: Folder or archive of the tree.
         folder: Path of the folder in the tree.
@@ -251,8 +254,9 @@ def owner_of(root: Path, folder: PurePosixPath, organisation: str) -> Owner:
     if layout is None:
         return Owner(round="", submitter=organisation, system="", benchmark=names[-1] if names else "")
 
-    # The name just above `results` is the submitter. Names of the root's own path are no rounds: /data is none.
-    tree_names_above_submitter = layout.names_above_results[len(root_names) : -1]
+    names_above_submitter = layout.names_above_results[:-1]  # the name just above `results` is the submitter
+    # Without the root's own path: /data is no round. None is left if the root is the submitter's folder, or below it.
+    tree_names_above_submitter = names_above_submitter[len(root_names) :]
     return Owner(
         round=_round_of(tree_names_above_submitter, root, folder),
         submitter=_submitter_in_tree(layout, root_names) or organisation,
@@ -278,10 +282,13 @@ def _submitter_in_tree(layout: _Layout, root_names: tuple[str, ...]) -> str:
         The submitter. Also empty if `results` is the first name of the path.
     """
     names_above_results = layout.names_above_results
-    is_root_or_below = len(names_above_results) >= len(root_names)
-    if not is_root_or_below or not names_above_results:
+    if not names_above_results:
         return ""
-    return names_above_results[-1]
+    # Where the two folders stand in the whole path, which begins with the root's names.
+    index_of_submitter = len(names_above_results) - 1
+    index_of_root = len(root_names) - 1  # -1 for an archive
+    is_above_root = index_of_submitter < index_of_root
+    return "" if is_above_root else names_above_results[-1]
 
 
 def _round_of(tree_names_above_submitter: tuple[str, ...], root: Path, folder: PurePosixPath) -> str:

@@ -66,7 +66,7 @@ def as_text(demands: list[Demand], ruleset: Ruleset) -> str:
 
 
 def _lines_of_demand(demand: Demand, ruleset: Ruleset) -> list[str]:
-    """Return two lines of text: a demand of the training rules with their versions that have it, and its checks.
+    """Return two lines of text: a demand with the versions of the training rules that contain it, and its checks.
 
         "The same system and framework must be used for a submission result set" [0.7 1.0 6.0]
             same-configuration, system-description (others' logs name no system)
@@ -79,7 +79,8 @@ def _lines_of_demand(demand: Demand, ruleset: Ruleset) -> list[str]:
     """
     checks = ", ".join(_check_in_words(check, ruleset) for check in demand.checks) or NO_CHECK
     remark = f" ({demand.why})" if demand.why else ""
-    return [f'  "{demand.must}" [{demand.stands}]', f"      {checks}{remark}"]
+    versions_with_demand = demand.stands
+    return [f'  "{demand.must}" [{versions_with_demand}]', f"      {checks}{remark}"]
 
 
 def _check_in_words(check: str, ruleset: Ruleset) -> str:

@@ -438,14 +438,16 @@ def _differing_configurations(members: Sequence[Report], ruleset: Ruleset) -> It
     wanted = _configuration(first.run)
     for report in members[1:]:
         actual = _configuration(report.run)
-        names_of_both = wanted | actual  # as in `_configuration`, hyperparameters first; then those of this run alone
+        # Names of the first run, its hyperparameters first as in `_configuration`, and then names of this run alone.
+        names_of_both = wanted | actual
         differing = [name for name in names_of_both if not _is_same(name, actual.get(name), wanted.get(name))]
         if not differing:
             continue
         rule = _rule_on_differences(differing, first.run, report.run, ruleset)
         shown = _differences_in_words(differing, actual, wanted, first.path.name)
-        key = differing[0].partition(".")[0]  # "run_summary" of "run_summary.devices"
-        line = report.run.first_lines.get(key)  # None if no event has the first of them
+        first_differing = differing[0]  # a hyperparameter if one differs: the breach is on the line of its event
+        key = first_differing.partition(".")[0]  # "run_summary" of "run_summary.devices"
+        line = report.run.first_lines.get(key)  # None if no event of this run states it
         yield BlamedRun(report, breach(rule, shown, line=line))
 
 
@@ -519,8 +521,8 @@ def _configuration(run: LoggedRun) -> JsonObject:
 def _sections_of_header(run: LoggedRun) -> JsonObject:
     """Return the fields of a log's header that must be the same in all runs of a submission, by their full names.
 
-    For instance, {"header source.commit": "1f72...", "header node 0.cores": 64}. The nodes stand as fields in place of
-    their list, and without their names: the runs may be on different nodes of the same kind.
+    For instance, {"header source.commit": "1f72...", "header node 0.cores": 64}. The list of nodes is replaced by
+    fields of each node, without the name of its host: the runs may be on different nodes of the same kind.
     """
     fields: JsonObject = {}
     for section in _SAME_SECTIONS:
@@ -528,7 +530,7 @@ def _sections_of_header(run: LoggedRun) -> JsonObject:
     nodes = hardware_nodes(run)
     if not nodes:
         return fields
-    del fields[f"header {schema.HARDWARE.name}.nodes"]
+    del fields[f"header {schema.HARDWARE.name}.nodes"]  # the list, which `_flat` has left whole
     for number, node in enumerate(nodes):
         without_name = {name: value for name, value in node.items() if name != "host"}
         fields |= _flat(f"header node {number}", without_name)
@@ -536,7 +538,10 @@ def _sections_of_header(run: LoggedRun) -> JsonObject:
 
 
 def _flat(name: str, value: Any) -> JsonObject:
-    """Return a value of JSON by its name, or each value in a table by the names of both, as "header source.commit"."""
+    """Return a value of JSON by its name, or each value in a table by the names of both, as "header source.commit".
+
+    A list is one value.
+    """
     if not isinstance(value, dict) or not value:
         return {name: value}
     fields: JsonObject = {}
@@ -594,7 +599,8 @@ def _holds_for(rule: StrictRule, run: LoggedRun) -> bool:
 def _with_official_verdict(report: Report, ruleset: Ruleset, official: OfficialChecker) -> Report:
     """Return the report on a log with the verdict and messages of mlperf-logging, MLCommons' own checker.
 
-    If that checker decides otherwise than this project predicted (`passes_official`), one more finding says so.
+    If that checker decides otherwise than this project's own reading of its rules (`passes_official`), one more finding
+    says so.
 
     Args:
         report: The report on the log.
@@ -605,18 +611,18 @@ def _with_official_verdict(report: Report, ruleset: Ruleset, official: OfficialC
     passes_tool, messages = official(report.path, ruleset.version, benchmark)
     with_answer = replace(report, mlperf_logging={"verdict": verdict(passes_tool), "messages": messages})
     rule = ruleset.strict["official-disagrees"]
-    is_predicted_to_pass = report.passes_official
-    if passes_tool == is_predicted_to_pass:
+    passes_ours = report.passes_official
+    if passes_tool == passes_ours:
         return with_answer
     if passes_tool:
-        return with_answer.with_findings([_finding_on_unpredicted_pass(report, rule)])
-    return with_answer.with_findings([_finding_on_unpredicted_rejection(messages, rule)])
+        return with_answer.with_findings([_finding_on_pass_of_tool_alone(report, rule)])
+    return with_answer.with_findings([_finding_on_rejection_by_tool_alone(messages, rule)])
 
 
-def _finding_on_unpredicted_rejection(messages: Sequence[str], rule: StrictRule) -> Finding:
-    """Return the finding that mlperf-logging's checker rejects a log which was predicted to pass.
+def _finding_on_rejection_by_tool_alone(messages: Sequence[str], rule: StrictRule) -> Finding:
+    """Return the finding that mlperf-logging's checker rejects a log that passes this project's official verdict.
 
-    The finding has `official` set, so that the log also fails the official verdict.
+    The finding has `official` set, so that the log then fails this verdict, too.
 
     Args:
         messages: What that checker printed; the first two are shown.
@@ -626,10 +632,10 @@ def _finding_on_unpredicted_rejection(messages: Sequence[str], rule: StrictRule)
     return replace(breach(rule, f"it rejects the log: {first_messages}"), official=True)
 
 
-def _finding_on_unpredicted_pass(report: Report, rule: StrictRule) -> Finding:
-    """Return the finding that mlperf-logging's checker passes a log which was predicted to fail.
+def _finding_on_pass_of_tool_alone(report: Report, rule: StrictRule) -> Finding:
+    """Return the finding that mlperf-logging's checker passes a log that fails this project's official verdict.
 
-    The official verdict stays: the log still fails by the findings that the report has already.
+    This project's verdict stays "fail", because the report keeps the findings that led to it.
 
     Args:
         report: The report on the log.

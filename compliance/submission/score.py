@@ -278,6 +278,8 @@ class _JudgedRuns(NamedTuple):
 def _judge_runs(compared: Sequence[Report], by: str) -> _JudgedRuns:
     """Return the runs of a submission as they are scored, and the broken rules that forbid a strict score.
 
+    These rules are also returned for an official score. They do not forbid it, but are shown with it.
+
     A run that fails its check is dropped from the score. `by` says whose check counts:
 
         official    mlperf-logging's tools find errors in the log; the minutes are the ones that they read
@@ -288,9 +290,9 @@ def _judge_runs(compared: Sequence[Report], by: str) -> _JudgedRuns:
         by: "official" or "strict".
 
     Returns:
-        The runs, and the names of the rules that runs break by an error and that forbid a strict score. A rule on the
-        quality target is not among them: a submission may drop a run that missed the target. Nor is `rcp-convergence`:
-        a test of all runs decides on it.
+        The runs, and the names of the rules that their errors break, without two kinds of rules: a rule on the quality
+        target, because a submission may drop a run that missed it, and `rcp-convergence`, because a test of all runs
+        decides on it.
     """
     runs = []
     rules_forbidding_score: set[str] = set()
@@ -476,10 +478,10 @@ def _allowed_to_drop(runs_of_result: SubmissionRuns) -> str:
 def _problem_of_convergence(test: ConvergenceTest, *, has_all_runs: bool, by: str) -> str:
     """Return why a failed test of convergence forbids a score; empty if it does not.
 
-    - Runs that were compared with the reference have no score, if they are as many as a result takes. Of fewer runs
-      the test does not count.
-    - Runs that could not be compared, as they do not state one batch, have no score by "strict". By "official" they
-      have one.
+    - The runs were compared with the reference, and this comparison failed. There is no score, but of fewer runs than
+      a result takes the failure does not count.
+    - The runs could not be compared, because they do not state one batch. There is no score by "strict"; by "official"
+      the failure does not count.
 
     Args:
         test: Outcome of the test, a failed one.
