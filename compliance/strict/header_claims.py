@@ -421,8 +421,8 @@ def _wrong_form(run: LoggedRun) -> Iterator[Fault]:
     The form, if the header states one, must
 
     - be one of schema.FORMS: files, recordio or tfrecord;
-    - go with the `is_exact` of the passport, which describes the training files. It is true if their sizes are those
-      of the images alone. So it must be true for files and recordio, and false for tfrecord, whose records hold more;
+    - go with the `is_exact` of the passport that describes the training files: true for files and recordio, whose sizes
+      are those of the images alone, and false for tfrecord, whose records hold more;
     - not be files, if the header says what the data were packed from (`train_source`).
 
     Args:

@@ -218,6 +218,7 @@ class Measured:
         - an epoch_throughput whose time is too short by more than the waits in its epoch;
         - the first window of an epoch at whose end the times of the windows so far are too short, in sum, by more than
           the waits before it;
+        - with a warning, that training waited for much of its time;
         - a wait that is longer than the time between its window and the next one leaves room for;
         - more checkpoints than were due;
         - a wait after an epoch that is longer than the gap before the next epoch.

@@ -322,7 +322,7 @@ class ProjectLog:
         (`log_ms`). Where the system's clock was set ahead, the log seems longer than it was: both times leave this out.
 
         Returns:
-            The facts. None in these cases, of which other checks report the missing events:
+            The facts. None in these cases; other checks report what is missing then:
 
             - the log states no number of samples, or no TELEMETRY_S above 0;
             - it has no run_start or no init_start.

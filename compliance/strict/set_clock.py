@@ -55,7 +55,7 @@ class SetClock:
         Returns:
             The first reason in words; an empty text if a run can have logged it. The reasons are:
 
-            - the value is no number of seconds, is below 1 s, or the event states no step;
+            - the value is no number of seconds, is less than 1 s ahead or back, or the event states no step;
             - the step is not the last one;
             - the leaps since the last window are longer than there is time for (see `_leap_without_time`).
         """
