@@ -24,7 +24,7 @@ MAX_PLAUSIBLE_RATIO = 1.5  # no pause explains that two figures differ by a larg
 AGREES_WITHIN = 0.02  # two figures agree if their ratio is 1 within this, beyond the rounding of their digits
 CLOCKS_AGREE_WITHIN = 0.05  # the same for two clocks: evaluations that no line marks lie between epochs
 OTHER_BATCH_FROM = 0.1  # a row is of another batch than usual if its rate x step time differs by a larger share
-FEW_OTHER_BATCHES = 0.02  # share of the rows; no more rows of another batch than this need no warning
+FEW_OTHER_BATCHES = 0.02  # share of the rows; so few of another batch need no warning
 MOST_OTHER_BATCHES = 0.25  # share of the rows; with more, the log has no single batch size
 TWO_STAMPS_ERROR_S = 2.0  # the error of the time between two stamps of whole seconds
 EPOCHS_AND_RUN = "epochs against the run's time"  # the check that a warning about the run's time would repeat
@@ -358,7 +358,7 @@ def _check_epoch_summaries(record: Record) -> Check | None:
 def _mean_rate_of_summaries(epochs: Sequence[Window], rows: Sequence[Window]) -> float:
     """Return the mean of the rates of epochs by their summaries: sum of steps / sum of (steps / printed rate).
 
-    The steps are those of the rows: a summary does not print how many steps its epoch has.
+    The steps are counted by the rows: a summary does not print how many steps its epoch has.
 
     Args:
         epochs: The summaries. Each has a rate.
@@ -445,7 +445,7 @@ def _check_printed_rates(record: Record) -> Check | None:
             seconds are skipped.
 
     Returns:
-        The result. None if no row is left, or if the printed rates are not those of all devices together.
+        The result. None if no row is left, or if the printed rates are not of all devices together.
     """
     if record.rate_scope != "global":
         return None
@@ -583,7 +583,7 @@ def _check_batches_of_rows(record: Record) -> Check | None:
 
 
 def _rows_with_batch(record: Record) -> list[Window]:
-    """Return the rows that imply the batch size of one device; none if the rates are those of all devices.
+    """Return the rows that imply the batch size of one device; none if the rates are of all devices.
 
     Args:
         record: What the log says.
@@ -597,7 +597,7 @@ def _batch_of_row(row: Window) -> float:
     """Return the batch size of one device that a printed row implies: its rate x step time.
 
     Args:
-        row: The row, whose rate must be that of one device.
+        row: The row, whose rate must be of one device.
 
     Returns:
         The batch size, or 0 if the row does not print both.

@@ -303,7 +303,7 @@ class ClosingTable(NamedTuple):
 
 
 class MXNet(PyTorch):
-    """Rows of MXNet's examples. The parameter states the batch of all devices, a closing table that of one device."""
+    """Rows of MXNet's examples. The parameter states the batch of all devices, a closing table the batch of one."""
 
     row_clue = "train.ips"
     row_pattern = RowPattern(re.compile(_STEP_HEAD.pattern + r"(?!.*train\.batch_time)"), (_IPS,), _OTHERS_OF_ROW)
@@ -473,7 +473,8 @@ class Json(MXNet):
         - `framework`: its name.
         - `batch_field`: whether its parameter `batch_size` is the batch of one device or of all devices.
         - `first_step`: the number of its first step, or the step of this row if that is lower.
-        - `rows_imply_batch`: whether rate x time of a row is the batch. It is for Paddle, as the class `Paddle` says.
+        - `rows_imply_batch`: whether to take rate x time of a row as the batch of all devices. Paddle's logs need it:
+          no line of them says how many devices there are.
         - `steps_run_on`: whether steps count through the whole run. TensorFlow prints its global step, so they do; the
           others count anew in each epoch.
 

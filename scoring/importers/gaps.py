@@ -95,10 +95,13 @@ def rows_after_lost_rows(windows: Sequence[Window], unread_lines: Sequence[int])
 def rows_after_lost_epochs(windows: Sequence[Window], unread_lines: Sequence[int]) -> list[Window]:
     """Return the printed rows before which all rows of an epoch or more seem to be missing.
 
-    A row is returned if the epoch of the row before is not the same or the one before, and if its step is not above
-    the step of that row: this shows that steps count anew in each epoch. A row with a higher step is left out, because
-    steps may count through the whole run. There an epoch may be so short that it has no row, and `rows_after_lost_rows`
-    finds what is missing.
+    A row is returned if both hold:
+
+    - Its epoch is at least two above the epoch of the row before.
+    - Its step is not above the step of the row before. So steps count anew in each epoch.
+
+    Any row with a higher step is left out, because steps may count through the whole run. Then an epoch may be so short
+    that it has no row, and `rows_after_lost_rows` finds rows that are missing.
 
     Args:
         windows: Rows of training figures, in the order of the log.

@@ -172,8 +172,9 @@ class Lines:
         - at each confirmed start: a line with startup text, such as "powered by PaddlePaddle", that a row followed,
         - and at a row where the step counter goes back, unless a confirmed start lies between it and the row before.
 
-        Each run ends on the line before the next one begins. Lines before the first confirmed start belong to no run: a
-        start on them has failed. But if the step goes back before any confirmed start, the lines up to there are a run.
+        Each run ends on the line before the next one begins. Lines before the first confirmed start belong to no run,
+        as they are of starts that failed. But if the step goes back before any confirmed start, the lines up to there
+        are a run.
 
         Args:
             restarts: Pairs of successive rows between which the step goes back.
@@ -188,7 +189,7 @@ class Lines:
 
         first_lines = sorted([*self._confirmed_starts, *steps_back])
         begins_by_step_back = first_lines[0] not in self._confirmed_starts
-        if begins_by_step_back:  # the row before the step goes back is of a run, too, whose start is in another log
+        if begins_by_step_back:  # the rows before it are of a run that began in another log
             first_lines.insert(0, self.span[0])
         last_lines: list[int | None] = [first_of_next - 1 for first_of_next in first_lines[1:]]
         last_lines.append(self.span[1])
@@ -238,7 +239,7 @@ class Lines:
         return end + CUT.encode() if end else end
 
     def without_repeated_rows(self, marker: str) -> Iterator[tuple[int, str]]:
-        """Yield the number and the text of each line of the run, leaving out rows that repeat those of another rank.
+        """Yield the number and the text of each line of the run, leaving out rows that repeat another rank's rows.
 
         Before each line may stand the rank that wrote it: in a tag of mpirun or a label of another launcher. Rows of
         training figures and lines of a tool's startup are kept only of the lowest rank that prints rows, because each

@@ -484,7 +484,7 @@ class MLLog(FormatReader):
         self.checks.append(Check.not_compared("images", (counted, "their steps x batch")))
 
     def _samples_are_images(self) -> bool:
-        """Return whether samples and rates count images: in our own logs, and in those of an image benchmark."""
+        """Return whether samples and rates count images: in our own logs, and in logs of an image benchmark."""
         is_own_log = "run_summary" in self.header
         return is_own_log or self.value("model") in IMAGE_BENCHMARKS
 

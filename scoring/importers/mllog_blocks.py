@@ -59,8 +59,9 @@ def stretches_of_blocks(events: Run) -> Iterator[Stretch]:
         next_stop = _first_after(stops, start.line)
         end_line = min((mark.line for mark in (next_stop, next_start) if mark is not None), default=math.inf)
         is_own_stop = next_stop is not None and next_stop.line == end_line  # rather than the stop of a later block
+        stop = next_stop if is_own_stop else None
         evaluations_of_block = _started_between(evaluations, start.line, end_line)
-        yield from _stretches_of_block(start, next_stop if is_own_stop else None, evaluations_of_block)
+        yield from _stretches_of_block(start, stop, evaluations_of_block)
 
 
 def _stretches_of_block(start: Mark, stop: Mark | None, evaluations: Sequence[Interval]) -> list[Stretch]:

@@ -179,7 +179,7 @@ def _rates_by_number(events: Run) -> dict[Any, list[Rate]]:
     have_epoch_numbers = _have_epoch_numbers(usable, marks)
     rates_by_number: dict[Any, list[Rate]] = {}
     for rate in usable:
-        # The numbers of this project's program are always those of epochs.
+        # The numbers of this project's program are always epoch numbers.
         has_epoch_number = rate.number is not None and (have_epoch_numbers or _is_own(rate))
         number = rate.number if has_epoch_number else _number_of_last_mark(rate, marks)
         rates_by_number.setdefault(number, []).append(rate)
@@ -202,7 +202,7 @@ def _have_epoch_numbers(rates: Sequence[Rate], marks: Sequence[Mark]) -> bool:
     """Return whether the numbers that other programs log with their rates are epoch numbers.
 
     Some programs log the number of training steps so far with a rate (a throughput in images/s). So the result is False
-    as soon as one number is not that of a logged epoch: with the epochs 1 and 2, the rates 1 and 2 give True, and the
+    as soon as one number belongs to no logged epoch: with the epochs 1 and 2, the rates 1 and 2 give True, and the
     rates 1 and 500 give False.
 
     Args:

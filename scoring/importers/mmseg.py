@@ -68,7 +68,7 @@ class MMSeg(FormatReader):
     def take_fact(self, name: str, value: object, line: int) -> None:
         """Set a value that a line before the first row of training figures states, unless an earlier line has set it.
 
-        - The beginning of a data loader's section, and the brackets in it, are counted to know where the section ends.
+        - The brackets in the section of a data loader are counted, to know where the section ends.
         - A batch size is kept under a name that says whether it is of the training data's loader or of all loaders. It
           is left out if it is of anything else. After the last line, `_set_batch` chooses between the two.
         - Any switch of half precision that is on sets the precision to "amp".
@@ -150,7 +150,7 @@ class MMSeg(FormatReader):
         self.set_if_unset("framework", f"PyTorch {version}" if version else "PyTorch")
 
     def _set_batch(self) -> None:
-        """Set the batch size of one device, from the training loader's settings, or else from those of all loaders.
+        """Set the batch size of one device, from the settings of the training loader or else of all loaders.
 
         These settings may state two different sizes, where a configuration is printed as its files stand: the size of a
         base file, and the one that replaces it. Then none is set, and a check records both.
@@ -225,11 +225,11 @@ class MMEpochs(EpochFormatReader, MMSeg):
         """Correct whether the log is truncated, by its last epoch, and set batch, devices, versions and framework.
 
         So far `truncated` says only whether another row would fit into the epoch of the last row, by its steps such as
-        `[50/1251]`. It becomes or stays:
+        `[50/1251]`. It becomes
 
-        - None, if the wanted number of epochs or the last epoch is not known.
-        - True, if epochs are missing.
-        - What it was, if the last epoch is the last one wanted, or a later one.
+        - None if the wanted number of epochs or the epoch of the last row is not known,
+        - True if that epoch comes before the last one wanted,
+        - and otherwise stays as it is.
         """
         super().finish_facts()  # sets all the rest
         self.set_if_unset_from("epochs_wanted", "max_epochs")

@@ -191,7 +191,7 @@ class Dygraph(Launch):
             self._ended_epochs.add(int(match[1] or match[2]))
 
     def finish_rows(self) -> None:
-        """Set the figures of each row to those of the steps since the last row, if the rows print running averages."""
+        """Give each row the figures of the steps since the last row, if the rows print running averages."""
         if not self.cumulative:  # else each row was differenced as it was read
             self._difference_if_running_averages()
 
@@ -203,7 +203,7 @@ class Dygraph(Launch):
         self.truncated = self._is_truncated()
 
     def _difference_if_running_averages(self) -> None:
-        """Find out whether the rows print running averages, and replace them by figures of each row's own steps, if so.
+        """Set the figures of each row to the figures of the steps since the last row, if it prints running averages.
 
         A running average is over all steps since a reset, early in the epoch. Its total is the mean x these steps. The
         steps, seconds and wait of a row become
@@ -460,11 +460,11 @@ class Dygraph(Launch):
         return position.step - first_covered_step + 1
 
     def _steps_across_epochs(self, last: RowPosition | None, position: RowPosition) -> int | None:
-        """Return how many of the steps since the last row a row averages, if the last row is of the epoch before.
+        """Return how many steps after the row before are in the averages of a row, if an epoch ended between the two.
 
         Averages are not reset where an epoch begins, but at step `meters.reset_step`, if the epoch has that step. So a
-        row before that step also averages the end of the epoch before: the steps after the last row, or only those from
-        the reset on if it came later. Steps count from 0. With a reset at step 5:
+        row before that step also averages the end of the epoch before. There it averages all steps after the row
+        before, or only the steps from the reset on, if that came later. Steps count from 0. With a reset at step 5:
 
             26 steps in an epoch, rows at step 20 and at step 0  -> 6: steps 21 to 25, and 0
             10 steps in an epoch, rows at step 2 and at step 2   -> 8: steps 5 to 9, and 0 to 2
@@ -515,7 +515,7 @@ class Static(Dygraph):
 
     def __init__(self, lines: Lines) -> None:
         super().__init__(lines)
-        self._last_totals = NO_TOTALS  # those of the last row
+        self._last_totals = NO_TOTALS  # of the last row
 
     def read_first_row(self, text: str, position: RowPosition, row: Columns) -> None:
         """Set how the program counts steps and resets its averages, by the PaddleClas release that the first row shows.
@@ -533,7 +533,7 @@ class Static(Dygraph):
             self.meters = Meters(first_step=0, reset_step=None)
         elif re.search(r"epoch:\d+\s*, train step:", text):
             self.meters = Meters(first_step=0, reset_step=10)
-        # Otherwise the meters of the class are those of later releases.
+        # Otherwise it is a later release, whose meters are the meters of the class.
         self.first_step = self.meters.first_step
 
     def time_of_row(self, last: RowPosition | None, position: RowPosition, row: Columns) -> RowTime:

@@ -124,8 +124,8 @@ def _are_running_by_stamps(groups: Sequence[Sequence[PrintedMean]]) -> bool | No
     If the first row prints 1 s over 6 steps since the reset, and a row 10 steps later prints 0.5 s, these times are
     0.5 s x 16 - 1 s x 6 = 2 s and 0.5 s x 10 = 5 s. With stamps that are 2 s apart, the first reading is right.
 
-    The error of a reading is the mean difference of its times from those of the stamps. The reading with the smaller
-    error is right. It is undecided which is right if the larger error is at most MOST_STAMP_ERROR_S, or less than
+    The error of a reading is the mean difference between its times and the times between the stamps. The reading with
+    the smaller error is right. Undecided means that the larger error is at most MOST_STAMP_ERROR_S, or less than
     CLEARLY_NEARER x the smaller one.
 
     Args:

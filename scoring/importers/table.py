@@ -72,7 +72,7 @@ class FormatReader:
     columns: str  # names of the row's groups, in order; of two groups with one name the first that matched counts
     required_column: str | None = None  # rows without a positive figure in this column are left out
     first_step = 1  # the number of an epoch's first step
-    prints_mean_times = False  # the time of a row is the mean over its steps; else it is that of its last step
+    prints_mean_times = False  # the time of a row is the mean over its steps; else the time of its last step
     rate_scope: str | None = "device"  # whose images/s a row has: "device" or "global"
     cumulative = False  # rates are running averages, which the format itself differences (running_averages.py)
     rows_imply_batch = False  # rate x time is the batch, of one device or of all, as the rate is
@@ -200,7 +200,7 @@ class FormatReader:
             self.problems.append(text)
 
     def add_window(self, window: Window) -> None:
-        """Append the figures of one printed row to `windows`, unless they repeat those of the last row.
+        """Append the figures of one printed row to `windows`, unless they repeat the last row.
 
         A row repeats the last one if two programs write one log, for example. If a row has an earlier epoch than the
         last one, or an earlier step of the same epoch, the lines of both are added to `restarts`, because another run
