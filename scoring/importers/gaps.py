@@ -80,6 +80,8 @@ def rows_after_lost_rows(windows: Sequence[Window], unread_lines: Sequence[int])
     for before, row in itertools.pairwise(windows):
         if before.epoch == row.epoch and before.step is not None and row.step is not None:
             distances.append(row.step - before.step)
+    if not distances:  # no epoch has two rows, so that none is cut short by the start of an epoch
+        distances = [row.steps for row in windows[1:] if row.steps is not None]
     if not distances:
         return []
 

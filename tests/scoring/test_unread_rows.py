@@ -88,6 +88,18 @@ def test_whole_epochs_that_are_missing_are_said(tmp_path: Path, name: str) -> No
     assert problem == f"line {first}: rows before it are missing, and so are whole epochs"
 
 
+def test_rows_that_are_missing_are_said_where_no_epoch_has_two(tmp_path: Path) -> None:
+    """Epochs of 7 steps with a row every 10: no two rows of one epoch show how many steps a row covers."""
+    text = samples.paddleseg(run())
+    text = re.sub(r"epoch: \d+, iter: (\d+)", lambda row: f"epoch: {int(row[1]) // 7 + 1}, iter: {row[1]}", text)
+    whole = read(tmp_path, text, "paddleseg")
+    assert not whole.problems and len({window.epoch for window in whole.windows}) == len(whole.windows)
+    fifth, sixth = (whole.windows[at].line for at in (4, 5))
+    lines = text.splitlines(keepends=True)
+    record = read(tmp_path, "".join(lines[: fifth - 1] + lines[sixth - 1 :]), "paddleseg")
+    assert record.problems == (f"line {fifth}: rows before it are missing, and its figures stand for up to 20 steps",)
+
+
 def test_windows_of_our_own_log_that_are_missing_are_said(tmp_path: Path) -> None:
     """Slow windows could be taken out, and the figure was higher without a word."""
     text = samples.mllog(run())
