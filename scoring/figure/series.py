@@ -234,20 +234,21 @@ def _fit_autoregression(sums: DeviationSums, r: float) -> AutoregressionFit:
 def _least_noise_squares(sums: DeviationSums, r: float) -> float:
     """Return the least sum of squared noise that explains a series, if neighbours have a given correlation r.
 
-    The series is taken as a first-order autoregression: each value less the true mean is r times the value before it
-    less the true mean, plus noise. The true mean is not known, so the one with the least squared noise is taken.
+    The series x is taken as a first-order autoregression about a true mean mu:
 
-    With d[i] for the deviations from the plain mean, and a true mean that is m above it, the noise is
+        x[i] - mu = r * (x[i - 1] - mu) + noise
+
+    The true mean is not known, so the one with the least squared noise is taken. With d[i] for the deviations from the
+    plain mean, and m for mu - the plain mean, the noise is
 
         sqrt(1 - r**2) * (d[0] - m)           of the first value
         (d[i] - m) - r * (d[i - 1] - m)       of each later value
 
-    Its squares add up to
+    Its squares add up to a * m**2 - 2 * b * m + c, which is least at m = b / a, where it is c - b**2 / a, with
 
-        a * m**2 - 2 * b * m + c
-
-    This is least at m = b / a, where it is c - b**2 / a. Here a is `_weight_of_mean`, b is `_linear_coefficient` and c
-    is `_noise_squares_about_plain_mean`.
+        a = (1 - r) * (n - (n - 2) * r)          see `_weight_of_mean`
+        b = (1 - r) * r * (d[0] + d[n - 1])      see `_linear_coefficient`
+        c = the sum of the squares at m = 0      see `_noise_squares_about_plain_mean`
 
     Args:
         sums: Sums over the deviations of the values from their plain mean.
@@ -264,9 +265,13 @@ def _least_noise_squares(sums: DeviationSums, r: float) -> float:
 
 
 def _linear_coefficient(sums: DeviationSums, r: float) -> float:
-    """Return b of `_least_noise_squares`, for values that have the deviations d from their plain mean.
+    """Return b of `_least_noise_squares`: the sum of squared noise has the term -2 * b * m.
 
-    It is (1 - r**2) * d[0] + (1 - r) * sum(d[i] - r * d[i - 1]). All d add up to 0, so the sum is r * d[n - 1] - d[0].
+    With the deviations d of the values from their plain mean, and i from 1 to n - 1, it is
+
+        (1 - r**2) * d[0] + (1 - r) * sum(d[i] - r * d[i - 1])
+
+    All d add up to 0, so the sum is r * d[n - 1] - d[0].
 
     Args:
         sums: Sums over the deviations d.
@@ -278,18 +283,19 @@ def _linear_coefficient(sums: DeviationSums, r: float) -> float:
 def _noise_squares_about_plain_mean(sums: DeviationSums, r: float) -> float:
     """Return the sum of squared noise of a first-order autoregression if its true mean is its plain mean.
 
-    It is c of `_least_noise_squares`. With the deviations d of the values from the plain mean, it is
+    With the deviations d of the values from the plain mean, it is
 
-        (1 - r**2) * d[0]**2 + (d[1] - r * d[0])**2 + (d[2] - r * d[1])**2 + ...
+        (1 - r**2) * d[0]**2 + (d[1] - r * d[0])**2 + ... + (d[n - 1] - r * d[n - 2])**2
 
-    Multiplied out, these terms are left:
+    Let squares = d[0]**2 + ... + d[n - 1]**2 and products = d[0] * d[1] + ... + d[n - 2] * d[n - 1]. Multiplied out,
+    the sum is
 
-    - each d[i]**2 once; d[0]**2 has 1 - r**2 from the first term, and r**2 from the second
-    - r**2 * d[i]**2 for all but the first and the last value
-    - -2 * r * d[i - 1] * d[i] for all neighbours
+        squares - r**2 * d[0]**2 + r**2 * (squares - d[n - 1]**2) - 2 * r * products
+
+    The two ends, d[0]**2 + d[n - 1]**2, are `squares_of_ends`.
 
     Args:
-        sums: Sums over the deviations d.
+        sums: These sums over the deviations d.
         r: The assumed correlation of neighbours, between -1 and 1.
     """
     return sums.squares + r**2 * (sums.squares - sums.squares_of_ends) - 2 * r * sums.products
@@ -298,11 +304,15 @@ def _noise_squares_about_plain_mean(sums: DeviationSums, r: float) -> float:
 def _weight_of_mean(r: float, n: int) -> float:
     """Return 1 / the variance of the best estimate of the true mean of a first-order autoregression.
 
-    The noise is taken to have a variance of 1. The result is a of `_least_noise_squares`, the factor of m**2: the first
-    value has -sqrt(1 - r**2) * m in its noise, and each of the n - 1 later ones -(1 - r) * m. So it is
+    It is for noise of variance 1. The log-likelihood of a true mean that is m above the plain mean is then -1/2 times
+    the sum of squared noise, a * m**2 - 2 * b * m + c (`_least_noise_squares`). As a function of m this is a normal
+    distribution of variance 1 / a, so the result is a.
 
-        (1 - r**2) + (n - 1) * (1 - r)**2 = (1 - r) * ((1 + r) + (n - 1) * (1 - r))
-                                          = (1 - r) * (n - (n - 2) * r)
+    m enters the noise of the first value as -sqrt(1 - r**2) * m, and of the n - 1 later values as -(1 - r) * m. So
+
+        a = (1 - r**2) + (n - 1) * (1 - r)**2
+          = (1 - r) * ((1 + r) + (n - 1) * (1 - r))
+          = (1 - r) * (n - (n - 2) * r)
 
     Args:
         r: The correlation of neighbours, between -1 and 1.
@@ -314,11 +324,13 @@ def _weight_of_mean(r: float, n: int) -> float:
 def _log_likelihood(noise_squares: float, r: float, n: int) -> float:
     """Return the logarithm of the likelihood of a correlation r of neighbours, less a constant that is equal for all r.
 
-    The model is a first-order autoregression with normal noise. The true mean and the size of the noise are not known.
-    They are integrated out, with every mean and every logarithm of the size equally probable beforehand (Zellner and
-    Tiao, JASA 59, 1964). With a from `_weight_of_mean` and Q for `noise_squares`, the likelihood is then
+    The model is a first-order autoregression with normal noise of standard deviation sigma. The true mean and sigma are
+    not known, so they are integrated out, with flat priors on the mean and on log(sigma) (Zellner and Tiao, JASA 59,
+    1964). With a from `_weight_of_mean` and Q for `noise_squares`, less constant factors:
 
-        sqrt((1 - r**2) / a) * Q**(-(n - 1) / 2)
+        sqrt(1 - r**2) * sigma**-n * exp(-(sum of squared noise) / (2 * sigma**2))        given the mean and sigma
+        sqrt((1 - r**2) / a) * sigma**-(n - 1) * exp(-Q / (2 * sigma**2))                 over all means
+        sqrt((1 - r**2) / a) * Q**(-(n - 1) / 2)                                          over all sigma, too
 
     Args:
         noise_squares: The least sum of the squared noise (`_least_noise_squares`), above 0.
@@ -335,13 +347,18 @@ def _variance_of_mean(r: float, n: int) -> float:
     One value has the variance 1 / (1 - r**2), and two values that are k places apart have the correlation r**k. Of n
     values, n - k pairs are k places apart. So the variance of the mean is
 
-        1 / (1 - r**2) / n * (1 + 2 * sum of (1 - k / n) * r**k for k = 1 to n - 1)
+        1 / (1 - r**2) / n * (1 + 2 * S),   S = sum of (1 - k / n) * r**k for k = 1 to n - 1
+
+    S is the mean of n geometric sums, r + r**2 + ... + r**j for j = 0 to n - 1, because n - k of them hold r**k. Each
+    is (r - r**(j + 1)) / (1 - r), so
+
+        S = r / (1 - r) - (r + r**2 + ... + r**n) / (n * (1 - r))
+          = r / (1 - r) - r * (1 - r**n) / (n * (1 - r)**2)
 
     Args:
         r: The correlation of neighbours, between -1 and 1.
         n: The number of values.
     """
-    # The sum without a loop: first as if each value had neighbours at all distances, then less those beyond the ends.
-    all_distances = 2 * r / (1 - r)  # 2 * (r + r**2 + ...)
-    beyond_the_ends = 2 * r * (1 - r**n) / (n * (1 - r) ** 2)
-    return (1 + all_distances - beyond_the_ends) / (n * (1 - r * r))
+    first_term = 2 * r / (1 - r)  # of 2 * S
+    second_term = 2 * r * (1 - r**n) / (n * (1 - r) ** 2)
+    return (1 + first_term - second_term) / (n * (1 - r * r))

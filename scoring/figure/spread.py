@@ -141,7 +141,12 @@ def olympic_mean_of(values: Sequence[float], *, dropped: int) -> Estimate | None
 def _error_of_trimmed_mean(kept: Sequence[float], dropped: int) -> float:
     """Return the standard error of a mean without the least and the greatest values.
 
-    The formula is Yuen's (Biometrika 61, 1974). The dropped values count as equal to the nearest kept one (winsorized).
+    It is Yuen's (Biometrika 61, 1974), for a mean of h kept values out of n:
+
+        sd / sqrt(h * (h - 1) / (n - 1))
+
+    sd is the deviation of all n values, with each dropped one replaced by the nearest kept one (winsorized). If none is
+    dropped, h is n, and the error is the usual sd / sqrt(n).
 
     Args:
         kept: The values that are kept, in ascending order, two or more.
@@ -152,7 +157,7 @@ def _error_of_trimmed_mean(kept: Sequence[float], dropped: int) -> float:
     assert deviation is not None, "two values or more are kept"
     n = len(winsorized)
     h = len(kept)
-    return deviation / math.sqrt(h * (h - 1) / (n - 1))  # without dropped values, h is n, and this deviation / sqrt(n)
+    return deviation / math.sqrt(h * (h - 1) / (n - 1))
 
 
 def has_no_width(interval: tuple[float, float]) -> bool:
@@ -205,17 +210,17 @@ def single_value_interval(
 
     It is ratio * exp(-h) to ratio * exp(h), with h = t * relative_sd * sqrt(1 / count + 1 / other_count).
 
-    Student's t is for 98 %, 1 % to each side (SINGLE_RUN_PROBABILITY), to make the interval hold in 95 % of cases.
-    Single values lie far out more often than t assumes, and no mean evens that out: a narrower interval called too many
-    equal systems different.
+    t is Student's for 98 %, 1 % to each side (SINGLE_RUN_PROBABILITY), to make the interval hold in 95 % of cases.
+    Single values lie far out more often than Student's t assumes, and no mean evens that out. With a smaller t, too
+    many pairs of equal systems of MLPerf v1.0 were called different (benchmarks/calibration.py).
 
     Args:
         ratio: The ratio of the two means.
         relative_sd: How far other values lie apart, as a share of their mean: a single value does not show it.
         freedom: Degrees of freedom of `relative_sd`.
-        count: How many values, such as runs or hosts, one mean is of. If these are means of unequal numbers of runs,
-            it is a fraction: as many equal values would have a mean that varies as much.
-        other_count: How many values the other mean is of.
+        count: The effective number of values (runs or hosts) of one mean: their number, or less, perhaps a fraction, if
+            they are means of unequal numbers of runs (`IndependentValues.effective_count`).
+        other_count: The effective number of values of the other mean.
     """
     half_width = t_quantile(freedom, SINGLE_RUN_PROBABILITY) * relative_sd * math.sqrt(1 / count + 1 / other_count)
     return around(ratio, half_width)

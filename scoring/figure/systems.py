@@ -192,17 +192,18 @@ def read_described(log: str | Path, **options: Any) -> Record:
 def _are_devices_from_batch(record: Record) -> bool:
     """Return whether the number of devices was worked out from batches, not stated by the log or by --devices.
 
-    It is then the batch of all devices, which the log states / the batch of one device, which the user gave (--batch).
-    The importer marks this by lines: the worked-out number has the same line as the batch of all. A number that the log
-    states has a line of its own, and a number from --devices has none.
+    A number that was worked out is batch_of_all divided by the user's --batch. The importer then notes for it the line
+    of the log that states batch_of_all. A number that the log states has a line of its own, and a number from --devices
+    has none.
 
     Args:
         record: The run as read from its log.
     """
     is_batch_given = "batch_per_device" in record.from_options
     line_of_devices = record.field_lines.get("devices")
-    has_line_of_batch = line_of_devices is not None and line_of_devices == record.field_lines.get("batch_of_all")
-    return is_batch_given and has_line_of_batch
+    line_of_batch_of_all = record.field_lines.get("batch_of_all")
+    are_of_one_line = line_of_devices is not None and line_of_devices == line_of_batch_of_all
+    return is_batch_given and are_of_one_line
 
 
 def _refuse_other_batch(record: Record, description: SystemDescription) -> None:

@@ -73,11 +73,13 @@ def _warn_if_rows_disagree(
 ) -> Iterator[Verdict]:
     """Yield a warning if a throughput is far off the rate of the same rows by the times that they print themselves.
 
-    The throughput may be made of another time: the time from the stamp of its first line to the stamp of its last one
-    (`is_by_stamps`). There is a warning in two cases:
+    The throughput may have been measured between two time stamps (`is_by_stamps`), not by these times. The first case
+    that fits gives the cause that the warning names:
 
-    - The throughput is by stamps and over 5 % off the rate of the rows, and `_cause_by_stamps` knows a cause.
-    - It is off by a factor of over 1.5 (MAX_PLAUSIBLE_RATIO), up or down.
+    1. The throughput is by stamps, and the two are over 5 % apart for a reason that `_cause_by_stamps` knows.
+    2. They are apart by a factor of over 1.5 (MAX_PLAUSIBLE_RATIO), up or down: the clock was set, or the run stood
+       still.
+    3. Otherwise there is no warning.
 
     Args:
         record: The run as read from its log.
@@ -91,8 +93,9 @@ def _warn_if_rows_disagree(
     if rate_of_rows is None:
         return
     ratio = value / rate_of_rows
+    is_plausible = 1 / MAX_PLAUSIBLE_RATIO <= ratio <= MAX_PLAUSIBLE_RATIO
     cause = _cause_by_stamps(record, ratio, lines) if is_by_stamps else None
-    if cause is None and not 1 / MAX_PLAUSIBLE_RATIO <= ratio <= MAX_PLAUSIBLE_RATIO:
+    if cause is None and not is_plausible:
         cause = "the clock was set, or the run stood still in between"
     if cause is not None:
         message = (
@@ -106,10 +109,10 @@ def _cause_by_stamps(record: Record, ratio: float, lines: tuple[int, int]) -> st
     """Return why the rate between two time stamps is off the rate by the times that the rows print themselves.
 
     - Over 5 % faster between the stamps: no pause makes a run faster, so one of the two times is wrong.
-    - Over 5 % slower, and an epoch ended between the stamps: their time includes the evaluation, and the last steps of
-      the epoch, which no row counts.
+    - Over 5 % slower, and an epoch ended between the stamps: the time between them also has the evaluation, and the
+      steps after the last row of the epoch, which no row counts.
 
-    The 5 % are CLOCKS_AGREE_WITHIN. They are more for stamps of whole seconds, by what these round off.
+    The 5 % are CLOCKS_AGREE_WITHIN. The limit grows by the rounding error of the stamps if these are whole seconds.
 
     Args:
         record: The run as read from its log.
@@ -121,12 +124,12 @@ def _cause_by_stamps(record: Record, ratio: float, lines: tuple[int, int]) -> st
         pause may be the cause.
     """
     first_line, last_line = lines
-    slack = CLOCKS_AGREE_WITHIN + _rounding_of_stamps(record, first_line, last_line)
-    if ratio > 1 + slack:
+    most_gap = CLOCKS_AGREE_WITHIN + _rounding_of_stamps(record, first_line, last_line)
+    if ratio > 1 + most_gap:
         return "the clock was set, or the rows' times are not of all their steps"
     epochs = {row.epoch for row in record.windows if first_line <= row.line <= last_line}
     an_epoch_ended = len(epochs) > 1
-    if ratio < 1 - slack and an_epoch_ended:
+    if ratio < 1 - most_gap and an_epoch_ended:
         return "an epoch ended in between: its steps after its last row are not counted, its evaluation is"
     return None
 

@@ -110,22 +110,27 @@ def comparable_times(windows: Iterable[Window]) -> list[float]:
 
 
 def _comparable_time(window: Window) -> float | None:
-    """Return the time of a step or of an image in a window, by the first case that fits what its row gives.
+    """Return the time of a step or of an image in a window, by the first of these that its row gives.
 
-    1. Seconds and images, but not the steps: the seconds per image. They go before a printed step time.
-    2. Seconds and steps, or a printed step time: the seconds per step.
-    3. A printed rate: 1 / rate, which is per image.
-    4. Nothing of these: None.
+    1. seconds and steps: the seconds per step
+    2. seconds and images: the seconds per image
+    3. a printed step time: this time
+    4. a printed rate: 1 / rate, which is per image
 
-    All rows of a log give the same, so all of its times are per step, or all are per image.
+    All rows of a log give the same things, so all of its times are per step, or all are per image.
 
     Args:
         window: What one printed row of the log covers.
+
+    Returns:
+        The time in seconds; None if the row gives none of these.
     """
-    if window.seconds is not None and window.images and not window.steps:
+    if window.seconds is not None and window.steps:
+        return window.seconds / window.steps
+    if window.seconds is not None and window.images:
         return window.seconds / window.images
-    if window.step_s is not None:
-        return window.step_s
+    if window.printed_step_time_s is not None:
+        return window.printed_step_time_s
     return 1 / window.printed_rate if window.printed_rate else None
 
 
@@ -364,9 +369,9 @@ def _late_change(times: Sequence[float]) -> LevelChange | None:
 def _is_sudden(times: Sequence[float], index: int) -> bool:
     """Tell whether a change of level at an index is a jump, not the middle of a slow drift.
 
-    A drift through the whole run also has a lower level before its middle than after it. If the levels differ by 3 %
-    (THROTTLING_SLOWDOWN), a steady drift moves by half of that within each of the two parts, but a jump leaves both
-    parts level.
+    A jump leaves the parts before and after it level. A steady drift moves within the parts, too: if the medians of the
+    parts differ by 3 % (THROTTLING_SLOWDOWN), the medians of the two halves of the longer part (`_absolute_drift`)
+    differ by at least half of that, because these halves lie at least half as far apart as the parts.
 
     Args:
         times: A time for each window (what one printed row covers), in order.
