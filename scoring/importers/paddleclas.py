@@ -209,8 +209,9 @@ class Dygraph(Launch):
         steps, seconds and wait of a row become
 
         - its totals, if it is the first row after a reset,
-        - or else its totals less the totals of the row before. If one of the two is not known, the seconds and the wait
-          become None.
+        - or else its totals less the totals of the row before.
+
+        Where totals are not known, the steps stay as they are, and the seconds and the wait become None.
         """
         averaged_steps = self._averaged_steps_if_running()
         groups = self._means_since_resets(averaged_steps)
