@@ -70,7 +70,8 @@ def rows_after_lost_rows(windows: Sequence[Window], unread_lines: Sequence[int])
     - How many steps the figures of a row cover (`steps`). A row after lost ones covers their steps, too: LOST_RATIO x
       the usual distance or more.
 
-    The usual distance is not taken from `steps`: the first rows of an epoch may cover fewer steps than the others.
+    The usual distance is not taken from `steps`: the first rows of an epoch may cover fewer steps than the others. Only
+    where no epoch has two rows it is the median of `steps`.
 
     Args:
         windows: Rows of training figures, in the order of the log.
