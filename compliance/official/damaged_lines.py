@@ -29,12 +29,12 @@ _MOST_CHARACTERS = 1 << 24  # of a line that is read; a longer one is refused
 def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> tuple[Finding, ...]:
     """Return the findings on a log with damaged lines, each marked by whether the official checker reports it.
 
-    Our reader skips each damaged line. mlperf-logging's parser reads some of them, ignores others, and ends with an
-    error at a fatal one. There are two cases:
+    Our reader skips a damaged line, or splits it into events. mlperf-logging's parser reads some of these lines,
+    ignores others, and ends with an error at the rest, the fatal lines. There are two cases:
 
     - Our findings are all about damage, and one of them is an error about a fatal line. Then nothing is to be added:
       of a log with a fatal line, the official checker reports only that line.
-    - Otherwise the log is judged once more, as that parser reads it, and its findings are joined with ours.
+    - Otherwise the log is judged once more, as that parser reads its lines, and the findings are joined with ours.
 
     Args:
         path: The path of the log.

@@ -223,8 +223,8 @@ def _row_of_submission(folder: Folder, questions_by_log: Mapping[str, list[Findi
     compared_logs = check_between_runs(logs, folder.ruleset)  # with further findings, from comparing the runs
     official = _score_if_possible(compared_logs, folder.ruleset, "official")
     strict = _score_if_possible(compared_logs, folder.ruleset, "strict")
-    # A score, even one without minutes, shows that all logs are readable and of one submission. A strict score would
-    # ask for more: that all runs have one batch.
+    # The test asks for readable logs of one submission. An official score, even one without minutes, shows that they
+    # are; a strict score would ask for more: that all runs have one batch.
     can_be_tested = official.score is not None
     test = convergence_test(logs, folder.ruleset) if can_be_tested else None
     judged_logs = _reports_with_questions(folder, compared_logs, questions_by_log)
@@ -391,7 +391,7 @@ def _official_minutes(scored: Score | None, scaling_file: float | None) -> float
     if scored is None or not scored.olympic:  # of too few runs, `unscaled_minutes` is a plain mean
         return None
     if scaling_file is None:
-        return scored.scaled_minutes
+        return scored.scaled_minutes  # by the factor of the test
     if scored.unscaled_minutes is None:  # too many runs failed
         return None
     return scored.unscaled_minutes * scaling_file

@@ -48,9 +48,9 @@ class EnvelopeTest:
             same mean     lower convex envelope: the same reference point
             other means   lower convex envelope: held to 4.2 epochs, x 1.012000; by rcp_checker to 4.5, x 1.000000 (...)
 
-        "Held to 4.2 epochs" says that a test compares the runs with this mean of the reference, and "x 1.012000" that
-        by the result of the test the score is multiplied by this factor. Which of the two tests is right is the open
-        question to which the text in parentheses refers.
+        "Held to 4.2 epochs" is the mean of the reference with which a test compares the runs. "x 1.012000" is the
+        factor on the score by the result of this test. The text in parentheses names the open question, which of the
+        two tests is right.
 
         Args:
             scaling_by_tool: The factor on the score by rcp_checker's test. None if it is not known.
