@@ -254,8 +254,8 @@ def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> B
 
         1. One of `base` and `other` ran on one host, and the other on several hosts of the same system. Hosts lie
            further apart than the runs of one host, so this spread would be too small.
-        2. `base` and `other` are of different systems. Or two of the scores with several runs are: one may be of FP32
-           and one of FP16, while `base` and `other` give no precision and so fit both.
+        2. `base` and `other` are of different systems, or two of the scores with several runs are. For example, one of
+           these is of FP32 and one of FP16, and both fit `base` and `other`, which give no precision.
         3. No score has several runs of the system that all converged.
     """
     if _host_means_against_one_host(base, other) is not None:

@@ -93,7 +93,7 @@ def _intervals_by_calibrated_widths(run: RunFigure, kind: str, deviation: float 
 
     half_width_share = width.half_width(_relative_sd_of_times(run))
     is_wider_than_figure = half_width_share > 1
-    # Windows that are enough for a rule are enough for an interval by themselves. So None means that it is too wide.
+    # A rule takes 10 windows, their own interval 8 (LEAST_WINDOWS). So they are not too few, and None means too uneven.
     if is_wider_than_figure or run.windows_interval_95 is None:
         return Intervals(deviation=deviation, method="none: the windows are too uneven for one")
     return Intervals(

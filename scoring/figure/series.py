@@ -292,7 +292,7 @@ def _noise_squares_about_plain_mean(sums: DeviationSums, r: float) -> float:
 
         squares - r**2 * d[0]**2 + r**2 * (squares - d[n - 1]**2) - 2 * r * products
 
-    The two ends, d[0]**2 + d[n - 1]**2, are `squares_of_ends`.
+    In the code, `squares_of_ends` is d[0]**2 + d[n - 1]**2.
 
     Args:
         sums: These sums over the deviations d.
