@@ -325,18 +325,19 @@ def _fault_by_decoding(content: bytes) -> str:
 def _pnm_fault(opened: PpmImagePlugin.PpmImageFile) -> str:
     """Say that DALI would decode a PNM too dark; return an empty text if it would not.
 
-    The head of a PNM says which value is white, its "maxval". DALI does not always read it:
+    The head of a PNM says which value is white. DALI goes by it in the first of these cases alone:
 
-        pixels in binary, white up to 255:    DALI takes 255 for white
-        pixels as text,   white up to 255:    DALI reads the head, so that any white is right
-        white above 255, binary or text:      DALI takes 65,535 for white
+        white up to 255, pixels as text:           the white of the head
+        white up to 255, pixels in binary:         255
+        white above 255, pixels as text or binary: 65,535
 
     Args:
-        opened: The image as Pillow has opened it, not loaded yet. Its tile has the white, unless Pillow need not scale
-            by it: the white is what DALI takes, or the pixels are bits.
+        opened: The image as Pillow has opened it, not loaded yet: `load` empties its `tile`.
     """
+    # A tile is (codec, box, offset, arguments), the arguments (mode, white). Two have none but the mode, and no fault:
+    # pixels that are bits, and those that Pillow takes as they are ("raw"), whose white is 255 or 65,535.
     codec, _, _, arguments = opened.tile[0]
-    if codec == "raw" or not isinstance(arguments, tuple):  # the tile has no white
+    if codec == "raw" or not isinstance(arguments, tuple):
         return ""
     white = int(arguments[1])
     is_text = codec == "ppm_plain"

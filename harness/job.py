@@ -277,10 +277,10 @@ class ClusterSettings:
 
     @property
     def threads_per_rank(self) -> int:
-        """CPU threads a rank computes with.
+        """CPU threads a rank computes with: THREADS if it is set, else the smaller of two shares, and at least 1.
 
-        Where a cgroup's quota gives less CPU time than the cores have, as docker --cpus, more threads than that would
-        spend it in waiting for each other: 2 on half a CPU took twice the time of 1.
+        The shares are those of the cores, and of the CPU time that a cgroup's quota allows, as docker --cpus sets it.
+        With more threads than the quota has CPUs a rank is slower: 2 threads on half a CPU took twice the time of 1.
         """
         if self.threads > 0:
             return self.threads
@@ -293,12 +293,15 @@ class ClusterSettings:
     def _ranks_on_cores(self, cores: Iterable[int]) -> int:
         """Return how many ranks of the node share the cores that this process may use.
 
-        launch/bind.sh binds a rank of RANK_NUMA to its NUMA node. Only the ranks of that node share its cores.
+        RANK_NUMA is the NUMA node of each rank, as "0,0,1,1", and empty if ranks are not bound. There are two cases:
+
+            all cores are of one NUMA node in RANK_NUMA:  launch/bind.sh bound this process: the ranks of that node
+            any others:                                   this process is not bound: all ranks of the node
 
         Args:
             cores: The numbers of the cores.
         """
-        numa_node_of_ranks = self.rank_numa.split(",")[: self.dgxngpu]
+        numa_node_of_ranks = self.rank_numa.split(",")[: self.dgxngpu]  # [""] if it is empty
         for numa_node in set(numa_node_of_ranks) - {""}:
             folder = NUMA_NODES / f"node{numa_node}"
             if all((folder / f"cpu{core}").exists() for core in cores):

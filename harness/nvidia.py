@@ -27,8 +27,8 @@ NVLINK_SENT_KIB = 138  # nvml.h: NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX
 NVLINK_RECEIVED_KIB = 139  # nvml.h: NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX
 # From this driver on v1 of NVML's memory call counts the memory that the driver keeps for itself as used.
 RESERVE_COUNTED_FROM = 510
-# Errors that pynvml raises for a question without an answer; the second, no subclass of the first, where a driver is
-# older than pynvml. A pynvml before 12.560 does not have it.
+# Errors that pynvml raises for a question without an answer: NVMLError by the driver, and NVMLLibraryMismatchError, no
+# subclass of it, where a driver is older than pynvml. A pynvml before 12.560 does not have the second.
 UNANSWERED = (pynvml.NVMLError, getattr(pynvml, "NVMLLibraryMismatchError", pynvml.NVMLError))
 GONE = (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED)  # a GPU that answers nothing any more
 TF32_CAPABILITY = 80  # the least compute capability with TF32: 80 is 8.0
@@ -50,15 +50,18 @@ def opened() -> Iterator[tuple[list[Handle], str]]:
 
     Yields:
         (handles, reason). The handles are those of the visible GPUs; there are none without NVML. The reason says why
-        GPUs of the node are missing, and is empty if none is. If CUDA_VISIBLE_DEVICES hides some it says only that,
-        whatever errors NVML has had. It counts whole GPUs, because an entry may also name a part of one (MIG), which
-        is not taken.
+        GPUs of the node are missing. It is the first of these that holds:
+
+            "CUDA_VISIBLE_DEVICES=5,4 names 2 of 8 whole GPUs":  the variable hides GPUs that NVML has a handle of
+            NVML's errors, as "GPU3: GPU is lost":               NVML has no handle of some GPUs, or cannot be opened
+            "":                                                  none is missing
     """
     with contextlib.ExitStack() as at_exit:
         handles, why_missing = _open_nvml(at_exit)
         visible = _visible_handles(handles)
         some_are_hidden = len(visible) < len(handles)
         if some_are_hidden:
+            # "whole", because an entry may name a part of a GPU (MIG): such a part gives no handle.
             how_many = f"{len(visible)} of {len(handles)}"
             why_missing = f"CUDA_VISIBLE_DEVICES={env.visible_gpus()} names {how_many} whole GPUs"
         yield visible, why_missing
@@ -102,7 +105,8 @@ def _all_handles() -> tuple[list[Handle], str]:
         (handles, why some are missing). The text is as "GPU3: GPU is lost; GPU5: ...", and empty if none is missing.
 
     Raises:
-        pynvml.NVMLError: Not even the number of GPUs is known. It may be another error of UNANSWERED.
+        pynvml.NVMLError: NVML does not tell how many GPUs there are.
+        pynvml.NVMLLibraryMismatchError: The same, where the driver is older than pynvml.
     """
     handles = []
     reasons = []
@@ -117,15 +121,15 @@ def _all_handles() -> tuple[list[Handle], str]:
 def _handle(index: int) -> Handle:
     """Return NVML's handle of a GPU, after two questions that find out whether the GPU is gone.
 
-    Some drivers also give a handle of a GPU that fell off the bus. A question without an answer does not matter, unless
-    its error is one of GONE.
+    The questions are asked because some drivers give a handle of a GPU that fell off the bus, too. Their answers are
+    not used, and of their errors only those in GONE count: the GPU is lost, or must be reset.
 
     Args:
         index: NVML's number of the GPU, from 0.
 
     Raises:
-        pynvml.NVMLError: NVML has no handle of it, or the GPU is gone. Where NVML has no handle the error may be the
-            other one of UNANSWERED.
+        pynvml.NVMLError: NVML has no handle of the GPU, or the GPU is gone.
+        pynvml.NVMLLibraryMismatchError: NVML has no handle of it, and the driver is older than pynvml.
     """
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
     for question in (pynvml.nvmlDeviceGetUUID, pynvml.nvmlDeviceGetMemoryInfo):

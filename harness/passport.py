@@ -212,7 +212,7 @@ def _note_on_contradictions(part: str, names: Sequence[str], contents: Contents)
 
     Args:
         part: Name of the part for the sentence, as "training".
-        names: Names of its files without detours such as "./", so that all names of a file are equal.
+        names: Paths of its files, normalized, so that a file has the same path wherever it is listed.
         contents: The part's files, in the same order, with their labels.
 
     Returns:
@@ -237,24 +237,26 @@ def _note_on_shared_labels(part: str, names: Sequence[str], contents: Contents) 
 
     Args:
         part: Name of the part for the sentence, as "training".
-        names: Names of its images without detours such as "./", so that all names of a file are equal.
-        contents: The part's images, in the same order, with their labels.
+        names: Paths of its images, normalized, so that an image has the same path wherever it is listed.
+        contents: The part's images, in the same order, with their label files.
 
     Returns:
         One sentence in a list. An empty list if there is no such image, or labels are numbers or not known.
     """
     if contents.labels is None or isinstance(contents.labels, np.ndarray):
         return []
-    # A conflict is a label file that is listed again with another image than at first.
-    conflicts = _conflicts(zip(contents.labels, names, strict=True))
-    first_image_by_later_one = {conflict.value: conflict.first_value for conflict in conflicts}
-    if not first_image_by_later_one:
+    label_files = contents.labels
+    owner_by_image = {}  # an image with the label file of another image: the image that had this label file first
+    for conflict in _conflicts(zip(label_files, names, strict=True)):
+        image, owner = conflict.value, conflict.first_value
+        owner_by_image[image] = owner
+    if not owner_by_image:
         return []
-    images = counted(len(first_image_by_later_one), "image")
-    image, first = next(iter(first_image_by_later_one.items()))
+    images = counted(len(owner_by_image), "image")
+    image, owner = next(iter(owner_by_image.items()))
     return [
         f"the {part} set gives {images} the label file of another image, the first is {image}, "
-        f"with that of {first}: see that its list names the right files"
+        f"with that of {owner}: see that its list names the right files"
     ]
 
 

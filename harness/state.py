@@ -123,7 +123,7 @@ def _plain_values(main: static.Program, chosen: Iterable[tuple[str, Any]]) -> It
     Yields:
         (name, NumPy array), in the order of `chosen`.
     """
-    other_layouts = stored.forms(main)  # by tensor, of those that a pass stores so
+    other_layouts = stored.forms(main)  # {name of a tensor that the program stores in another layout: conversions}
     for name, tensor in chosen:
         value = np.asarray(tensor)
         if name in other_layouts:
@@ -171,15 +171,15 @@ def set_weights(main: static.Program, weights: dict[str, Array]) -> None:
             channels that are missing.
     """
     found = set()
-    other_layouts = stored.forms(main)  # by tensor, of those that a pass stores in another memory layout
+    other_layouts = stored.forms(main)  # {name of a tensor that the program stores in another layout: conversions}
     for name, tensor in tensors(main):
-        parameter = _parameter_of(name)
+        parameter = _parameter_of(name)  # the same for the parameter and its master: both are set
         if parameter not in weights:
             continue
         found.add(parameter)
         if name in other_layouts:
             value = other_layouts[name].from_plain(weights[parameter])
-        else:  # only here can channels be missing: of the first convolution, which no pass stores in another layout
+        else:  # only here can channels be missing: of the first convolution, which is always stored plainly
             value = padded(weights[parameter], tensor.shape())
         dtype = np.array(tensor).dtype
         assign(tensor, value.astype(dtype))

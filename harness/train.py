@@ -85,12 +85,13 @@ class Synthetic(NamedTuple):
 def synthetic_batches(run: session.Run) -> Synthetic:
     """Return batches of noise for the training and for the evaluation program, to warm them up.
 
-    The evaluation gets a batch of its own only if its image format or its batch size is another than the training's.
-    That is used once, and stays in the host's memory. The training's is put on the device, because a run on synthetic
-    data feeds it at every step.
+        training:    on the device, because a run on synthetic data feeds this batch at every step; its noise differs
+                     from rank to rank
+        evaluation:  the training batch if the evaluation has the same image format and batch size; else a batch in the
+                     host's memory, as it is used once
 
     Args:
-        run: The run that has begun. Its seed decides the noise; that of the training differs from rank to rank.
+        run: The run that has begun. Its seed decides the noise.
     """
     task = run.task
     workload = task.workload

@@ -181,13 +181,14 @@ class Keeper(Hook):
     def window_ends(self, main: Any, window: Timing, *, step: int, epoch: int) -> float:
         """Write a checkpoint after a window of training steps, if one is due; every rank must call this.
 
-        It is due in two cases:
+        The first of these cases counts:
 
-            a signal asked any rank to end the run      it is written if the disk takes it, and the run ends
-            CHECKPOINT_MINUTES have passed              it is written, and the run goes on
-
-        In the second case none is written at the end of an epoch if CHECKPOINT_EPOCHS asks for one after that epoch:
-        `epoch_ended` writes that soon, when the epoch is evaluated. A run that writes no checkpoints does nothing here.
+            the run writes no checkpoints:           nothing is done
+            a signal asked any rank to end the run:  one is written, and the run ends, even if the disk is full
+            CHECKPOINT_MINUTES have not passed:      none is written
+            the epoch ends, and CHECKPOINT_EPOCHS
+            asks for one after it:                   none is written here, as `epoch_ended` will write it
+            any other window:                        one is written, and the run goes on
 
         Args:
             main: The training program.
@@ -204,7 +205,7 @@ class Keeper(Hook):
         if not self._writes_checkpoints:
             return 0.0
         self._report()  # the checkpoint before may be written by now
-        self._catch_signals()  # from the first window on: now there is a state to save
+        self._catch_signals()  # in the first window, after which there is a state to save; later calls do nothing
         steps_before_epoch = (epoch - 1) * self._steps_per_epoch
         position = self._position(step=step, epoch=epoch, epoch_step=step - steps_before_epoch)
 
