@@ -24,7 +24,7 @@ from typing import IO
 from harness.processes import LAUNCHER_ENDED, SENT_TO_RANKS, ancestors, end_with_parent, is_alive, on_signals
 from launch.times import TIMES
 from runlog.errors import RunError
-from runlog.writer import close_for_dead
+from runlog.writer import close_log_of_killed_run
 
 # What a rank says that failed only because it lost another one: it is not to blame.
 LOST_PEER = re.compile(
@@ -472,7 +472,7 @@ def end_failed(trial: Trial, status: int, begin: float) -> str:
     if is_over_limit and trial.signal is None:  # a signal that came is the reason, even after the limit
         reason = f"it was not done after the {TIMES['ACCEPTANCE_END_S']} s that an acceptance may take"
     try:
-        return close_for_dead(args.result, reason)  # it prefers the log's own reason
+        return close_log_of_killed_run(args.result, reason)  # it prefers the log's own reason
     except RunError as error:
         return str(error)
 

@@ -35,7 +35,7 @@ def label_fault(pairs: PairList, number: int) -> str:
         The message; an empty text if all pixels are of classes or ignored.
     """
     try:
-        highest = int(_classes_in(pairs, number).max(initial=0))
+        highest = int(_trained_numbers(pairs, number).max(initial=0))
     except (OSError, SyntaxError, ValueError) as error:
         _, label_path = pairs.paths(number)
         reason = " ".join(str(error).split())
@@ -57,7 +57,7 @@ def label_doubt(pairs: PairList, numbers: Sequence[int]) -> str:
     """
     held: set[int] = set()
     for number in numbers:
-        held.update(_classes_in(pairs, number).tolist())
+        held.update(_trained_numbers(pairs, number).tolist())
     return few_classes(f"the labels of {pairs.part} that were looked at", sorted(held))
 
 
@@ -80,8 +80,8 @@ def few_classes(labels: str, classes: Sequence[int]) -> str:
     )
 
 
-def _classes_in(pairs: PairList, number: int) -> Array:
-    """Return the classes that the pixels of a pair's label are trained as, each once, without ignored pixels.
+def _trained_numbers(pairs: PairList, number: int) -> Array:
+    """Return the numbers that the pixels of a pair's label are trained as: classes, and what is wrongly no class.
 
     A label file holds either classes or Cityscapes' label ids. The table RENUMBERED has a row for each of the two,
     which tells what each number in the file, 0 to 255, is trained as.
@@ -91,8 +91,8 @@ def _classes_in(pairs: PairList, number: int) -> Array:
         number: Which pair; counts from 0.
 
     Returns:
-        The classes, sorted. Numbers that are no class are among them. In a file of classes such a number stays as it
-        is. In a file of label ids it is 254 (OUT_OF_RANGE).
+        The numbers, sorted, each once, without the 255 of ignored pixels. A wrong number in a file of classes is as it
+        is in the file. A wrong one in a file of label ids is 254 (OUT_OF_RANGE).
 
     Raises:
         OSError: Pillow cannot read or decode the label. It may raise SyntaxError or ValueError instead.
@@ -103,40 +103,42 @@ def _classes_in(pairs: PairList, number: int) -> Array:
         present = np.unique(np.asarray(label))
     row = FROM_LABEL_IDS if pairs.has_label_ids(number) else AS_IT_IS
     trained = np.unique(RENUMBERED[row, present])
-    classes: Array = trained[trained != IGNORED]
-    return classes
+    not_ignored: Array = trained[trained != IGNORED]
+    return not_ignored
 
 
-def no_class(pairs: PairList, number: int, value: int) -> str:
-    """Return the message that a pair's label holds a number that is no class.
+def no_class(pairs: PairList, number: int, trained_as: int) -> str:
+    """Return the message that a pair's label file holds a label that is no class.
 
     Args:
         pairs: Images with their labels.
         number: Which pair; counts from 0.
-        value: What the number is trained as, by the table RENUMBERED. The message has the number in the file.
+        trained_as: What the table RENUMBERED makes of the label. The message has the label itself.
     """
     _, label_path = pairs.paths(number)
+    label = _label_in_file(pairs, number, trained_as)
     return (
-        f"{label_path}: holds the label {_shown(pairs, number, value)}, no class ({pairs.classes} of them) nor "
+        f"{label_path}: holds the label {label}, no class ({pairs.classes} of them) nor "
         f"{IGNORED}: correct the file, remove it from the list, or choose another RECIPE"
     )
 
 
-def _shown(pairs: PairList, number: int, value: int) -> str:
-    """Return words for the number that stands in a pair's label file, as read back from what it is trained as.
+def _label_in_file(pairs: PairList, number: int, trained_as: int) -> str:
+    """Return words for the label in a pair's label file that the table RENUMBERED makes a given number of.
 
         "40":                     the file has classes, which are trained as they are
-        "above 33":               the file has Cityscapes' label ids, and the number is none
-        "26, which is class 13":  the file has Cityscapes' label ids
+        "above 33":               the file has Cityscapes' label ids, 0 to 33, and this label is not one of them
+        "26, which is class 13":  the file has Cityscapes' label ids; 26 is the one that is trained as class 13
 
     Args:
         pairs: Images with their labels.
         number: Which pair; counts from 0.
-        value: What the number is trained as, by the table RENUMBERED.
+        trained_as: What the table makes of the label.
     """
     has_classes = not pairs.has_label_ids(number)
     if has_classes:
-        return f"{value}"
-    if value == OUT_OF_RANGE:
+        return f"{trained_as}"
+    if trained_as == OUT_OF_RANGE:
         return f"above {LABEL_IDS - 1}"
-    return f"{TRAINED_IDS[value]}, which is class {value}"
+    label_id = TRAINED_IDS[trained_as]  # it lists the label ids by the class that they are trained as
+    return f"{label_id}, which is class {trained_as}"

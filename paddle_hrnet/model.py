@@ -369,11 +369,11 @@ def pretrained_weights(path: Path, program: static.Program) -> dict[str, Array]:
     values = {}
     misfits = {}  # by the name in the file
     for variable in program.list_vars():
+        if not variable.persistable:  # an activation, which no weights file has
+            continue
         name_in_model = paddleseg_name(variable.name)
-        # Empty for a variable of no layer, and for one of the head in a file of the backbone: not in the file.
         name_in_file = name_in_model if is_whole_model else _name_in_backbone(name_in_model)
-        is_weight = variable.persistable  # else it is an image within the network
-        if name_in_file == "" or not is_weight:
+        if name_in_file == "":  # the variable is of no layer, or of the head and the file is of the backbone alone
             continue
         misfit = _misfit(name_in_file, loaded.get(name_in_file), variable)
         if misfit:

@@ -155,25 +155,25 @@ EVAL_EVERY, EVAL_OFFSET = 4, 3  # epochs
 def _first_step_at_end_rate(point: ReferencePoint, global_batch: int, per_epoch: int) -> int:
     """Return the first step, counted from 0, at which the learning rate has its end value.
 
-    In `lars_util.py` of the MLPerf reference the decay begins after the warm-up and lasts
+    The rate has its end value when the warm-up and the decay are over. In `lars_util.py` of the MLPerf reference the
+    decay has
 
-        train_steps - warmup_steps + 1
+        length_of_decay = train_steps - warmup_steps + 1
 
-    steps, so that it ends at step train_steps + 1. The decay steps of a point are one of two of these numbers:
-
-        train_steps at the batches in WARMUP_COUNTED
-        the length of the decay at all others
+    steps. The field `decay_steps` of a point is train_steps at the batches in WARMUP_COUNTED, and length_of_decay at
+    all others.
 
     Args:
         point: Hyperparameters of a reference run of MLPerf.
         global_batch: Images of a step over all ranks.
         per_epoch: Steps of an epoch.
     """
+    warmup_steps = point.warmup_epochs * per_epoch
+    length_of_decay = point.decay_steps
     if global_batch in WARMUP_COUNTED:
         train_steps = point.decay_steps
-        return train_steps + 1
-    warmup_steps = point.warmup_epochs * per_epoch
-    return warmup_steps + point.decay_steps
+        length_of_decay = train_steps - warmup_steps + 1
+    return warmup_steps + length_of_decay
 
 
 def _first_evaluated_epoch(from_epoch: int) -> int:
@@ -191,8 +191,8 @@ def _first_evaluated_epoch(from_epoch: int) -> int:
 def mlperf_lars(global_batch: int) -> Recipe:
     """Return the recipe of the closed division of MLPerf for a global batch.
 
-    Its hyperparameters of LARS are those of the reference runs of MLPerf. It is as long as the learning rate takes to
-    its end value, in rounded epochs, and goes on from there to the next epoch that is evaluated (3, 7, 11, ...).
+    The hyperparameters of LARS are those of the reference runs of MLPerf. A run lasts until the learning rate has its
+    end value, in rounded epochs, and on to the next epoch that is evaluated (3, 7, 11, ...): 37 epochs become 39.
 
     Args:
         global_batch: Images of a step over all ranks, such as 4096.
@@ -219,7 +219,7 @@ def mlperf_lars(global_batch: int) -> Recipe:
         base_batch=None,  # the point's rate is that of this global batch, and not scaled
         schedule="polynomial",
         warmup_epochs=point.warmup_epochs,
-        decay_ends=step_of_end_rate,  # in steps
+        decay_ends=step_of_end_rate,  # a number of steps, not of epochs
         warmup_from_zero=True,
         end_learning_rate=1e-4,
         optimizer=OptimizerConfig(kind="lars", momentum=point.momentum, weight_decay=point.weight_decay),

@@ -254,11 +254,13 @@ def by_class_folders(root: Path, part: str, classes: int) -> ImageList:
     Folders PART/<class>/ are numbered from 0 in the order of their names. The result also has notes for the user, on
     fewer folders than classes and on files that are passed over.
 
-    Labels of both parts must mean the same classes. What can be checked depends on where the other part has its labels:
+    Labels of both parts must mean the same classes. Three checks are made, each if the other part has what it needs:
 
-        class folders:                        val must have the folders that train has
-        a list whose images lie in folders:   it must give a class the number of this part's folder
-        any list:                             a note is made on folders named by numbers, as "10", with another label
+        `_require_same_classes`:     this part is val, train has class folders: they must have the same names
+        `_require_same_numbers`:     the other part has a list: its labels must be the numbers of the class folders
+                                     that its images lie in
+        `note_on_numbered_folders`:  the other part has a list, and folders here are named by numbers, as "10": a note
+                                     is made if such a number is not the folder's label
 
     Args:
         root: Folder of the data set.
@@ -289,7 +291,7 @@ def by_class_folders(root: Path, part: str, classes: int) -> ImageList:
         paths=tuple(listed.paths),
         labels=np.array(listed.labels, dtype=np.int64),
         notes=tuple(note for note in (on_fewer_folders, on_numbers, passed_over) if note),
-        passed_over=passed_over,
+        passed_over=passed_over,  # again, because packing shows this note alone
     )
 
 
@@ -541,8 +543,9 @@ def _require_same_classes(root: Path, part: str, names: list[str]) -> None:
 def _require_same_numbers(root: Path, part: str, names: list[str]) -> None:
     """Raise ValueError if the list of the other part gives a class another number than this part's class folders do.
 
-    Labels of training would then mean other classes than those of evaluation. The class of a line is the name of the
-    folder in its path: "n01440764" in "val/n01440764/1.jpeg 5".
+    A label of training would then mean another class than the same label of evaluation. An example: train/ has the
+    class folders n01440764 and n01443537, numbers 0 and 1, and val_list.txt the line "val/n01443537/7.jpeg 5". It is
+    wrong, because its label for n01443537 is 5.
 
     Args:
         root: Folder of the data set.
@@ -550,7 +553,7 @@ def _require_same_numbers(root: Path, part: str, names: list[str]) -> None:
         names: Class folders of this part, in the order of their numbers from 0.
 
     Raises:
-        ValueError: A line does so. The message names it.
+        ValueError: A line of the list has another number. The message names the first such line.
     """
     other_part = "val" if part == "train" else "train"
     list_file = root / LIST.format(other_part)
@@ -562,14 +565,14 @@ def _require_same_numbers(root: Path, part: str, names: list[str]) -> None:
         line = LINE.fullmatch(text)
         if line is None:  # reading the list says so
             continue
-        path = folders.relative(unquoted(line["path"])).removeprefix("./")  # as val/n01440764/1.jpeg
-        top, _, below = path.partition("/")
-        name, slash, _ = below.partition("/")
-        label = int(line["label"])
-        is_in_class_folder = top == other_part and slash != ""
-        if not is_in_class_folder or name not in number_of_class:  # then it contradicts no number
+        path = folders.relative(unquoted(line["path"])).removeprefix("./")
+        path_parts = path.split("/", maxsplit=2)  # as ["val", "n01440764", "1.jpeg"]
+        is_in_class_folder = len(path_parts) == 3 and path_parts[0] == other_part
+        if not is_in_class_folder:
             continue
-        if number_of_class[name] != label:
+        name = path_parts[1]
+        label = int(line["label"])
+        if name in number_of_class and number_of_class[name] != label:
             raise ValueError(
                 f"{where}: gives {name} the label {label}, but {root / part / name} is number {number_of_class[name]} "
                 f"of the class folders by name: write {LIST.format(part)}, too, or remove {list_file.name}"

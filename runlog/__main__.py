@@ -7,7 +7,7 @@ from pathlib import Path
 from runlog.errors import RunError, one_line, print_to_reader
 from runlog.json_schema import json_schema
 from runlog.options import Parser
-from runlog.writer import close_for_dead
+from runlog.writer import close_log_of_killed_run
 
 
 @one_line
@@ -34,7 +34,7 @@ def main() -> int:
         print_to_reader(json.dumps(json_schema(), indent=1))
         return 0
     try:
-        print(close_for_dead(args.log, args.reason))
+        print(close_log_of_killed_run(args.log, args.reason))
     except RunError as error:
         # It goes to stdout, because launch/trials.sh takes what is printed there as the reason. @one_line would print
         # it to stderr. The message begins with the reason.

@@ -77,11 +77,14 @@ def require_file_if_present(path: Path) -> None:
 def is_file(path: Path) -> bool:
     """Return whether there is a file at a path, and refuse a path at which something else is.
 
-        True:           a file, or a link to one
-        False:          nothing; /dev/null; a stream of this process, such as /dev/stdin, that is no file
-        UnusableError:  a folder, a pipe, a socket or a device; a link that leads nowhere or back to itself
+    The first of these cases counts:
 
-    A link that leads nowhere is not taken for nothing, because the user meant a file to be there.
+        /dev/null, a stream of this process, such as /dev/stdin:  True if the stream is a file, else False
+        a folder, a pipe, a socket, a device:                     UnusableError, by `require_file_if_present`
+        a link that leads back to itself:                         the same
+        a link that leads nowhere:                                UnusableError, as the user meant a file to be there
+        a file, or a link to one:                                 True
+        nothing:                                                  False
 
     Args:
         path: Path as the user gave it.

@@ -264,9 +264,12 @@ def read_text(text: str | bytes) -> Iterator[Entry]:
 def read_stream(stream: BinaryIO) -> Iterator[Entry]:
     """Yield the events, header sections and problems of an open log, in the order of its lines.
 
+    A line ends with a line feed or a carriage return, and its number is 1 plus the line feeds before it: a progress bar
+    writes several lines of one number, each but the last ended by a carriage return.
+
     The stream is read in blocks, so that a file of any size takes little memory. A line that goes on in the next block
-    is kept until it ends. If it is over MAX_LINE_BYTES, `_kept_of_open_line` cuts it to a little more than that: it is
-    not read any more, and gives a Problem if it holds an event.
+    is kept until it ends. If it is over MAX_LINE_BYTES, `_kept_of_open_line` shortens what is kept. A line so long is
+    not parsed. It gives a Problem if it holds an event.
 
     Args:
         stream: The log, open for reading bytes, at its beginning.
@@ -276,10 +279,10 @@ def read_stream(stream: BinaryIO) -> Iterator[Entry]:
         an event, but is not exactly one valid event. The first NUL byte gives a Problem, too, before the entries of its
         block.
     """
-    number = 1  # of the line that is being read: the line feeds before it, plus 1
+    number = 1  # of the line that is being read
     start = 0  # offset in the stream of this line's first byte
     kept = b""  # what earlier blocks hold of this line
-    bytes_read = 0
+    bytes_read = 0  # up to the end of the last piece
     saw_nul = False
     while block := stream.read(BLOCK_BYTES):
         if not saw_nul and b"\0" in block:
@@ -291,9 +294,8 @@ def read_stream(stream: BinaryIO) -> Iterator[Entry]:
             if not piece.endswith(_LINE_ENDS):  # the block ends here: the line may go on in the next one
                 kept = _kept_of_open_line(text)
                 continue
-            if TOKEN in text or HEADER in text:  # asked here, as most lines of a log hold neither
+            if TOKEN in text or HEADER in text:  # saves the call for most lines: `_entries` looks for both itself
                 yield from _entries(text, number, start)
-            # A carriage return, as a progress bar writes it, ends an event, but the line keeps its number.
             if piece.endswith(b"\n"):
                 number += 1
             # The next piece begins a line.
@@ -311,13 +313,17 @@ def _kept_of_open_line(text: bytes) -> bytes:
         text: What is kept of the line so far, with the last block.
 
     Returns:
-        The text, if it has at most MAX_LINE_BYTES. A longer line is not read, so that two facts are enough: that it is
-        longer, and whether it holds the token of an event (`:::MLLOG`). For these its beginning is kept, and behind it
-        the token or, if there is none yet, the last bytes, in which one may begin.
+        The text, if it has at most MAX_LINE_BYTES. A longer line is not parsed, so what is kept of it need only show
+        that it is longer, and whether it holds the token of an event (`:::MLLOG`):
+
+            it holds a token:    its beginning, a space, the token
+            it holds none yet:   its beginning, a space, its last 8 bytes: with ":::ML" at their end they form a token
+                                 if the next block begins with "LOG"
     """
     if len(text) <= MAX_LINE_BYTES:
         return text
-    beginning = text[:MAX_LINE_BYTES] + b" "  # the space keeps both parts from forming a TOKEN
+    # Without the space a beginning that ends with ":::ML" and last bytes that begin with "LOG" would form a token.
+    beginning = text[:MAX_LINE_BYTES] + b" "
     if TOKEN in text:
         return beginning + TOKEN
     return beginning + text[-len(TOKEN) :]

@@ -183,7 +183,7 @@ def _abort(log: RunLog, reason: str) -> None:
         log.close()
 
 
-def close_for_dead(path: Path, reason: str) -> str:
+def close_log_of_killed_run(path: Path, reason: str) -> str:
     """Write the end of the log of a run that was killed before it could write this itself.
 
     A log that has its end already stays as it is. A log that does not exist is not created.
@@ -199,14 +199,14 @@ def close_for_dead(path: Path, reason: str) -> str:
         RunError: The log cannot be read or written. The message is `reason`, and why the log cannot be closed.
     """
     try:
-        return _close_for_dead(path, reason)
+        return _close_log_of_killed_run(path, reason)
     except (OSError, ValueError) as error:
-        # Only an error of the operating system has it; one that this module raises, an OSError too, has its own text.
+        # `strerror` is None for an OSError that this package raises itself, with a text of its own.
         system_reason = error.strerror if isinstance(error, OSError) else None
         raise RunError(f"{reason}; the log cannot be closed as aborted: {system_reason or error}") from error
 
 
-def _close_for_dead(path: Path, reason: str) -> str:
+def _close_log_of_killed_run(path: Path, reason: str) -> str:
     """Write the end of a dead run's log, that it was aborted and why, and return why the run ended.
 
         no log:                             nothing is written, `reason` is returned
