@@ -49,8 +49,8 @@ def for_launcher(user_environ: Mapping[str, str], set_by_config: Mapping[str, st
         JOB_DEVICE:  "cpu" or "gpu"
         CONT_...:    settings of the container that the config file sets
         JOB_GIVEN:   names of the user's variables that the launcher hands to the nodes: settings; settings for this
-                     workload and precision alone, as RN50_AMP_O2_STRATEGY; variables of libraries
-                     (`names_to_forward`), of Open MPI (OMPI_MCA_) and of its launcher PRRTE (PRTE_MCA_)
+                     workload and precision alone, as RN50_AMP_O2_STRATEGY; variables of libraries, as
+                     `names_to_forward` knows them, of Open MPI (OMPI_MCA_) and of its launcher PRRTE (PRTE_MCA_)
         JOB_PATHS:   files and folders that the job names, whoever has set them, as "DATADIR=/data", one a line
         JOB_SECRETS: names of the user's secrets, which the launcher's shell unsets
 

@@ -279,7 +279,7 @@ class ClusterSettings:
     def threads_per_rank(self) -> int:
         """CPU threads a rank computes with: THREADS if it is set, else the smaller of two shares, and at least 1.
 
-        The shares are those of the cores, and of the CPU time that a cgroup's quota allows, as docker --cpus sets it.
+        One is a rank's share of the cores, the other its share of a cgroup's quota of CPUs, as docker --cpus sets it.
         With more threads than the quota has CPUs a rank is slower: 2 threads on half a CPU took twice the time of 1.
         """
         if self.threads > 0:
@@ -293,10 +293,11 @@ class ClusterSettings:
     def _ranks_on_cores(self, cores: Iterable[int]) -> int:
         """Return how many ranks of the node share the cores that this process may use.
 
-        RANK_NUMA is the NUMA node of each rank, as "0,0,1,1", and empty if ranks are not bound. There are two cases:
+        RANK_NUMA is the NUMA node of each rank, as "0,0,1,1"; it is empty if launch/bind.sh does not bind ranks to the
+        cores of a NUMA node. There are two cases:
 
-            all cores are of one NUMA node in RANK_NUMA:  launch/bind.sh bound this process: the ranks of that node
-            any others:                                   this process is not bound: all ranks of the node
+            all cores are of one NUMA node in RANK_NUMA:  the ranks of this NUMA node, which are bound to it, share them
+            else:                                         all ranks of the node share them
 
         Args:
             cores: The numbers of the cores.
