@@ -51,8 +51,8 @@ def parse_topology(text: str) -> Topology:
 def _split_behind_devices(text: str) -> tuple[list[str], str]:
     """Return the names of the devices in the heading of a matrix, and the text behind them, which has the rows.
 
-    The heading cannot be told by its line, as some reports of machines have lost their line breaks. Instead it is
-    divided before its column "CPU Affinity", which stands behind all devices.
+    The heading names each device, and then the column "CPU Affinity". It does not always end with its line: some
+    reports of machines have lost their line breaks. So the word "CPU" is taken for its end.
 
     Args:
         text: What `nvidia-smi topo -m` printed.

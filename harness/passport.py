@@ -208,7 +208,7 @@ def _conflicts(pairs: Iterable[tuple[object, object]]) -> Iterator[_Conflict]:
 
 
 def _note_on_contradictions(part: str, names: Sequence[str], contents: Contents) -> list[str]:
-    """Return a sentence on the files of a part that its list gives more than one label.
+    """Return a list with one sentence about the files that are listed with more than one label.
 
     Args:
         part: Name of the part for the sentence, as "training".
@@ -216,7 +216,7 @@ def _note_on_contradictions(part: str, names: Sequence[str], contents: Contents)
         contents: The part's files, in the same order, with their labels.
 
     Returns:
-        One sentence in a list. An empty list if there is no such file, or the labels are not known.
+        The sentence alone. An empty list if there is no such file, or the labels are not known.
     """
     if contents.labels is None:
         return []

@@ -57,7 +57,7 @@ class _Drawn(NamedTuple):
 
     window_starts: Any  # pixels of the image as it is in the file
     window_ends: Any  # likewise
-    window_sizes: Any  # pixels after the resizing
+    resized_sizes: Any  # of the windows, in pixels after the resizing
     flips: Any  # [N] int32: 1 if the window is flipped, else 0
     brightness: Any  # [N] float32, a factor; 1 changes nothing
     contrast: Any  # likewise
@@ -72,7 +72,7 @@ _KIND_OF_VALID = (types.FLOAT, 0)
 _KINDS_OF_DRAWN = _Drawn(
     window_starts=(types.FLOAT, 1),
     window_ends=(types.FLOAT, 1),
-    window_sizes=(types.FLOAT, 1),
+    resized_sizes=(types.FLOAT, 1),
     flips=(types.INT32, 0),
     brightness=(types.FLOAT, 0),
     contrast=(types.FLOAT, 0),
@@ -209,7 +209,7 @@ def _resized_window(images: Any, drawn: _Drawn, interpolation: Any) -> Any:
         roi_start=drawn.window_starts,
         roi_end=drawn.window_ends,
         roi_relative=False,  # in pixels
-        size=drawn.window_sizes,
+        size=drawn.resized_sizes,
         antialias=False,
     )
 
@@ -278,7 +278,7 @@ def _draw(augment: Augmentation, crop: ImageFormat, sizes: Array, *, seed: int, 
     return _Drawn(
         window_starts=windows.starts.astype(np.float32),
         window_ends=windows.ends.astype(np.float32),
-        window_sizes=windows.sizes.astype(np.float32),
+        resized_sizes=windows.sizes.astype(np.float32),
         flips=is_flipped.astype(np.int32),
         # These three are factors; the hue is turned by degrees.
         brightness=(1 + brightness_changes).astype(np.float32),

@@ -41,8 +41,8 @@ def refuse_unusable(path: Path) -> None:
     """Raise an error if a path leads to a pipe, a socket or a device, where a command could wait without end.
 
     Args:
-        path: Path as the user gave it. /dev/null and the streams of this process, such as /dev/stdin, are accepted. So
-            is a path at which nothing is: who opens it reports that.
+        path: Path as the user gave it. A path is also accepted if there is nothing at it, as the function that opens it
+            reports that, or if it is /dev/null or a stream of this process, such as /dev/stdin.
 
     Raises:
         UnusableError: The path leads to something that is neither a file nor a folder, or is a link that leads back to
@@ -60,8 +60,8 @@ def require_file_if_present(path: Path) -> None:
     """Raise an error if a path leads to something that is not a file, such as a folder or a pipe.
 
     Args:
-        path: Path as the user gave it. /dev/null and the streams of this process, such as /dev/stdin, are accepted. So
-            is a path at which nothing is: who opens it reports that.
+        path: Path as the user gave it. A path is also accepted if there is nothing at it, as the function that opens it
+            reports that, or if it is /dev/null or a stream of this process, such as /dev/stdin.
 
     Raises:
         UnusableError: The path leads to something else, or is a link that leads back to itself.

@@ -70,7 +70,7 @@ def _evaluations_out_of_schedule(run: LoggedRun, last_epoch: int) -> Iterator[Fa
 
 
 def _evaluation_too_many(run: LoggedRun, last_epoch: int, period: int, offset: int) -> Iterator[Fault]:
-    """Yield a fault for the first evaluation of an epoch that the recipe does not evaluate.
+    """Yield a fault for the earliest evaluation that the recipe does not ask for.
 
     A recipe evaluates every `period` epochs, and the last epoch of its plan in any case.
 
@@ -79,7 +79,7 @@ def _evaluation_too_many(run: LoggedRun, last_epoch: int, period: int, offset: i
         last_epoch: The number of the last epoch that was trained. It counts as the last one of the plan if the settings
             do not state the number of epochs.
         period: Epochs from one evaluation to the next, above 0.
-        offset: Any epoch of the series, which may also lie before the first epoch: epochs offset + n * period are due.
+        offset: An epoch of the series, possibly below 1. The epochs offset + n * period are due, for any whole n.
     """
     planned: Any = run.settings.get(setting_of_epochs(run.settings))
     is_planned = is_number(planned) and planned > 0

@@ -289,7 +289,7 @@ def _output_file(args: argparse.Namespace) -> Path:
         The path. A page without a name is history.html.
 
     Raises:
-        InputError: Several files are named, or none for a table.
+        InputError: Several files are named, or `export` names none.
     """
     names = args.logs  # the words after the action: other actions take them as logs
     if len(names) == 1:

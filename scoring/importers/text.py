@@ -167,9 +167,9 @@ def _joined(first_half: Row, number: int, line: str, pattern: RowPattern) -> Row
 def _cut_at_rows(line: str, marker: str, head: re.Pattern[str]) -> list[str]:
     """Split a line of a log into the printed rows that it holds, and cut each to MAX_ROW_CHARS characters.
 
-    A short line with one marker is returned whole, without a search. In any other line, a row begins where `head`
-    matches and ends where the next one begins. Text before the first row is left out. A line in which `head` does not
-    match is one text.
+    A row begins where `head` matches and ends where the next one begins. Text before the first row is left out. A line
+    in which `head` does not match is one text. Most lines are short and have one marker: these are returned whole,
+    without a search.
 
     Args:
         line: The line.

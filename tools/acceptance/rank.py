@@ -34,8 +34,8 @@ FUNCTIONS: dict[str, Callable[[Machine], Verdict]] = {
 def main(job: Job, origins: Origins, *, short: bool = False) -> None:
     """Run the checks of the job's precision one after the other, on this rank together with all others.
 
-    Each check leaves a verdict in the file. After a check that failed on all ranks the next one runs. If it failed on
-    this rank alone, the others may wait in it forever, so an error ends the job.
+    Each check's verdict is written to a file. A check that fails on all ranks does not keep the next one from running.
+    A check that fails on this rank alone ends the job by an error, because the other ranks may wait in it forever.
 
     Args:
         job: The settings of the job. The verdicts are written next to its RESULT_FILE, with the suffix .lines.

@@ -131,12 +131,13 @@ def _next_gpu(child: Talk, start: CudaStart, gpu_count: int) -> int | None:
 
     Args:
         child: The child process that tried the GPUs in ascending order, with how it hung or died.
-        start: What this child found.
+        start: What this child told before that: the step at which it was on each GPU, by the GPU's number, or at which
+            step of the driver it failed before any GPU.
         gpu_count: How many GPUs the job uses on a node.
 
     Returns:
-        CUDA's number of the GPU. None if the child ended by itself, if it stopped before its first GPU (in a step of
-        the driver itself), or if no GPU is left.
+        CUDA's number of the GPU. None if the child ended by itself, if it stopped in a step of the driver, which comes
+        before all GPUs, or if no GPU is left.
     """
     if not child.hang_or_death:  # the child has ended by itself
         return None
