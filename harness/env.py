@@ -387,7 +387,8 @@ def refusal(**changed: str) -> str:
 def runtime(job: Job) -> dict[str, str]:
     """Return the environment variables that Paddle and its libraries should find when this rank loads them.
 
-    They choose threads, executor, GPU and arithmetic. This only lists them; `export` sets them.
+    They choose the threads, the executor and the GPU. On a GPU they forbid TF32 if the precision is fp32. This function
+    only lists them; `export` sets them.
 
     Args:
         job: The settings of the job.

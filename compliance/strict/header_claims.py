@@ -39,9 +39,9 @@ _FIGURES_OF_GPUS = ("peak_gpu_memory_mib", "peak_gpu_temperature_c", "energy_j",
 
 
 def faults_of_claims(run: LoggedRun, summary: schema.RunSummary, sensors: Sensors, last_epoch: int) -> Iterator[Fault]:
-    """Yield a fault for each statement of the header that the events of the log refute, or that no run can make.
+    """Yield a fault for each statement about the machine, the program and the data that is impossible or contradicted.
 
-    The statements are about, in this order:
+    Most are statements of the header, and contradicted by the log's events. They are about, in this order:
 
     - the nodes and their caches;
     - the GPUs; in a run on CPUs, no figure of a GPU may be logged;

@@ -19,7 +19,7 @@ Node: TypeAlias = JsonObject  # a machine as the header of a log describes it
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([MGT])i?B", re.IGNORECASE)
 _GIB_OF_UNIT = {"M": 1 / 1024, "G": 1, "T": 1024}
-MOST_DEVICES = 2**63  # a log with this many devices or nodes, or more, holds garbage
+_MOST_DEVICES = 2**63  # a log with this many devices or nodes, or more, holds garbage
 # Bounds of described memory / memory in the log. The described one is rounded, and may be in GB or GiB; the one in the
 # log is what the kernel, or the driver of a GPU, leaves of it.
 _LEAST_MEMORY_RATIO = 0.75
@@ -145,6 +145,23 @@ def _submission_fields(run: LoggedRun, description: Description) -> list[_Logged
     return fields
 
 
+def plausible_summary(run: LoggedRun) -> schema.RunSummary | None:
+    """Return the event run_summary of a log, which states the numbers of nodes and devices.
+
+    Args:
+        run: The run, by its log.
+
+    Returns:
+        The event; None if it is missing, or has impossible numbers, as in a damaged log.
+    """
+    summary = run.summary
+    if summary is None:
+        return None
+    has_nodes = 0 < summary.nodes < _MOST_DEVICES
+    has_devices = 0 <= summary.devices < _MOST_DEVICES
+    return summary if has_nodes and has_devices else None
+
+
 def _size_fields(run: LoggedRun, nodes: Sequence[Node]) -> list[_LoggedField]:
     """Return the numbers of nodes and of accelerators per node by a log, as fields of a system description.
 
@@ -158,11 +175,8 @@ def _size_fields(run: LoggedRun, nodes: Sequence[Node]) -> list[_LoggedField]:
     Returns:
         The fields; empty if the log has no event run_summary, or one with impossible numbers.
     """
-    summary = run.summary
+    summary = plausible_summary(run)
     if summary is None:
-        return []
-    is_plausible = 0 < summary.nodes < MOST_DEVICES and 0 <= summary.devices < MOST_DEVICES
-    if not is_plausible:
         return []
     has_gpus = any(gpu_names(node) for node in nodes)
     is_on_cpu = bool(nodes) and not has_gpus  # without nodes, this is not known

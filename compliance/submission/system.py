@@ -17,7 +17,7 @@ from typing import Any
 from compliance.check import check_file
 from compliance.logged_run import NOTHING, LoggedRun
 from compliance.rules import load, read_rules
-from compliance.submission.description import MOST_DEVICES, STATUS_WORDS, Node, gpu_names, hardware_nodes
+from compliance.submission.description import STATUS_WORDS, Node, gpu_names, hardware_nodes, plausible_summary
 from runlog import schema
 from runlog.digits import six_digits
 from runlog.text import printable
@@ -162,7 +162,7 @@ def from_log(run: LoggedRun) -> dict[str, str]:
         fields["host_processor_model_name"] = str(first_node["cpu"])
     if first_node.get("memory_gib"):
         fields["host_memory_capacity"] = f"{first_node['memory_gib']} GiB"
-    summary = _plausible_summary(run)
+    summary = plausible_summary(run)
     if summary is not None:
         fields["number_of_nodes"] = str(summary.nodes)
     fields |= _accelerators_of_node(first_node, summary)
@@ -188,23 +188,6 @@ def _software_of_run(run: LoggedRun) -> dict[str, str]:
     if digest:
         fields["sw_notes"] = f"image {digest}"
     return fields
-
-
-def _plausible_summary(run: LoggedRun) -> schema.RunSummary | None:
-    """Return the event run_summary of a log, which states the numbers of nodes and devices.
-
-    Args:
-        run: The run, by its log.
-
-    Returns:
-        The event; None if it is missing, or has impossible numbers, as in a damaged log.
-    """
-    summary = run.summary
-    if not summary or summary.nodes <= 0:
-        return None
-    if summary.nodes >= MOST_DEVICES or summary.devices >= MOST_DEVICES:
-        return None
-    return summary
 
 
 def _accelerators_of_node(node: Node, summary: schema.RunSummary | None) -> dict[str, str]:

@@ -430,8 +430,8 @@ class Dygraph(Launch):
 
         `finish_rows` replaces the result if all rows together show that the program does not.
 
-        The program also resets the averages at step `meters.reset_step` of each epoch, but not where an epoch begins.
-        If that is step 5 and an epoch has 26 steps, counted from 0:
+        The program also resets the averages at step `meters.reset_step` of each epoch. The beginning of an epoch is no
+        reset. With a reset at step 5 and epochs of 26 steps, counted from 0, rows that are printed every 10 steps have:
 
             step 0 of the first epoch   -> 1 step
             step 10                     -> 6 steps, from step 5 on
@@ -458,7 +458,7 @@ class Dygraph(Launch):
         if reset_step is not None and position.step >= reset_step:
             new_averages_at.append(reset_step)
         first_covered_step = max(new_averages_at)
-        return position.step - first_covered_step + 1
+        return position.step - first_covered_step + 1  # both steps count
 
     def _steps_across_epochs(self, last: RowPosition | None, position: RowPosition) -> int | None:
         """Return how many steps after the row before are in the averages of a row, if an epoch ended between the two.
