@@ -108,11 +108,14 @@ def _fit_real_samples_only(evaluations: Sequence[Evaluation], *, real: int, stat
 def check_schedule(run: LoggedRun, order: RunOrder, *, exact: bool, collector: FindingCollector) -> None:
     """Report the evaluations of a ResNet run that are late, or with `exact` early, if one is due every 4 epochs.
 
-    This is the schedule of MLPerf. An evaluation states the number of its epoch, and this number is judged. But a log
-    that only numbers its epochs wrongly is left alone. It is such a log if both are true:
+    This is the schedule of MLPerf. It is judged by the number of the epoch that each evaluation states. But nothing is
+    reported if the log only numbers its epochs wrongly, which is so if both are true:
 
-    - it is on schedule when the epochs that started before each evaluation are counted;
-    - no evaluation has a number more than 4 above the number of the evaluation before it.
+    - the evaluations are on schedule by the count of the epochs that started before each;
+    - the number of each evaluation is at most 4 above the number of the one before it.
+
+    For instance, a run was evaluated after 4, 8 and 12 epochs. With the numbers 5, 9 and 13 it is left alone. With the
+    numbers 4, 8 and 16 it is reported, because 16 is 8 above 8.
 
     Args:
         run: The facts that the log states of the run, with its evaluations.
@@ -169,16 +172,22 @@ def _do_stated_epochs_leap(evaluations: Sequence[Evaluation], period: int) -> bo
 def _check_stated_epochs(
     run: LoggedRun, last_epoch: int | None, period: int, *, exact: bool, collector: FindingCollector
 ) -> None:
-    """Report each evaluation that is late, missing at the end or, with `exact`, early, by the epochs that they state.
+    """Report where the stated epochs of a run's evaluations break the schedule.
 
-    A run with more evaluations than were kept (EVENTS_KEPT) is a breach, too, because its whole schedule is not known.
+    These are breaches:
+
+    - the first evaluation is of an epoch above `period`;
+    - an evaluation is late: more than `period` epochs after the one before it;
+    - with `exact`, an evaluation is early: fewer than `period` epochs after the one before it;
+    - the log has more evaluations than were kept (EVENTS_KEPT), so that its whole schedule is not known;
+    - one is missing at the end: `period` epochs or more were trained after the last evaluation.
 
     Args:
         run: The facts that the log states of the run. Its evaluations of epoch 0 are left out; if no others remain,
             nothing is checked.
         last_epoch: The number of the last epoch that was trained. If it is None, the end of the run is not checked.
         period: The most epochs from one evaluation to the next.
-        exact: Whether an early evaluation after the first is reported. A late one always is.
+        exact: Whether an early evaluation is reported. The first one may be early in any case.
         collector: Gets each breach of the rule `eval-schedule`.
     """
     evaluations = [evaluation for evaluation in run.evaluations if evaluation.epoch != 0]
@@ -315,8 +324,12 @@ def _chance_of_accidental_fit(candidates: int, values: int) -> float:
 def are_shares_of_samples(accuracies: Iterable[float], samples: float) -> bool:
     """Return whether each accuracy can be a whole number of right samples over all samples.
 
-    accuracy * samples must be whole, within 0.01 or, if that is larger, within the error that rounding an accuracy to
-    six digits makes. For a million samples or more, any accuracy will do.
+    accuracy * samples must be a whole number, but for a tolerance, in samples:
+
+        tolerance = max(0.01, samples * 5e-7)
+
+    An accuracy with six digits is wrong by up to 5e-7. For 50,000 samples the tolerance is 0.025. From a million
+    samples on it is 0.5 or more, so any accuracy will do.
 
     Args:
         accuracies: Shares of right samples, such as 0.76002.

@@ -28,11 +28,15 @@ class Checkpoints:
     """
 
     def __init__(self, run: LoggedRun, most_difference_ms: Callable[[float], float]) -> None:
-        """Prepare to follow the checkpoints.
+        """Begin without any checkpoint, window or epoch: the methods below take them as the log goes on.
+
+        The ends of the windows show after which steps a checkpoint may have been begun. The gaps before the epochs show
+        how long training may have waited for the checkpoint of the epoch before.
 
         Args:
             run: The facts that the log states of the run.
-            most_difference_ms: How far a stated time may differ from a time by the log's clock, both in milliseconds.
+            most_difference_ms: Takes a time by the log's clock, and returns how far a stated time may differ from it,
+                both in milliseconds.
         """
         self._run = run
         self._most_difference_ms = most_difference_ms
@@ -56,7 +60,10 @@ class Checkpoints:
             self._ms_before_epoch[number] = after_ms
 
     def window_ends(self, step: int, steps: int) -> None:
-        """Note the last step of a window: a checkpoint is begun after such a step alone.
+        """Note the last step of a window, because a run begins checkpoints only after such steps.
+
+        The first window also shows how many steps were done before the log. At most EVENTS_KEPT last steps are kept.
+        With more, `_ends_of_windows` becomes None for good: not all of them are known then.
 
         Args:
             step: The number of the step.
@@ -74,7 +81,7 @@ class Checkpoints:
         self._ends_of_windows = None
 
     def take(self, event: Event, last_step: int | None) -> str:
-        """Keep how long training waited for a checkpoint that was written, and return what is wrong with its event.
+        """Return what is wrong with the event of a checkpoint that was written; if nothing is, keep its wait.
 
         Args:
             event: The event checkpoint, with the checkpoint's step, file name, size and times.
@@ -91,14 +98,15 @@ class Checkpoints:
         return self._keep_wait(event, step=checkpoint.step, waited_s=checkpoint.blocked_s)
 
     def take_failed(self, event: Event, last_step: int | None) -> str:
-        """Keep how long training waited for a checkpoint that could not be written; return what is wrong with it.
+        """Return what is wrong with the event of a checkpoint that could not be written; if nothing is, keep its wait.
 
         Args:
             event: The event checkpoint_failed, with the checkpoint's step and the wait.
             last_step: The last step that was done. None if it is not known.
 
         Returns:
-            An empty text if the wait was kept. Otherwise what is wrong, as `take` does.
+            An empty text if the wait was kept. Otherwise what is wrong: the event does not fit the schema, the wait is
+            below 0, no window ended with its step, or the wait is longer than the run so far.
         """
         failed = from_json(schema.FailedCheckpoint, event.value)  # None if it does not fit the schema
         if failed is None or failed.blocked_s < 0 or not self._may_follow(failed.step, last_step):
@@ -106,12 +114,13 @@ class Checkpoints:
         return self._keep_wait(event, step=failed.step, waited_s=failed.blocked_s)
 
     def _may_follow(self, step: int, last_step: int | None) -> bool:
-        """Return whether a checkpoint may have been begun after a step. A run begins one only where a window ends.
+        """Return whether a checkpoint may have been begun after a step: a run begins one only where a window ends.
 
-        - If not all windows of the log are known, the step may be any from 1 to the last one.
-        - Otherwise a window of the log must have ended with this step.
-        - In a resumed run, the step may also come before the first window of the log. A run that was resumed at an
-          epoch's end may write the checkpoint after that epoch again, whose window is in another log.
+        - If not all ends of windows are known (`_ends_of_windows` is None), any step from 1 to the last one may be.
+        - Otherwise the step must be one at which a window of the log ended.
+        - In a resumed run, it may also be a step before the first window of the log. Such a run may write the
+          checkpoint with which the epoch before ended once more. The window of this step is in an earlier log. Before
+          the log's first window (`_steps_before_log` is None), any step from 1 on may be such a step.
 
         Args:
             step: The number of the step.
@@ -148,7 +157,13 @@ class Checkpoints:
         return ""
 
     def waits(self, epoch_steps: int) -> "Waits":
-        """Return the waits for the checkpoints so far, without those that are due after an epoch or before the log.
+        """Return the waits for the checkpoints that were begun within the epochs of this log.
+
+        Two kinds are left out, because no time of an epoch in the log contains their waits:
+
+        - checkpoints due after an epoch (see `_is_due_after_epoch`);
+        - those of a step at which no window of the log ended: a resumed run wrote it for a step of an earlier log. If
+          not all ends of windows are known (`_ends_of_windows` is None), none of this kind is left out.
 
         Args:
             epoch_steps: The steps of an epoch; 0 if they are not known.
@@ -179,7 +194,8 @@ class Checkpoints:
         """Return a complaint if a wait for a checkpoint after an epoch is longer than the gap before the next epoch.
 
         The gap is the time from the end of the epoch, or of the evaluation that follows it, to the start of the next
-        epoch. Only checkpoints that CHECKPOINT_EPOCHS asks for come after an epoch.
+        epoch. Training waits for the checkpoint in this gap, so a longer wait contradicts the log's clock. Only
+        checkpoints that CHECKPOINT_EPOCHS asks for come after an epoch.
 
         Args:
             epoch_steps: The steps of an epoch; 0 if they are not known.
@@ -188,7 +204,7 @@ class Checkpoints:
             The complaint, about the first such checkpoint. An empty text if there is none.
         """
         for step, waited_ms in self._waited_ms_by_step.items():
-            if not self._is_due_after_epoch(step, epoch_steps):  # so no step passes if `epoch_steps` is 0
+            if not self._is_due_after_epoch(step, epoch_steps):  # none is due if `epoch_steps`, a divisor below, is 0
                 continue
             epoch = step // epoch_steps
             gap_ms = self._ms_before_epoch.get(epoch + 1, math.inf)  # without a next epoch, any wait has time
@@ -198,14 +214,16 @@ class Checkpoints:
         return ""
 
     def waits_without_room(self, room_ms_by_step: Mapping[int, float], epoch_steps: int) -> Iterator[tuple[int, str]]:
-        """Yield each checkpoint within an epoch whose stated wait is longer than its room.
+        """Yield each checkpoint within an epoch whose stated wait is longer than the time that the log leaves for it.
 
-        The room is the time between the window that ends with the checkpoint's step and the next window, or the end of
-        the epoch. A checkpoint that is due after an epoch has no such room: see `wait_beyond_next_epoch`.
+        This time is called its room. It lies between the end of the window after which the checkpoint was begun and the
+        start of the next window, or the end of the epoch. A checkpoint due after an epoch is left out: see
+        `wait_beyond_next_epoch`.
 
         Args:
-            room_ms_by_step: The most room that there can have been, in milliseconds, by the step of the checkpoint. A
-                step that is not in it has room for any wait.
+            room_ms_by_step: The most room that there can have been, in milliseconds, by the step of the checkpoint. It
+                is below 0 if the next window states more time than passed; the complaint then calls it 0. A step that
+                is not in the table has room for any wait.
             epoch_steps: The steps of an epoch; 0 if they are not known.
 
         Yields:
@@ -221,8 +239,8 @@ class Checkpoints:
     def more_than_due(self, epoch_steps: int) -> str:
         """Return a complaint if the run made more checkpoints by time than CHECKPOINT_MINUTES asks for.
 
-        A checkpoint by time is one that CHECKPOINT_EPOCHS does not ask for. One more is allowed in a run without
-        success, which may have made it when a signal ended it.
+        A checkpoint by time is any that CHECKPOINT_EPOCHS does not ask for. With CHECKPOINT_MINUTES=10, a run of 35
+        minutes may make 3. A run without success may make one more, when a signal ends it.
 
         Args:
             epoch_steps: The steps of an epoch; 0 if they are not known.
@@ -250,9 +268,13 @@ class Checkpoints:
     def _most_minutes_of_run(self, stop: Event) -> float:
         """Return an upper bound on the minutes in which the run may have made checkpoints by time.
 
-        A run counts these minutes from its first step on, but no event has the time of this step. So they count from an
-        earlier event here: the first one of the log. Between it and init_start the nodes flush their caches, for which
-        an hour is allowed: any time beyond this hour is left out.
+        The bound counts from the first event of the log (submission_benchmark) to run_stop, but from an hour before
+        init_start at the earliest:
+
+            start = max(time of the first event, time of init_start - 1 h)
+
+        A run itself counts from its first step on, whose time no event states, so the bound needs an earlier event.
+        Between the first event and init_start the nodes flush their caches, which takes an hour at most.
 
         Args:
             stop: The run_stop of the run.
@@ -272,9 +294,10 @@ class Waits:
         self._sums_ms = [0.0, *itertools.accumulate(times_ms)]
 
     def long_waits(self, windows_s: float) -> str:
-        """Return that training waited for much of its time, as no rate counts that; an empty text if it did not.
+        """Return a warning if training waited long for checkpoints, as no rate counts that; otherwise an empty text.
 
-        Copying a state takes seconds, but a machine without free memory may take minutes. So it is no breach.
+        The sum of the waits is long if it is more than 1 s + 5 % of all time, windows and waits. A machine may wait so
+        long without being wrong: copying a state takes seconds, but minutes without free memory. So it only warns.
 
         Args:
             windows_s: The time of all windows, in seconds, which has no wait in it.

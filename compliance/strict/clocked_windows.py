@@ -40,18 +40,22 @@ class WindowSums:
     def ms_without_leaps(
         self, training_ms: float, stated_ms: float, most_difference_ms: Callable[[float], float]
     ) -> float:
-        """Return the training time of an epoch by the log's clock, without leaps that made it seem longer, in ms.
+        """Return the training time of an epoch by the log's clock, without the leaps that made it seem longer, in ms.
 
-        A leap is a setting of the clock ahead. One that is logged in the epoch was not always made in it: it may have
-        come before, as during the evaluation of the epoch before. So the stated time decides:
+        A leap is a setting of the clock ahead. A leap that is logged in the epoch may have come before it, as during
+        the evaluation of the epoch before. Then it did not make the epoch longer. The stated time decides, with
 
-        - It is at most the training time without all leaps of the epoch, and the tolerance: they are subtracted.
-        - It is longer: none is subtracted, even if only the first of several leaps came before the epoch.
+            without leaps = training time - all leaps logged in the epoch
+
+        - stated time <= without leaps + its tolerance: the leaps are taken as made in the epoch, and are subtracted.
+        - stated time is longer: not all leaps can have been made in the epoch, and which were is not known. None is
+          subtracted.
 
         Args:
             training_ms: The time by the log's clock with all leaps, in milliseconds.
             stated_ms: The time that the event epoch_throughput states for the epoch, in milliseconds.
-            most_difference_ms: How far a stated time may differ from a time by the log's clock, both in milliseconds.
+            most_difference_ms: Takes a time by the log's clock, and returns how far a stated time may differ from it,
+                both in milliseconds.
         """
         without_leaps_ms = training_ms - self.set_ahead_ms
         most_without_leaps_ms = without_leaps_ms + most_difference_ms(without_leaps_ms)
@@ -148,10 +152,14 @@ class ClockedWindows:
             self._open_epoch.set_ahead_ms += ahead_ms
 
     def take(self, line: int, *, last_step: int, time_s: float, end_ms: float) -> None:
-        """Take the next window of the open epoch, and hold its stated time against the log's clock.
+        """Add the next window to the open epoch, and compare what the windows state with the log's clock.
 
-        The room for a checkpoint before the window goes to `room_ms`. The window itself goes to `short` if too little
-        time is stated up to its end. Nothing is done if no epoch is open.
+        Nothing is done if no epoch is open. Otherwise two things are kept:
+
+        - in `room_ms`, how much time lay between the window before and this one. Training may have waited for a
+          checkpoint then, which is called the room for it;
+        - in `short`, this window, if the windows of the epoch up to its end state less time in sum than has passed
+          since the epoch's start.
 
         Args:
             line: The line of the window's event.
@@ -165,7 +173,8 @@ class ClockedWindows:
             return
         stated_ms = 1000 * time_s
         since_last_ms = end_ms - epoch.last_window_ms
-        most_delay_ms = max(MOST_DELAY_MS, _MOST_DELAY_SHARE * since_last_ms)  # of `end_ms` after the last step
+        # The event may be logged so long after the last step of the window.
+        most_delay_ms = max(MOST_DELAY_MS, _MOST_DELAY_SHARE * since_last_ms)
         if epoch.last_step is not None:
             self._keep_room(epoch.last_step, since_last_ms, stated_ms=stated_ms, most_delay_ms=most_delay_ms)
 
@@ -175,24 +184,31 @@ class ClockedWindows:
         self._keep_if_short(line, last_step, epoch, most_delay_ms)
 
     def _keep_room(self, step: int, passed_ms: float, *, stated_ms: float, most_delay_ms: float) -> None:
-        """Keep in `room_ms` the most time that there can have been for a checkpoint after a window.
+        """Keep in `room_ms` the most time that training can have waited for a checkpoint after a window.
 
-            room = passed time - stated time + how far the two may differ + how late the end of the passed time may be
+            room = passed_ms - stated_ms + how far the two may differ + most_delay_ms
+
+        For instance, 10 s pass up to the end of the next window, which states 8 s. They may differ by 0.1 s, and the
+        delay is 1 s at most. So the room is 10 - 8 + 0.1 + 1 = 3.1 s, and an event that states a wait of 4 s is wrong:
+        `Checkpoints.waits_without_room` reports it. Rooms beyond EVENTS_KEPT are not kept.
 
         Args:
             step: The step at which the window ends.
             passed_ms: The time by the log's clock from the end of the window to the end of the next one, or of the
                 epoch, in milliseconds.
-            stated_ms: How much of it the next window states; 0 if there is none.
-            most_delay_ms: How late the end may be, in milliseconds.
+            stated_ms: The time that the next window states, in milliseconds; 0 if the epoch ends without one.
+            most_delay_ms: By how much the passed time may be too long, because its last event was logged late, in
+                milliseconds.
         """
         if len(self.room_ms) < EVENTS_KEPT:
             self.room_ms[step] = passed_ms + self._most_difference_ms(passed_ms) + most_delay_ms - stated_ms
 
     def _keep_if_short(self, line: int, last_step: int, epoch: _EpochClock, most_delay_ms: float) -> None:
-        """Keep the latest window in `short` if the windows of its epoch state less time so far than has passed.
+        """Keep the latest window in `short` if the windows of its epoch so far state too little time in sum.
 
-        They may state less by the tolerance of the clock and the delay of the window's event.
+            missing = time passed since the epoch's start - sum of the stated times - tolerance - most_delay_ms
+
+        The window is kept if time is missing, but at most EVENTS_KEPT windows are.
 
         Args:
             line: The line of the window's event.
@@ -216,12 +232,15 @@ class ClockedWindows:
             self.short.append(short)
 
     def unexplained(self, waits: Waits, epoch_steps: int) -> Iterator[ShortWindow]:
-        """Yield, of each epoch, the first window at whose end time is missing that nothing explains.
+        """Yield the first window of each epoch at whose end more time is missing than can be explained.
 
-        Time is missing if the windows of the epoch up to there state less time in sum than the log's clock shows since
-        the epoch's start. Two things may explain it, together: waits for checkpoints before the window, and settings
-        of the clock ahead in this epoch. Call this after the last event of the log, because the events of both may come
-        after the window.
+        Missing time: the windows of the epoch up to there state less time in sum than the log's clock shows since the
+        epoch's start. It is explained by the sum of two times:
+
+        - the waits for the checkpoints of the epoch's earlier steps;
+        - the time by which the clock was set forward in this epoch.
+
+        Call this after the last event of the log, because the events of both may come after the window.
 
         Args:
             waits: How long training waited for the checkpoint of each step.
@@ -230,7 +249,8 @@ class ClockedWindows:
         blamed_epoch = None
         for window in self.short:
             first_step = (window.epoch - 1) * epoch_steps + 1
-            last_step_before_end = window.last_step - 1  # the wait for the checkpoint of the last step comes later
+            # A checkpoint of the window's last step is begun after the window, so its wait is no part of this time.
+            last_step_before_end = window.last_step - 1
             waited_ms = waits.between(first_step, last_step_before_end)
             explained_ms = waited_ms + window.epoch_clock.set_ahead_ms
             if window.missing_ms > explained_ms and window.epoch != blamed_epoch:

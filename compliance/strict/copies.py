@@ -69,13 +69,14 @@ def marks(run: LoggedRun) -> list[Mark]:
 def describe_same_run(run: LoggedRun, other: LoggedRun, name_of_other: str) -> str:
     """Return a sentence that says that two logs are of one run; "" if too little is equal to show this.
 
-    Two logs are of one run if one of these is equal (see `marks`):
+    It is shown, for any benchmark, by the first of these that holds (see `marks`):
 
-    - start, end and accuracies;
-    - times and accuracies;
-    - accuracies, if the seeds differ. A program may repeat a run with the same seed to the digit.
+    - start, end and accuracies are equal;
+    - times and accuracies are equal;
+    - accuracies are equal although the seeds differ. Two real runs with different seeds end differently. With the same
+      seed, a program may train twice to the same accuracies, so they show nothing then.
 
-    Times alone do not show it. These signs hold for any benchmark; those of `describe_equal_mark` do not.
+    Equal times alone do not show it.
 
     Args:
         run: The facts of the one log.
@@ -161,7 +162,8 @@ def describe_resemblance(run: LoggedRun, other: LoggedRun, name_of_other: str, *
         run: The facts of the one log.
         other: The facts of the other log.
         name_of_other: How the sentence calls the other log.
-        most_chance: Equal durations are suspicious if so many are equal by accident with this chance or less.
+        most_chance: The largest chance of a coincidence that is still suspicious. It is used for durations alone: a
+            number of equal ones is suspicious if accident makes so many equal with this chance or less.
     """
     return (
         _describe_equal_evaluations(run, other, name_of_other)
@@ -176,12 +178,15 @@ def describe_resemblance(run: LoggedRun, other: LoggedRun, name_of_other: str, *
 def _describe_equal_evaluations(run: LoggedRun, other: LoggedRun, name_of_other: str) -> str:
     """Return a sentence on suspiciously equal evaluations of two ResNet runs; "" if there are none.
 
-    The counts of right (correctly classified) images are compared, then their rises from one evaluation to the next.
-    Equal rises show a curve that was moved up or down.
+    Two series are compared, evaluation by evaluation. The sentence is about the first that is too much alike:
+
+    - the counts of right (correctly classified) images;
+    - their rises, which are the differences from one evaluation to the next. If somebody adds 10 to each count of a
+      run, no count is equal any more, but all rises are.
 
     Args:
         run: The facts of the one log. Nothing is compared unless it is of ResNet and states eval_samples.
-        other: The facts of the other log.
+        other: The facts of another log of the same submission, so of the same benchmark.
         name_of_other: How the sentence calls the other log.
     """
     samples = run.stated_count(schema.EVAL_SAMPLES)  # 0 if it is not stated
@@ -199,7 +204,7 @@ def _describe_equal_evaluations(run: LoggedRun, other: LoggedRun, name_of_other:
     rises = _rises(counts)
     other_rises = _rises(other_counts)
     on_counts = _describe_equal_series("counts of right images", counts, other_counts, chance, name_of_other)
-    # Rises vary more than counts. So the chance that two rises are equal is even below `chance`.
+    # Equal rises are even less likely than equal counts, because rises vary more: `chance` is an upper bound for them.
     on_rises = _describe_equal_series("rises of right images", rises, other_rises, chance, name_of_other)
     return on_counts or on_rises
 
@@ -226,15 +231,20 @@ def _chance_of_equal_counts(accuracies: Sequence[float], samples: int) -> float 
     """Return an estimate of the chance that two runs count equally many right images in one evaluation.
 
     The difference of the two counts is taken as normally distributed around 0. So the chance that it is 0 is the
-    density of this distribution there: 0.006 for an accuracy of 0.76 on 50,000 samples.
+    density of this distribution there:
+
+        chance = 1 / sqrt(2 pi variance)
+
+    It is 0.006 for an accuracy of 0.76 on 50,000 samples. In published submissions only a share of 0.0012 of the counts
+    is equal. So the estimate is too high, which makes it harder to call two runs copies.
 
     Args:
         accuracies: The accuracies of both runs; their mean is taken.
         samples: The size of the evaluation set.
 
     Returns:
-        The chance. None if there are no accuracies, if one is not between 0 and 1, or if the variance is too small for
-        a chance below 1.
+        The chance. None if there are no accuracies, if one is not between 0 and 1, or if the root above is not above 1,
+        because the formula then gives no chance below 1.
     """
     if not accuracies or min(accuracies) < 0 or max(accuracies) > 1:
         return None
@@ -243,7 +253,7 @@ def _chance_of_equal_counts(accuracies: Sequence[float], samples: int) -> float 
     inverse_of_density_at_0 = math.sqrt(2 * math.pi * variance)
     if inverse_of_density_at_0 <= 1:
         return None
-    return 1 / inverse_of_density_at_0  # in published submissions, a share of 0.0012 of the counts is equal
+    return 1 / inverse_of_density_at_0
 
 
 def _variance_of_difference(accuracy: float, samples: int) -> float:
@@ -251,10 +261,10 @@ def _variance_of_difference(accuracy: float, samples: int) -> float:
 
         variance = 2 * samples * accuracy * (1 - accuracy) / 4
 
-    Without the / 4 it would be the variance of two independent binomial counts. The quarter is an assumption: two runs
-    err on many of the same images, so their counts differ less. It is a careful one, because a smaller variance makes
-    two equal counts more likely by chance. At an accuracy of 0.76 on 50,000 samples it gives two equal counts a chance
-    of 0.006; in published submissions only a share of 0.0012 of the counts are equal.
+    Without the / 4 it would be the variance for two independent binomial counts. The quarter is an assumption: two runs
+    err on many of the same images, so their counts differ less. It favours the runs: with a smaller variance two equal
+    counts are more likely by chance, so it takes more of them to call two runs copies. (At an accuracy of 0.76 on
+    50,000 samples the chance is 0.006; in published submissions only a share of 0.0012 of the counts is equal.)
 
     Args:
         accuracy: The share of right images, from 0 to 1.
@@ -283,17 +293,19 @@ def _rises(counts: Sequence[int]) -> list[int]:
 
 
 def _is_beyond_chance(equal: int, places: int, chance_of_one: float) -> bool:
-    """Return whether two runs are equal at more places than chance explains.
+    """Return whether two runs have more equal numbers, such as counts of right images, than chance explains.
 
-    Any pair of the runs of a submission may show such an accident, so the chance is multiplied by the number of pairs.
+    The n-th number of the one run is compared with the n-th number of the other: each n is a place. In a submission of
+    5 runs, any of the 10 pairs may have so many equal numbers by accident. So the chance for one pair is multiplied by
+    10 (_PAIRS_OF_RUNS), which is Bonferroni's correction.
 
     Args:
-        equal: At how many places the two runs are equal.
+        equal: How many numbers are equal at the same place in both runs.
         places: How many places were compared.
-        chance_of_one: The chance that they are equal at one place.
+        chance_of_one: The chance that two numbers at one place are equal by accident.
 
     Returns:
-        Whether the chance is below _MOST_CHANCE_OF_COUNTS. False, too, for fewer than LEAST_EQUAL_VALUES equal places.
+        Whether the chance is below _MOST_CHANCE_OF_COUNTS. False, too, if `equal` is below LEAST_EQUAL_VALUES.
     """
     if equal < LEAST_EQUAL_VALUES:
         return False
@@ -401,9 +413,9 @@ def _compare_intervals(intervals: Sequence[float], others: Sequence[float]) -> _
 def _chance_of_equal_neighbours(intervals: Sequence[float], others: Sequence[float], places: Sequence[int]) -> float:
     """Return an estimate of the chance that two runs have an equal interval at one place by accident.
 
-    The interval of each run at a place is compared with its neighbours: the other run's intervals at the places around
-    it, up to _NEIGHBOURS before and after. Neighbours have about the same length, so they are equal as often as chance
-    makes two intervals equal. A copy does not change this, because it makes only intervals at the same place equal.
+    Intervals at the same place are not counted for this, because a copy makes them equal. Instead each run's interval
+    at a place is compared with the other run's intervals at the places around it, up to _NEIGHBOURS before and after.
+    These have about the same length, so they are equal as often as accident makes two intervals equal.
 
         chance = (equal pairs + 1) / (pairs + 2)
 
@@ -442,8 +454,9 @@ def _places_around(place: int, count: int) -> list[int]:
 def _describe_equal_losses(run: LoggedRun, other: LoggedRun, name_of_other: str) -> str:
     """Return a sentence such as "9 of 20 losses of step_windows are those of result_1.txt"; "" if too few are equal.
 
-    The loss of the n-th window of steps in one log is compared with the loss of the n-th window in the other. A value
-    that is equal in several windows counts once. So the 9 are different values, and the 20 are pairs of windows.
+    The loss of the n-th window of steps in one log is compared with the loss of the n-th window in the other: "20" is
+    the number of these pairs. "9" is the number of different losses among the equal pairs: a loss that is equal in
+    several pairs counts once.
 
     Args:
         run: The facts of the one log.
@@ -455,7 +468,8 @@ def _describe_equal_losses(run: LoggedRun, other: LoggedRun, name_of_other: str)
     """
     pairs = list(zip(run.first_losses, other.first_losses, strict=False))
     equal_losses = {loss for loss, other_loss in pairs if loss == other_loss and loss is not None}  # None: not read
-    if len(equal_losses) < LEAST_EQUAL_VALUES:  # a loss has 24 bits, so even three equal ones are no accident
+    # A loss has 24 bits, so accident hardly makes even LEAST_EQUAL_VALUES (3) of them equal.
+    if len(equal_losses) < LEAST_EQUAL_VALUES:
         return ""
     return f"{len(equal_losses)} of {len(pairs)} losses of step_windows are those of {name_of_other}"
 

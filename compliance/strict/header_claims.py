@@ -109,7 +109,8 @@ def _wrong_cache_clears(run: LoggedRun, nodes: list[JsonObject]) -> Iterator[Fau
     An event cache_clear says whether a node cleared its caches. A run cannot have written it in these cases:
 
     - it says that the caches were cleared, and the setting CLEAR_CACHES forbids this;
-    - its value and its status contradict each other: True goes with "done", False with any other status;
+    - its value does not go with its status: that is True with "done", and False with any other status. A value that is
+      no boolean, such as 1 or null, goes with none;
     - it is of a node that the header does not describe.
 
     Args:
@@ -147,8 +148,19 @@ class _GpuClaims(NamedTuple):
     def faults(self, summary: schema.RunSummary) -> Iterator[Fault]:
         """Yield what is wrong with the GPUs' memory, arithmetic, power and energy.
 
-        The memory that a window states is the most that was held since the run began, so it cannot fall from one window
-        to the next.
+        In this order:
+
+        - a card has more memory than its name says (`_memory_beyond_names`);
+        - a window of steps, or telemetry, used more memory than any card has (`_memory_beyond_cards`);
+        - a window states less memory than one before it, although each states the most that was held since the run
+          began;
+        - the cards or the environment do not allow the stated precision (`_other_arithmetic`);
+        - a window's power is not that of GPUs at work (`_impossible_power`);
+        - telemetry saw less memory in use than was held (`_less_memory_than_held`);
+        - telemetry's energy does not go with the power of the windows (`_energy_beyond_power`).
+
+        The last two need a telemetry_summary that fits the schema. Without the event, its value is None, which does not
+        fit.
 
         Args:
             summary: The value of the event run_summary: the precision, and the number of devices and nodes.
@@ -210,8 +222,10 @@ class _GpuClaims(NamedTuple):
     def _less_memory_than_held(self, peak_mib: float | None, line: int) -> Iterator[Fault]:
         """Yield a fault if telemetry saw far less memory in use than rank 0 held by the first window of steps.
 
-        Telemetry sees all that is in use on a GPU, at moments, and most of what is held stays so to the end. Nothing is
-        compared if there were too few moments.
+        Telemetry samples all memory in use on a GPU now and then. Rank 0 keeps most of the memory that it held by its
+        first window until the run ends, so later samples must see it. A peak below half of this memory
+        (_LEAST_SHARE_OF_HELD_MEMORY) is a fault. Nothing is compared if the run is too short for _LEAST_READINGS
+        samples.
 
         Args:
             peak_mib: The peak that telemetry_summary states. None if it states none.
@@ -248,17 +262,21 @@ class _GpuClaims(NamedTuple):
             yield Fault(_line(self.run), f"{what}, of {counted(gpus, 'GPU')}")
 
     def _other_arithmetic(self, precision: str) -> Iterator[Fault]:
-        """Yield a fault if the environment or the cards do not let the multiplications be of the stated precision.
+        """Yield a fault if the environment or the cards contradict the stated precision.
 
-        NVIDIA_TF32_OVERRIDE=0 forbids TF32. A run in fp32 sets it, and a run in tf32 must not. Cards of a compute
-        capability below 8.0 have no TF32.
+        Cards with TF32 use it for multiplications in FP32, unless NVIDIA_TF32_OVERRIDE=0 forbids it. So:
+
+        - fp32: the environment must have NVIDIA_TF32_OVERRIDE=0.
+        - tf32: the environment must not have it. Nor may a card be one without TF32, which are those of a compute
+          capability below 8.0. They are known by their names (_WITHOUT_TF32).
+        - amp_o1 and amp_o2: nothing is checked.
 
         Args:
             precision: The precision that run_summary states: fp32, tf32, amp_o1 or amp_o2.
         """
         override = self.run.header_section(schema.ENVIRONMENT).get(_TF32_OVERRIDE)
         stated = f"no {_TF32_OVERRIDE}" if override is None else f"{_TF32_OVERRIDE}={printable(override)}"
-        is_tf32_allowed_for_fp32 = precision == "fp32" and override != "0"  # as a run in FP32 sets it
+        is_tf32_allowed_for_fp32 = precision == "fp32" and override != "0"
         is_tf32_forbidden = precision == "tf32" and override == "0"
         if is_tf32_allowed_for_fp32 or is_tf32_forbidden:
             yield Fault(_line(self.run), f"precision {precision}, and {stated} in the environment")
@@ -270,16 +288,16 @@ class _GpuClaims(NamedTuple):
                 return
 
     def _energy_beyond_power(self, energy_j: float | None, line: int) -> Iterator[Fault]:
-        """Yield a fault if the stated energy is far from what the GPUs' power in the windows of steps comes to.
+        """Yield a fault if the stated energy is impossible with the power that the windows of steps state.
 
         Telemetry states the energy of all nodes, from the first step to the end. A window states the power of the first
-        node's GPUs, at one moment. So only two bounds are known, each widened by the factor _MOST_ENERGY_RATIO:
+        node's GPUs, at one moment. So only two bounds are known, each widened by the factor _MOST_ENERGY_RATIO (3):
 
-            energy >= least power of a window * time of the windows  (the other nodes add to it)
-            energy <= most power of a window * time of the run * nodes
+            energy >= least power of a window * time of the windows / 3    (the other nodes only add energy)
+            energy <= most power of a window * time of the run * nodes * 3
 
-        Nothing is compared if fewer than _LEAST_READINGS windows state a power, or if telemetry had time for fewer
-        samples.
+        The time of the windows is that of those that state a power. Nothing is compared if fewer than _LEAST_READINGS
+        windows do, or if the run is not known to be long enough for as many samples of telemetry.
 
         Args:
             energy_j: The energy that telemetry_summary states, in joules. None if it states none: nothing is compared.
@@ -288,7 +306,7 @@ class _GpuClaims(NamedTuple):
         are_powers_few = self.sensors.windows_with_power < _LEAST_READINGS
         if energy_j is None or are_powers_few or not self._has_enough_samples():
             return
-        assert self.run.minutes is not None  # else it would not have enough samples
+        assert self.run.minutes is not None  # `_has_enough_samples` is False without it
         run_s = self.run.minutes * 60
         least_j_of_windows = self.sensors.least_power_w * self.sensors.time_s
         most_j_of_run = self.sensors.most_power_w * run_s * len(self.nodes)
@@ -299,10 +317,13 @@ class _GpuClaims(NamedTuple):
 
 
 def _figures_of_absent_gpus(run: LoggedRun, sensors: Sensors) -> Iterator[Fault]:
-    """Yield a fault for the first window, and for each field of telemetry_summary, with a figure of GPUs in a CPU run.
+    """Yield a fault for each place where the log of a CPU run states a figure of GPUs, which it cannot have.
+
+    The places are the first window of steps with a GPU's memory or power, and each field of telemetry_summary in
+    _FIGURES_OF_GPUS that has a value.
 
     Args:
-        run: The facts that the log states of the run.
+        run: The facts that the log states of the run, which trained on CPUs.
         sensors: The memory and power of GPUs that the windows of steps state, which should be none.
     """
     if sensors.line_of_gpu:
@@ -418,12 +439,14 @@ def _equal_digests(run: LoggedRun, dataset: JsonObject, name: str, other_name: s
 def _wrong_form(run: LoggedRun) -> Iterator[Fault]:
     """Yield a fault if the form that holds the training images is unknown or contradicts another entry of the header.
 
-    The form, if the header states one, must
+    The form is the kind of files: files, recordio or tfrecord. The passport `train` in the header describes these
+    files: their number, their bytes, a digest, and `is_exact`, which tells whether the bytes are those of the images
+    alone. If the header states a form, these are faults; the first one that is found is yielded:
 
-    - be one of schema.FORMS: files, recordio or tfrecord;
-    - go with the `is_exact` of the passport that describes the training files: true for files and recordio, whose sizes
-      are those of the images alone, and false for tfrecord, whose records hold more;
-    - not be files, if the header says what the data were packed from (`train_source`).
+    - The form is not in schema.FORMS, which has the `is_exact` that goes with each form.
+    - The passport has another `is_exact`. It must be true for files and recordio, and false for tfrecord, whose records
+      hold more than the images.
+    - The form is files, although the header says what the data were packed from (`train_source`).
 
     Args:
         run: The facts that the log states of the run. Its header's section `dataset` must fit the schema.

@@ -10,14 +10,15 @@ _LEAST_SPREAD = 1e-3  # of such losses, as a share of the largest: far above the
 def faults_of_losses(losses: Sequence[float | None], not_read: int) -> Iterator[str]:
     """Yield in words what is wrong with losses that no training gives.
 
-    At most one of the first three faults is reported, and the last one in any case:
+    No two steps see the same images with the same weights, so their losses differ. The first of these faults that is
+    found is yielded:
 
     - a loss is no number, although its window could be read;
     - all losses that could be read are 0;
-    - all are equal, if they are at least _LEAST_EQUAL_LOSSES;
-    - losses in a row repeat earlier ones in the same order, as in an epoch that was copied.
+    - all losses are equal, if there are at least _LEAST_EQUAL_LOSSES (10).
 
-    No two steps see the same images with the same weights, so their losses differ.
+    Whatever these find, one more fault is looked for, and yielded if found: _REPEATED_LOSSES (5) losses in a row repeat
+    5 earlier ones in the same order, as in an epoch that was copied (see `_start_of_repeated_losses`).
 
     Args:
         losses: The losses of a run's first windows, in their order; None for a loss that is no number.

@@ -146,13 +146,15 @@ class Measured:
         self._window_began_ms = start.time_ms
 
     def epoch_starts(self, start: Event, number: int | None, *, after_ms: float) -> None:
-        """Begin an epoch: its windows are summed and clocked anew, and the time before it is kept.
+        """Begin an epoch: its windows are summed and clocked from here on.
+
+        The gap before it goes to `_checkpoints`, because training may have waited for a checkpoint in it.
 
         Args:
             start: The epoch_start.
             number: The number of the epoch. None if the event states none.
-            after_ms: The time since the epoch or evaluation before it ended, in which training may have waited for a
-                checkpoint. Negative if there is none.
+            after_ms: The gap: the time since the end of the epoch or evaluation before it, in milliseconds. Below 0 if
+                none has ended yet: there is no gap then.
         """
         self._open_epoch = number
         self.begin_window_sums(start)
@@ -160,9 +162,10 @@ class Measured:
         self._checkpoints.epoch_starts(number, after_ms)
 
     def epoch_stops(self, number: int | None, training_ms: float) -> None:
-        """End an epoch, keep its training time, and compare with it the times that were stated while it was open.
+        """End an epoch: keep its training time by the log's clock, and compare the stated times with it.
 
-        An epoch_throughput after the epoch_stop is compared with the kept time, too.
+        Each event epoch_throughput states how long its epoch took. Those that came while the epoch was open were kept
+        for this moment. One that comes later is compared with the kept training time by `check_epoch_throughput`.
 
         Args:
             number: The number that the epoch stated at its start; None if it stated none.
@@ -178,9 +181,14 @@ class Measured:
         self._stated_times_of_open_epoch.clear()
 
     def _take_clock_set(self, event: Event) -> None:
-        """Note by how much the clock was set ahead within an epoch, which then seems to have taken so much longer.
+        """Report a clock_set that no run can have logged, and note by how much the clock was set ahead.
 
-        A clock_set that no run can have logged is reported.
+        A clock that was set ahead makes the time since an earlier event seem longer. Three trackers note it:
+
+        - `_set_clock`: was there time for so long a leap? It decides what is reported, and looks at clocks that were
+          set back, too.
+        - `_epoch_sums`: for the comparison of the epoch's time with its epoch_throughput.
+        - `_clocked`: for the comparison of the epoch's time with its windows.
 
         Args:
             event: A clock_set, which follows the window or the evaluation during which the clock was set.
@@ -191,17 +199,18 @@ class Measured:
             self._clocked.clock_was_set_ahead(1000 * event.value)
 
     def check_losses_and_last_step(self, line: int) -> None:
-        """Report, if this log is of this project, losses that no training gives and a last step that is not planned.
+        """Report impossible losses and an unplanned last step, if the log is of this project.
 
-        Call it at the end of a run that succeeded. The last step is only checked in a run that measures throughput,
-        because only the plan of such a run has one.
+        Call it at the end of a run that succeeded. Losses are impossible if all are 0, for instance, or all are equal
+        (see `faults_of_losses`). The last step is checked only in a run that measures throughput instead of training to
+        a target, because only the plan of such a run has one.
 
         Args:
             line: The line of the run_stop, which is blamed.
         """
         for what in faults_of_losses(self._run.first_losses, self._losses_not_read):
             self.report_if_project_log(line, what)
-        planned_last_step = self._plan.measured_end  # 0 in a run that does not only measure throughput
+        planned_last_step = self._plan.measured_end  # above 0 only in a run that measures throughput
         if planned_last_step > 0 and self._is_not_at_step(planned_last_step):
             self.report_if_project_log(line, f"the run ends with step {self._last_step}, not {planned_last_step}")
 
@@ -212,18 +221,22 @@ class Measured:
     def judge_waits_for_checkpoints(self) -> None:
         """Report stated times that are too short even with the waits for checkpoints, and impossible checkpoints.
 
-        A stated time is too short if the log's clock shows more. Training may have waited for checkpoints meanwhile. In
-        this order, these are reported (all but the first only if the log is of this project):
+        A wait is the time that training stood still for a checkpoint, as the checkpoint's event states it. No window or
+        throughput contains it, so they may state less time than the log's clock shows. Breaches of the rule
+        throughput-agrees, in any log:
 
-        - an epoch_throughput whose time is too short by more than the waits in its epoch;
-        - the first window of an epoch at whose end the times of the windows so far are too short, in sum, by more than
-          the waits before it;
-        - with a warning, that training waited for much of its time;
-        - a wait that is longer than the time between its window and the next one leaves room for;
-        - more checkpoints than were due;
-        - a wait after an epoch that is longer than the gap before the next epoch.
+        - an epoch_throughput lacks more time than the waits within its epoch.
 
-        Call it after the last event of the log. A checkpoint is logged once it is written, maybe after its epoch.
+        What is reported only of a log of this project, in this order:
+
+        - the windows of an epoch lack more time, in sum, than the waits before them explain (`unexplained`);
+        - training waited for checkpoints for much of its time: only a warning (`long_waits`);
+        - a wait is longer than the time that lies between two windows (`waits_without_room`);
+        - there are more checkpoints than were due (`more_than_due`);
+        - a wait after an epoch is longer than the gap before the next epoch (`wait_beyond_next_epoch`).
+
+        Call it after the last event of the log, because a checkpoint is logged once it is written, maybe after its
+        epoch.
         """
         epoch_steps = self._plan.epoch_steps
         waits = self._checkpoints.waits(epoch_steps)
@@ -264,11 +277,13 @@ class Measured:
     def _take_step_window(self, event: Event) -> None:
         """Check an event step_window, which has the figures of the steps between two lines of progress.
 
-        Its loss and time are kept for the comparison with other runs. Then it is one of two kinds:
+        - If it fits the schema and is possible, it is added to the sums, and compared with the plan of the steps, the
+          log's clock and the ranks.
+        - Otherwise it is reported if the log is of this project. After it the images of the run, the sums of the epoch
+          and the last step are not known.
 
-        - A window that does not fit the schema, or is impossible, is reported if the log is of this project. After it
-          the images of the run, the sums of the epoch and the last step are not known.
-        - Any other is added to the sums, and compared with the plan of the steps, the log's clock and the ranks.
+        In both cases the window's loss and time are kept, because other runs are compared with this one window by
+        window. A window that does not fit the schema gets a placeholder.
 
         Args:
             event: The step_window.
@@ -279,7 +294,7 @@ class Measured:
             self._make_plan()
         window = from_json(schema.StepWindow, event.value)  # None if it does not fit the schema
         position = from_json(schema.InWindow, event.metadata)  # None if it does not fit the schema
-        self._keep_loss_and_time(window)  # None, too: runs are compared window by window, so each must have its place
+        self._keep_loss_and_time(window)  # of None, a loss of None and a time of 0: later windows keep their place
         if window is None or position is None or not is_possible_window(window):
             self.report_if_project_log(
                 event.line, f"a step_window is not as the schema has it: {printable(event.value)}"
@@ -291,9 +306,13 @@ class Measured:
     def _add_and_compare(self, event: Event, window: schema.StepWindow, position: schema.InWindow) -> None:
         """Add a window to all sums, and compare it with the plan of the steps, the log's clock and the ranks' times.
 
-        The sums come first: the windows of the epoch so far, with this one, must state neither more nor less time than
-        the log's clock shows (`_compare_with_clock` and `_clocked`). Events that may follow are about this window: a
-        checkpoint, begun after its last step, and a clock_set, of a clock that was set during it.
+        The order matters in three places:
+
+        - The end of the window by the log's clock is found first: at its rank_times if it has such an event, otherwise
+          at the step_window. `_compare_with_ranks` forgets the rank_times.
+        - The window is added to the sums before `_compare_with_clock` compares them with the clock.
+        - `_checkpoints` and `_set_clock` take the window last. They check events after it: a checkpoint begun after its
+          last step, and a clock_set of a clock that was set during the window.
 
         Args:
             event: The event step_window.
@@ -362,10 +381,17 @@ class Measured:
     def _compare_with_plan(
         self, line: int, window: schema.StepWindow, position: schema.InWindow, previous_step: int
     ) -> None:
-        """Report, if the log is of this project, the first difference between a window and the settings' plan.
+        """Report the first fault of a window by the plan of the settings, if the log is of this project.
 
-        The steps and images are compared first, then the phase and the epoch, then the times. The steps are planned for
-        the epoch that the window states, so a wrong epoch may be reported as a wrong number of steps.
+        The plan (`next_window`) says how many steps the next window has, and its phase: it ends after a fixed number of
+        steps, or earlier at the end of its epoch. In this order, it is a fault if
+
+        - the window does not begin where the one before it ended, or its number of steps or images is not as planned;
+        - its phase is not the planned one, or its epoch is not the open one;
+        - its own times are impossible, which needs no plan: such as a longer wait for data than the whole window.
+
+        The end of the epoch is that of the epoch which the window states. So a wrong epoch may be reported as a wrong
+        number of steps.
 
         Args:
             line: The line of the event step_window.
@@ -399,13 +425,16 @@ class Measured:
         return 1 if only_measures_throughput else self._open_epoch
 
     def _compare_with_clock(self, event: Event) -> None:
-        """Report, if the log is of this project, that the windows state more time in sum than has passed.
+        """Report that the windows state more time in sum than has passed, if the log is of this project.
 
-        The sum is over the windows since epoch_start or run_start, and the time by the log's clock counts from that
-        event, too. The sum may be 1 % larger, and the tolerance of the log's clock is allowed besides.
+        Both times count from the latest epoch_start or run_start to this window. This must hold:
+
+            sum of the windows' times <= passed time * (1 + share) + tolerance of the log's clock
+
+        The share is `_most_clock_difference`, a bound of the rule throughput-agrees: 0.01.
 
         Args:
-            event: The latest step_window. The time counts up to this event.
+            event: The latest step_window, up to which the time passed.
         """
         passed_ms = event.time_ms - self._epoch_sums.since_ms
         windows_s = self._epoch_sums.time_s
@@ -429,15 +458,17 @@ class Measured:
         return self._most_clock_difference * clock_ms + self._run.clock_tolerance_ms
 
     def _keep_rank_times(self, event: Event) -> None:
-        """Keep what an event rank_times states of the ranks, to compare it with the window that follows.
+        """Keep what an event rank_times states of the ranks until the step_window of the same window follows.
 
-        The times are not kept in these cases, which are reported if the log is of this project:
+        The step_window is compared with the kept times, and then `_take_rank_times` forgets them and sets
+        `_rank_times_seen` back to 0. The times are not kept in these cases, which are reported if the log is of this
+        project:
 
-        - the same window has an event rank_times already;
+        - it is the second rank_times since the last step_window;
         - the times cannot be of this run's ranks, or no run_summary above says how many ranks there are;
         - the event states no step.
 
-        When the event was logged is kept in any case: it is the end of the window by the log's clock.
+        The time at which the event was logged is always kept, because it shows when the window ended.
 
         Args:
             event: The event rank_times.
@@ -481,15 +512,15 @@ class Measured:
         return rank_times
 
     def _compare_with_ranks(self, event: Event, window: schema.StepWindow, step: int) -> None:
-        """Report, if the log is of this project, a window that does not agree with the rank_times just before it.
+        """Report a window that does not agree with its rank_times, if the log is of this project.
 
-        These cases are reported:
+        `_keep_rank_times` has read the events rank_times since the step_window before. It counted them and kept the
+        times of a good one. A wrong one was counted and reported, but not kept, so it is neither missing nor compared
+        here. Both count and times are forgotten now, for the next window. These cases are reported:
 
-        - a run of several ranks has no rank_times before this window;
+        - a run of several ranks has no rank_times for this window;
         - the rank_times are of another step than the one at which this window ends;
         - the rank_times contradict the window's own times.
-
-        The rank_times are forgotten after this. Wrong ones were reported when they were read, and are not compared.
 
         Args:
             event: The event step_window.
@@ -524,12 +555,21 @@ class Measured:
     def check_epoch_throughput(self, event: Event, epoch: int | None) -> None:
         """Report what is wrong with an event epoch_throughput, which has the images, seconds and images/s of an epoch.
 
-        They must agree with each other, with the step windows, with the log's clock and with the data set.
+        If these are not numbers above 0, this is all that is reported. Otherwise these are checked, in this order:
+
+        - the images/s are the images over the seconds;
+        - the event before it was not of the same epoch (*);
+        - the totals are the sums over the step windows of the epoch (*);
+        - the windows so far end at the last step of the epoch (*);
+        - the seconds agree with the log's clock, now or once the epoch has ended;
+        - the images agree with the size of the data set.
+
+        A fault marked (*) is reported only if the log is of this project.
 
         Args:
             event: The event epoch_throughput.
-            epoch: The number of the epoch that the event states. None if it states none, which is reported before. The
-                figures are then compared with each other alone.
+            epoch: The number of the epoch that the event states. None if it states none, which the caller has reported:
+                only the images/s are checked then.
         """
         line = event.line
         stated = from_json(schema.EpochThroughput, event.value)
@@ -652,6 +692,13 @@ class Measured:
         - The epoch is not the last one trained: this is reported.
         - The stated time is too long: it is reported.
         - It is too short: it is kept for `judge_waits_for_checkpoints`, because waits for checkpoints may explain it.
+
+        Two things are allowed for:
+
+        - The log's clock may have been set ahead in the epoch, which is called a leap. `ms_without_leaps` subtracts the
+          leaps from the training time if the stated time is so short that they explain it.
+        - At the end of an epoch rank 0 may wait for the other ranks. No throughput contains this wait, so the stated
+          time may be shorter by it, but not longer.
 
         Args:
             stated: The time that an event epoch_throughput states, with its epoch and its line.

@@ -72,14 +72,15 @@ def _evaluations_out_of_schedule(run: LoggedRun, last_epoch: int) -> Iterator[Fa
 def _evaluation_too_many(run: LoggedRun, last_epoch: int, period: int, offset: int) -> Iterator[Fault]:
     """Yield a fault for the earliest evaluation that the recipe does not ask for.
 
-    A recipe evaluates every `period` epochs, and the last epoch of its plan in any case.
+    A recipe evaluates the epochs offset + n * period, for any whole n, and the last epoch of its plan in any case. With
+    a period of 4 and an offset of 1 these are the epochs 1, 5, 9 and so on; an offset of -3 gives the same ones.
 
     Args:
         run: The facts that the log states of the run.
         last_epoch: The number of the last epoch that was trained. It counts as the last one of the plan if the settings
             do not state the number of epochs.
         period: Epochs from one evaluation to the next, above 0.
-        offset: An epoch of the series, possibly below 1. The epochs offset + n * period are due, for any whole n.
+        offset: Any number of the series, also one below 1.
     """
     planned: Any = run.settings.get(setting_of_epochs(run.settings))
     is_planned = is_number(planned) and planned > 0
@@ -95,22 +96,27 @@ def _evaluation_too_many(run: LoggedRun, last_epoch: int, period: int, offset: i
 def _missing_evaluation(run: LoggedRun, last_epoch: int, period: int, offset: int) -> Iterator[Fault]:
     """Yield a fault for the first trained epoch that the recipe evaluates, and that has no accuracy.
 
-    A run without success may have ended before the evaluation of its last epoch. Nothing is checked in two cases:
+    The recipe evaluates the epochs offset + n * period, for any whole n. The first epoch of this series is its least
+    number above 0: for a period of 4, it is 1 if the offset is 1, 5 or -3, and 4 if the offset is 0. A run without
+    success may have ended before the evaluation of its last epoch.
+
+    Nothing is checked in two cases:
 
     - the run was resumed, so that earlier evaluations are in another log;
-    - an accuracy was not kept, because it is no number or repeats the one before.
+    - the log has more events eval_accuracy than `run.evaluations`, so at least one was not kept: it is no number, or
+      repeats the one before, or there are too many to keep all.
 
     Args:
         run: The facts that the log states of the run.
         last_epoch: The number of the last epoch that was trained.
         period: Epochs from one evaluation to the next, above 0.
-        offset: Any epoch of the series: epochs offset + n * period are due.
+        offset: Any number of the series, also one below 1.
     """
     is_one_not_kept = len(run.evaluations) < run.number_of_events(schema.EVAL_ACCURACY)
     if run.is_resumed or is_one_not_kept:
         return
     last_to_evaluate = last_epoch if run.status == "success" else last_epoch - 1
-    first_to_evaluate = offset % period or period  # epochs count from 1, so never 0
+    first_to_evaluate = offset % period or period  # `period` in place of 0, because epochs count from 1
     line_by_epoch = {evaluation.epoch: evaluation.line for evaluation in run.evaluations}
     for epoch in range(first_to_evaluate, last_to_evaluate + 1, period):
         if epoch not in line_by_epoch:

@@ -30,21 +30,22 @@ def own_log_rules() -> OwnLogRules:
 
 
 def recipe_settings_of_hyperparameters(run: LoggedRun) -> dict[str, str]:
-    """Return the settings of the recipe that some hyperparameters must equal, each by the key of the hyperparameter.
+    """Return which setting of the recipe each hyperparameter of the optimizer must equal: {key of event: setting}.
 
     For a run with the optimizer lars:
 
         {"lars_opt_momentum": "RECIPE.optimizer.momentum", ...,
          "lars_opt_learning_rate_warmup_epochs": "RECIPE.warmup_epochs"}
 
-    The base learning rate and the decay steps are left out, because they depend on the batch, too.
+    A hyperparameter such as momentum is logged under a key with the optimizer's name before it, so own_log.yaml pairs
+    only "momentum" with the setting. The base learning rate and the decay steps are left out, because they depend on
+    the batch, too.
 
     Args:
         run: The facts that the log states of the run, with its optimizer.
 
     Returns:
-        The settings; empty if runlog's schema does not have the optimizer that the log states, or if the log states
-        none.
+        The settings by the keys of the events. Empty if the log states no optimizer that runlog's schema has.
     """
     optimizer = run.stated_text(schema.OPT_NAME)
     if optimizer not in schema.OPTIMIZERS:

@@ -58,12 +58,13 @@ class Policy:
         - the rules of every benchmark: benchmark, status, mode, caches, seeds and clock;
         - for a benchmark of this project, all that is known of its runs; for any other, only its batch and that it did
           not stop before it reached its target;
-        - for a log of this project, what such a log must hold. The breaches of form so far (of how a log is written,
-          such as the order of its events), which are warnings, are then reported a second time, as errors.
+        - for a log of this project, what such a log must hold. Then the breaches of form so far (of how a log is
+          written, such as the order of its events) are reported a second time. They were only warnings, because logs of
+          other projects have them. The writer of this project's logs makes none, so here they are errors.
 
         At the end, findings are dropped whose rules do not apply to the run's benchmark and division, also those from
-        the checks of events. A closed run is refused if its log states the samples of another data set than the
-        benchmark's: then it is noted which rules were not applied.
+        the checks of events. If the rule closed-data has refused the run, because it is a closed run on another data
+        set than the benchmark's, it is noted which rules were not applied.
 
         Args:
             benchmark_asked: The benchmark that the log must be of, such as "resnet"; None allows any.
@@ -190,12 +191,13 @@ class Policy:
                 self._add_breach("seed-present", seed.line, "a seed without file and lineno, which seed_checker needs")
 
     def _check_clock_settings(self) -> None:
-        """Report each setting of the system's clock during the run, which the log states as a clock_set.
+        """Report each time that the system's clock was set during the run, which the log states as a clock_set.
 
-        - Set back: an error for each, because the run's time is too short by as much. The order of the times in the log
-          need not show it, as when the clock was set back during an evaluation that took longer.
-        - Set ahead: one warning for all. The run's time is no shorter for it. But the windows of steps cannot be
-          checked against the log's clock there, so only they themselves tell how long they took.
+        - Set back by more than `back_ms` (100 ms), a bound of the rule time-order: an error for each, because the run's
+          time is too short by as much. The times in the log may still rise from event to event: an evaluation of 60 s
+          in which the clock was set back by 20 s seems to take 40 s.
+        - Set ahead: one warning for all. The run's time is no shorter for it. But a window of steps in which the clock
+          was set ahead cannot be compared with the log's clock, so its stated time must be believed.
         """
         allowed_s = self.collector.strict_rules["time-order"].bounds["back_ms"] / 1000
         leaps = []
@@ -215,9 +217,11 @@ class Policy:
     # --- rules of the other benchmarks ---
 
     def _check_batch(self) -> None:
-        """Report a global_batch_size that is no whole number above 0, or a last one that is not the first.
+        """Report a log whose first or last global_batch_size is no whole number above 0, or whose two values differ.
 
-        Some rule files of MLPerf take any number of them, and rcp_checker takes the last one.
+        The first is that of the first event global_batch_size. The last is the value that rcp_checker takes
+        (`as_tools_read`), because some rule files of MLPerf allow any number of these events. Each breach blames the
+        line of the first event, because the line of the last one is not kept.
         """
         first = self.run.first_event(schema.GLOBAL_BATCH_SIZE)
         if first.line == 0:  # the log has none; the official rules say where one is needed
@@ -255,16 +259,18 @@ class Policy:
     def _check_benchmark(self, benchmark: Benchmark, division: str) -> None:
         """Report what is wrong with a run of one of this project's benchmarks.
 
-        Its throughputs, waits for checkpoints, accuracies, pace and target are checked in any division. More is checked
-        in a closed run, in a ResNet run, and in a log of this project that is on the benchmark's data set.
+        Which checks apply, in this order:
 
-        The log states two numbers of samples, which show the data set:
+        - any run: times that are too short even with the waits for checkpoints, accuracies that are no shares from 0 to
+          1, pace and target;
+        - not closed, but on the benchmark's data set: it is noted if the run's target is lower than the closed one;
+        - log of this project that states both numbers of samples right: the bytes of the data set's files;
+        - closed: values of single keys (ResNet alone), and the numbers of samples;
+        - ResNet: its evaluations;
+        - closed, another benchmark, on the benchmark's data set: the best mean IoU.
 
-            StatedData.BENCHMARK           both are the benchmark's
-            StatedData.WRONG_EVAL_SAMPLES  eval_samples is wrong, but the accuracies show the benchmark's data set
-            StatedData.OTHER               any other case
-
-        `data.is_of_benchmark` is true for the first two. Only for the first one the bytes of the files are compared.
+        A run is on the benchmark's data set (`data.is_of_benchmark`) if the log states the right train_samples and
+        eval_samples, or a wrong eval_samples but accuracies that show the right one (see `stated_data`).
 
         Args:
             benchmark: The benchmark of the run.
@@ -302,9 +308,12 @@ class Policy:
     def _check_evaluations_of_resnet(self, data: StatedData, benchmark: Benchmark, *, is_closed: bool) -> None:
         """Report what is wrong with the evaluations of a ResNet run.
 
-        - A closed run on the benchmark's data set is checked in full, whoever wrote the log.
-        - Of any other run, only the accuracies are checked, by the eval_samples that the log states. This needs a log
-          of this project, because only there the stated number is sure.
+        - A closed run on the benchmark's data set is checked in full: its schedule, its accuracies by the benchmark's
+          number of samples, and its curve.
+        - Any other run in a log of this project: only the accuracies are checked, by the eval_samples that the log
+          states.
+        - Any other run in a log of another project: nothing is checked, because such logs may state a wrong
+          eval_samples, such as a number of batches.
 
         Args:
             data: Which data set the run is on, by the numbers that its log states.
@@ -372,11 +381,13 @@ class Policy:
             self._add_breach("data-distributed", None, difference)
 
     def _report_wrong_counts(self, benchmark: Benchmark) -> None:
-        """Report, of a closed run whose train_samples or eval_samples is wrong, both numbers and the wrong one's line.
+        """Report the stated train_samples and eval_samples, because they are not the benchmark's.
+
+        The breach blames the line of train_samples if that is wrong, and otherwise the line of eval_samples.
 
         Args:
-            benchmark: The benchmark, with the right numbers. The caller has seen that the run is on other data, so at
-                least one of the two numbers is wrong.
+            benchmark: The benchmark, with the right numbers. The caller has seen that the run is closed and on other
+                data, so at least one of the two numbers is wrong.
         """
         train = self.run.first_event(schema.TRAIN_SAMPLES)
         evaluation = self.run.first_event(schema.EVAL_SAMPLES)
@@ -455,10 +466,14 @@ class Policy:
             self.collector.add_note("target-status", actual)
 
     def _check_run_that_reached_target(self, reaching: Evaluation, stop: Event, division: str) -> None:
-        """Report a run that reached its target, but has another status than success, or reached it after run_stop.
+        """Report what contradicts that a run reached its target; in a closed run, note that it went on after that.
 
-        An evaluation up to `after_stop_ms` (100 ms), a bound of the rule target-status, after run_stop is allowed. A
-        closed run may go on after it has reached the target, which is noted.
+        The first of these that holds:
+
+        - The status is not success: a breach.
+        - The target was reached after run_stop, by more than 100 ms (`after_stop_ms`, a bound of the rule
+          target-status): a breach.
+        - The run is closed and made further evaluations, which is allowed: a note.
 
         Args:
             reaching: The first evaluation that reached the target.
@@ -535,8 +550,8 @@ class Policy:
 def _breach_of_written_rule(rule: WrittenRule, event: Event, state: State) -> Finding | None:
     """Return the finding that an event breaks a rule of written.yaml; None if it does not.
 
-    A rule about the value is only applied to a number, because other rules refuse a value that is none. They do not
-    refuse it for learning_rate_decay_steps, which may be the name of a schedule.
+    A rule about the value is skipped if the value is not a number: other rules report such a value. They only accept a
+    text as the value of learning_rate_decay_steps, because it may be the name of a schedule.
 
     Args:
         rule: A check from the written rules of MLPerf that the official checker does not make.
@@ -563,9 +578,9 @@ def _breach_of_written_rule(rule: WrittenRule, event: Event, state: State) -> Fi
 
 
 def _why_not_cleared(event: Event) -> str:
-    """Return what a cache_clear event has that says that the cache was not cleared; empty if nothing says so.
+    """Return the reason to believe that a cache was not cleared; an empty text if there is none.
 
-    That is a value such as false, "no" or "failed", or metadata with a `status` other than "done".
+    The reason is a value of the event such as false, "no" or "failed", or a `status` in its metadata other than "done".
 
     Args:
         event: The event cache_clear.

@@ -117,13 +117,15 @@ def are_possible_rank_times(times: schema.RankTimes, *, ranks: int, hosts: Conta
 def contradiction_of_ranks(times: schema.RankTimes, window: schema.StepWindow, passed_s: float, *, ranks: int) -> str:
     """Return how the ranks' times contradict their window of steps; an empty text if they do not.
 
-    The window states how long rank 0 waited for data. The ranks' times state the least and the most wait of all ranks,
-    and which rank waited longest (`data_wait_rank`). So, in this order:
+    The window states how long rank 0 waited for data: `wait`. The ranks' times state the `least` and the `most` wait of
+    all ranks, and which rank waited longest. A contradiction is, in this order, with e = ROUNDING_ERROR_S for rounded
+    times:
 
-    - The wait of rank 0 is not below the least or above the most.
-    - If rank 0 waited longest, its wait is the most.
-    - If rank 1 of two ranks waited longest, the wait of rank 0 is the least.
-    - No rank computes for much longer than the time that passed.
+    - wait < least - e, or wait > most + e;
+    - rank 0 waited longest, but wait < most - e;
+    - rank 1 of two ranks waited longest, so that rank 0 waited least, but wait > least + e;
+    - a rank computed for more than 1.25 times the window's time + 1 s. If more time has passed by the log's clock, that
+      counts in place of the window's time.
 
     Args:
         times: The ranks' least, median and most times in the window.

@@ -31,10 +31,11 @@ def faults_of_program(run: LoggedRun, summary: schema.RunSummary) -> Iterator[st
     - all-reduces that do not fit the number of devices;
     - an operator with a count below 1;
     - an operator that updates weights for another optimizer than opt_name;
-    - fused operators that are not the same as among all operators;
+    - a list `fused` that does not have exactly those of `operators` whose names begin with fused_ or merged_, with
+      their counts;
     - no casts in half precision;
     - scaling of the loss in any other precision;
-    - a proof that is of another program, or no proof about the gradients.
+    - a proof that contradicts the program, or no proof about the gradients.
 
     Nothing is checked if Paddle makes the program (STRATEGY=auto).
 
@@ -72,10 +73,10 @@ def _impossible_all_reduces(run: LoggedRun, program: JsonObject, devices: int) -
     An all-reduce sums gradients over the ranks. `all_reduces` counts them, `all_reduce_mib` is their size, and each is
     an operator c_allreduce_sum. The rules, in this order:
 
-    - A program has all-reduces if there are several devices, and only then. Otherwise this fault is the only one.
+    - A program has all-reduces if there are several devices, and only then. If this is broken, nothing else is checked.
     - It has as many operators as all-reduces. With RECIPE.sync_bn it may have more operators, which sum the statistics
       of the batch normalization.
-    - Their size is above 0 if there are any, and otherwise 0.
+    - The size is above 0 if there are all-reduces, and exactly 0 if there are none.
 
     Args:
         run: The facts that the log states of the run.
@@ -94,21 +95,24 @@ def _impossible_all_reduces(run: LoggedRun, program: JsonObject, devices: int) -
     if not is_number_right:
         yield f"a program of {all_reduces} all-reduces, and {operators} operators {_ALL_REDUCE}"
     sums_anything = program["all_reduce_mib"] > 0
-    if sums_anything != sums_gradients or program["all_reduce_mib"] < 0:  # < 0 where no gradients are summed
+    # Without all-reduces a size below 0 sums nothing, so only the second test finds it.
+    if sums_anything != sums_gradients or program["all_reduce_mib"] < 0:
         yield f"a program of {all_reduces} all-reduces of {six_digits(program['all_reduce_mib'])} MiB"
 
 
 def _other_proofs(run: LoggedRun, program: JsonObject, devices: int) -> Iterator[str]:
-    """Yield in words each proof in the header that contradicts the program, and the lack of one about the gradients.
+    """Yield in words each proof in the header that is wrong, and the lack of a proof about the gradients.
 
-    A proof is a line of `verified`, such as
+    A proof is a line of `verified`: what a run found out about its program before training. Each form of line is
+    compared with something else:
 
-        161 gradients summed over 2 ranks once, scaled by 1/2 once
-        sgd by merged_momentum of 161
-        merged_optimizer made 1 merged_momentum
+        161 gradients summed over 2 ranks once, scaled by 1/2 once   2 ranks: the devices; 1/2: devices and STRATEGY
+        sgd by merged_momentum of 161                                sgd: opt_name; 161: the gradients of the line above
+        merged_optimizer made 1 merged_momentum                      1: the header's count of this operator
+        fuse_grad_size_in_MB=16: buckets 9                           9: the header's count of all-reduces
 
-    The line about the gradients must come first, because the lines about updates are held against its count. Lines of
-    other forms are not read.
+    A line about updates, such as the second one, is wrong if no line above it counts the gradients. Lines of other
+    forms are not read.
 
     Args:
         run: The facts that the log states of the run, with its optimizer and its STRATEGY.
@@ -159,17 +163,18 @@ def _is_of_other_operators(proved: str, program: JsonObject) -> bool:
 
 
 def _has_other_updates(proved: str, optimizer: str, gradients: int | None) -> bool:
-    """Return whether a proof counts updates of weights that the run's optimizer cannot have made.
+    """Return whether a proof of updates does not fit the run.
 
-    A proof of updates reads "lars by lars_momentum of 54, momentum of 107": an optimizer, then each operator with the
-    number of its updates. It must be the run's optimizer, which updates a weight by each gradient. So there must be as
-    many updates as gradients: 54 + 107 = 161.
+    Such a proof reads "lars by lars_momentum of 54, momentum of 107": an optimizer, then each operator with the number
+    of weights that it updates. It fits the run if
+
+    - the optimizer is that of the run, here lars;
+    - there are as many updates as gradients, because each gradient updates one weight: 54 + 107 = 161.
 
     Args:
-        proved: The line of `verified`. The result is False for a line that counts no updates.
+        proved: A line of `verified`. If it is no proof of updates, the result is False.
         optimizer: The optimizer that the log states.
-        gradients: How many gradients an earlier line counts. None if no line does: the updates are then not known to
-            be of all gradients, so the result is True.
+        gradients: How many gradients an earlier line counts. None if no line does: no proof of updates fits then.
     """
     updates = _UPDATES.fullmatch(proved)
     if updates is None:

@@ -66,8 +66,11 @@ class ProjectLog:
     def faults(self) -> Iterator[Fault]:
         """Yield each fault that shows that this is not the whole log of a run of this project.
 
-        If a section of the header is missing or does not fit the schema, the checks that need the whole header are left
-        out.
+        The faults come in the order of the calls below. Some checks are left out:
+
+        - those of the run's statements and claims, if the log has no run_summary, or if this or a section of the header
+          does not fit the schema (a missing section does not fit);
+        - that of the program's convolutions, if a section of the header does not fit.
 
         Yields:
             The fault in words, with the line to blame or None.
@@ -318,8 +321,11 @@ class ProjectLog:
     def _stated_telemetry(self) -> _StatedTelemetry | None:
         """Return how many samples of telemetry the log states, and the times that decide how many there may be.
 
-        Samples are due during the run (`run_ms`), and possible from the log's start to the telemetry_summary
-        (`log_ms`). Where the system's clock was set ahead, the log seems longer than it was: both times leave this out.
+        - `run_ms`: at least so long the run took. The samples of this time must be there. See `_least_run_ms`.
+        - `log_ms`: so long is the log, from its start to the telemetry_summary. There can be no samples of more time.
+
+        Where the system's clock was set ahead, the times in the log differ by more than has passed. The leap is
+        subtracted from `log_ms` here, and from `run_ms` in `_least_run_ms`.
 
         Returns:
             The facts. None in these cases; other checks report what is missing then:
@@ -352,10 +358,11 @@ class ProjectLog:
     def _least_run_ms(self) -> float:
         """Return a lower bound of the time that the run took, in milliseconds; 0 without a run_start or run_stop.
 
-        It is the longer one of two times:
+        It is the longer one of two lower bounds:
 
-        - from run_start to run_stop, less what the clock was set ahead;
-        - the sum of all windows of steps, which no setting of the clock makes shorter.
+        - The time from run_start to run_stop by the log's clock, less all time by which the clock was set ahead. What
+          it was set back is not added, because without it the bound is only lower.
+        - The sum of the times that the windows of steps state, which no setting of the clock makes shorter.
         """
         if self.run.start_ms is None or self.run.stop_ms is None:
             return 0.0
@@ -374,9 +381,11 @@ class ProjectLog:
     def _missing_convolutions(self) -> Iterator[Fault]:
         """Yield a fault if the program has less than half as many convolutions as the benchmark's model.
 
-        Passes of the compiler may fuse the other half into operators of any name. Nothing is checked if the number of
-        the model's convolutions is not known, or if Paddle makes the program. The header's section `program` must fit
-        the schema.
+        Only half of them must be there, because passes of the compiler may have fused others into operators whose names
+        do not tell of a convolution. Nothing is checked if the number of the model's convolutions is not known, or with
+        STRATEGY=auto: then Paddle makes the program, instead of this project, and the log does not describe it.
+
+        The header's section `program` must fit the schema.
         """
         convolutions_of_model = self.benchmark.convolutions if self.benchmark else None
         if convolutions_of_model is None or self._is_planned_by_paddle:
@@ -472,7 +481,8 @@ class ProjectLog:
     def _success_without_target(self, targets: Mapping[str, object]) -> Iterator[Fault]:
         """Yield a fault if a run succeeded although its recipe has no target: only a reached target is a success.
 
-        Nothing is checked if own_log.yaml has no row for the run's WORKLOAD: that recipe may name its target otherwise.
+        Nothing is checked if own_log.yaml has no row for the run's WORKLOAD. The recipe of such an unknown workload may
+        have its target under a setting that does not begin with RECIPE.target_.
 
         Args:
             targets: The targets among the settings, by their names. A target may be None.

@@ -85,16 +85,17 @@ def _stated_value(run: LoggedRun, name: str) -> _StatedValue:
 
     Args:
         run: The facts that the log states of the run.
-        name: The first of these that fits is taken:
+        name: One of these, tried in this order:
 
-                a setting                           BATCHSIZE
-                a field of a section of the header  dataset.train_samples
-                an event                            seed
-                a field of an event's value         run_summary.devices
+            - a setting, such as BATCHSIZE or RECIPE.epochs. A setting's name may have a dot, so this comes first;
+            - a section of the header and its field, such as dataset.train_samples;
+            - an event, such as seed, or an event and a field of its value, such as run_summary.devices.
+
+            A section or an event that the log has must have the field, which is sure if it fits the schema.
 
     Returns:
-        Value and line, both None if the name is none of these. A setting or a field of the header gets the line of
-        run_summary.
+        Value and line. A setting or a field of the header gets the line of run_summary. Both are None if the log has no
+        such setting, section or event.
     """
     line_of_summary = run.first_event(schema.RUN_SUMMARY).line
     section_or_key, _, field = name.partition(".")  # "run_summary" and "devices"; "seed" and ""
@@ -110,13 +111,15 @@ def _stated_value(run: LoggedRun, name: str) -> _StatedValue:
 
 
 def _copies_of_settings(run: LoggedRun) -> list[_Expectation]:
-    """Return what values of the log must be, because each repeats a setting.
+    """Return one expectation for each value in the log that repeats a setting: it must be equal to the setting.
 
-    For instance, run_summary.mode must be the setting MODE. own_log.yaml pairs the values with the settings, also the
-    hyperparameters of the optimizer with the settings of the recipe.
+    own_log.yaml has the pairs of a value and its setting:
+
+    - `setting_by_name`: for instance, run_summary.mode must be the setting MODE;
+    - `setting_by_hyperparameter`: for instance, lars_opt_momentum must be RECIPE.optimizer.momentum.
 
     Args:
-        run: The facts that the log states of the run. A value whose setting it does not have is left out.
+        run: The facts that the log states of the run. A pair is left out if the log does not have its setting.
     """
     expectations = []
     setting_by_name = {**own_log_rules().setting_by_name, **recipe_settings_of_hyperparameters(run)}
@@ -176,9 +179,12 @@ def _consequences_of_job_settings(run: LoggedRun, summary: schema.RunSummary) ->
 
 
 def _consequences_of_sizes(run: LoggedRun, summary: schema.RunSummary) -> list[_Expectation]:
-    """Return what the framework, the numbers of samples and the global batch in the events of the log must be.
+    """Return what the framework, the numbers of samples and the global batch in the log must be.
 
-    The framework and the samples follow from the header, the global batch from run_summary.
+        run_summary.framework       "paddlepaddle " and the release of it in the header's section `packages`
+        train_samples               the field of the same name in the header's section `dataset`
+        eval_samples                the field of the same name in the header's section `dataset`
+        global_batch_size           devices * batch_per_device of run_summary
 
     Args:
         run: The facts that the log states of the run.
@@ -262,15 +268,19 @@ def _consequence_of_learning_rate(run: LoggedRun, summary: schema.RunSummary) ->
 
 
 def _consequences_of_recipe(run: LoggedRun, summary: schema.RunSummary) -> list[_Expectation]:
-    """Return what three values in the log must be by the settings of the recipe.
+    """Return what two events and one setting in the log must be by the settings of the recipe.
 
-    - model_bn_span: the images over which a batch normalization takes its statistics.
-    - RECIPE.name: the setting RECIPE. It is left out if that is empty, as the recipe is the workload's default then.
-    - The decay steps of the learning rate. They are left out if the optimizer is not known.
+    - The event model_bn_span must be the number of images over which a batch normalization takes its statistics.
+    - The setting RECIPE.name must be the setting RECIPE: with RECIPE=mlperf_lars it must be "mlperf_lars". It is left
+      out if RECIPE is empty, as the recipe is the workload's default then.
+    - The event with the decay steps of the learning rate, such as lars_opt_learning_rate_decay_steps, must have those
+      of the recipe. It is left out if the optimizer is not known.
+
+    `follows_from` only names the source of an expected value in the message.
 
     Args:
-        run: The facts that the log states of the run. If own_log.yaml has no row for its WORKLOAD, the list is empty,
-            because it is not known what the settings of its recipe mean.
+        run: The facts that the log states of the run. If own_log.yaml's `recipe_settings` has no row for its WORKLOAD,
+            the list is empty, because it is not known what the settings of its recipe mean.
         summary: The value of the event run_summary: the devices, and the images of a step on each.
     """
     settings = run.settings
@@ -289,13 +299,15 @@ def _consequences_of_recipe(run: LoggedRun, summary: schema.RunSummary) -> list[
 
 
 def _values_fixed_by_recipe(run: LoggedRun) -> list[_Expectation]:
-    """Return the target, length, evaluations and image size that a recipe of this project has by its name.
+    """Return the settings that the recipe named in the log prescribes: target, length, evaluations and image size.
 
-    Without this check, a log whose target was lowered afterwards would pass with its last epochs cut off.
+    runlog/workloads.json has them for each recipe of this project. Without this check, a log whose target was lowered
+    afterwards would pass with its last epochs cut off.
 
     Args:
-        run: The facts that the log states of the run. If it names no recipe of its WORKLOAD's row in
-            runlog/workloads.json, the list is empty. With the setting IMAGE_SIZE, the recipe's own size is left out.
+        run: The facts that the log states of the run. Its setting RECIPE.name is the recipe. If that is none of its
+            WORKLOAD's row in runlog/workloads.json, the list is empty. If its IMAGE_SIZE is not 0, the job sets the
+            size of the images, so the recipe's own size is left out.
     """
     settings = run.settings
     workload = workloads.find(str(settings["WORKLOAD"]))
@@ -340,19 +352,23 @@ def _bn_span(run: LoggedRun, summary: schema.RunSummary) -> int | None:
 def _decay_steps(run: LoggedRun, summary: schema.RunSummary) -> float | None:
     """Return what a run must log as the decay steps of its learning rate, by the settings of its recipe.
 
-    The decay ends with the step RECIPE.decay_ends, or without that setting with the last step of the training. So the
-    decay steps are
+    The decay ends with the step RECIPE.decay_ends, or without that setting with the last step of the training. Up to
+    this end, `steps` are done. The decay steps are
 
-    - the steps up to the end of the decay, less the steps of the warm-up, in a polynomial schedule whose warm-up starts
-      from zero, because the MLPerf reference counts them so;
-    - all steps up to the end of the decay, in any other schedule.
+        steps                 in general
+        steps - warmup steps  in a polynomial schedule with RECIPE.warmup_from_zero, as the MLPerf reference counts them
+
+    with
+
+        warmup steps = RECIPE.warmup_epochs * steps of an epoch, rounded
 
     Args:
         run: The facts that the log states of the run.
         summary: The value of the event run_summary: the devices, and the images of a step on each.
 
     Returns:
-        The steps; None if the log states no numbers for them.
+        The decay steps. None if there is no global batch above 0, or if the steps or the epochs of the warm-up are no
+        numbers.
     """
     settings = run.settings
     global_batch = _global_batch(summary)
