@@ -118,9 +118,9 @@ class Checkpoints:
 
         - If not all ends of windows are known (`_ends_of_windows` is None), any step from 1 to the last one may be.
         - Otherwise the step must be one at which a window of the log ended.
-        - In a resumed run, it may also be a step before the first window of the log. Such a run may write the
-          checkpoint with which the epoch before ended once more. The window of this step is in an earlier log. Before
-          the log's first window (`_steps_before_log` is None), any step from 1 on may be such a step.
+        - In a resumed run, it may also be a step before the first window of the log. A run that was resumed at the end
+          of an epoch may write this epoch's checkpoint again, and the window of its step is in an earlier log. While
+          the log has no window yet (`_steps_before_log` is None), any step from 1 on may be such a step.
 
         Args:
             step: The number of the step.
@@ -274,7 +274,7 @@ class Checkpoints:
             start = max(time of the first event, time of init_start - 1 h)
 
         A run itself counts from its first step on, whose time no event states, so the bound needs an earlier event.
-        Between the first event and init_start the nodes flush their caches, which takes an hour at most.
+        Between the first event and init_start the nodes flush their caches, for which an hour is allowed.
 
         Args:
             stop: The run_stop of the run.
@@ -296,8 +296,8 @@ class Waits:
     def long_waits(self, windows_s: float) -> str:
         """Return a warning if training waited long for checkpoints, as no rate counts that; otherwise an empty text.
 
-        The sum of the waits is long if it is more than 1 s + 5 % of all time, windows and waits. A machine may wait so
-        long without being wrong: copying a state takes seconds, but minutes without free memory. So it only warns.
+        The sum of the waits is long if it is above 1 s + 5 % of the time of windows and waits together. An honest run
+        may wait so long: copying a state takes seconds, but minutes on a machine without free memory. So it only warns.
 
         Args:
             windows_s: The time of all windows, in seconds, which has no wait in it.

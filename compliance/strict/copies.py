@@ -73,10 +73,10 @@ def describe_same_run(run: LoggedRun, other: LoggedRun, name_of_other: str) -> s
 
     - start, end and accuracies are equal;
     - times and accuracies are equal;
-    - accuracies are equal although the seeds differ. Two real runs with different seeds end differently. With the same
-      seed, a program may train twice to the same accuracies, so they show nothing then.
+    - accuracies are equal although the seeds differ. With the same seed a program may repeat a run to the digit, so
+      equal accuracies show nothing then.
 
-    Equal times alone do not show it.
+    Equal times alone show nothing either.
 
     Args:
         run: The facts of the one log.

@@ -222,16 +222,14 @@ class Measured:
         """Report stated times that are too short even with the waits for checkpoints, and impossible checkpoints.
 
         A wait is the time that training stood still for a checkpoint, as the checkpoint's event states it. No window or
-        throughput contains it, so they may state less time than the log's clock shows. Breaches of the rule
-        throughput-agrees, in any log:
+        throughput contains it, so they may state less time than the log's clock shows.
 
-        - an epoch_throughput lacks more time than the waits within its epoch.
-
-        What is reported only of a log of this project, in this order:
+        In any log, each epoch_throughput that lacks more time than the waits within its epoch is reported. Only in a
+        log of this project these are reported, too, in this order:
 
         - the windows of an epoch lack more time, in sum, than the waits before them explain (`unexplained`);
         - training waited for checkpoints for much of its time: only a warning (`long_waits`);
-        - a wait is longer than the time that lies between two windows (`waits_without_room`);
+        - a wait is longer than the time between its window and the next one (`waits_without_room`);
         - there are more checkpoints than were due (`more_than_due`);
         - a wait after an epoch is longer than the gap before the next epoch (`wait_beyond_next_epoch`).
 

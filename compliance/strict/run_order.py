@@ -121,14 +121,14 @@ class RunOrder:
     # --- the clock ---
 
     def _check_time(self, event: Event) -> None:
-        """Report an event that is earlier than an event above it that times the run.
+        """Report an event that is out of order in time.
 
-        The events that time the run, such as epoch_start, are those whose times a score is computed from. The next
-        event is of one of three kinds:
+        Some events time the run: a score or a rate is computed from their times, such as that of epoch_start. No event
+        may be earlier than one of these on a line before it. The later line is reported. By its kind:
 
-        - It times the run itself: if it is too early by more than a small allowance, this may fail the log.
-        - Each rank logs it, such as cache_clear: it is not checked, because the clocks of the ranks differ.
-        - Any other: if it is too early, without that allowance, it gets a warning.
+        - An event that times the run itself may be earlier by a small allowance. More than that may fail the log.
+        - An event that each rank logs, such as cache_clear, is not checked, because the clocks of the ranks differ.
+        - Any other event gets a warning, without that allowance.
 
         Args:
             event: The next event of the log.
@@ -141,13 +141,15 @@ class RunOrder:
             self._check_not_earlier(event, ORDER, allowed_ms=0.0)  # ORDER is the rule that only warns
 
     def _note_time_before_run(self, event: Event) -> None:
-        """Note the first event up to run_start that is earlier than an event above it by more than `back_ms`.
+        """Note the first event up to run_start that is too early, to be reported later if the log is of this project.
 
-        It is not reported here. Only in a log of this project one clock writes all these events, and only at the end of
-        the log it is known whose log it is.
+        An event is too early if the latest time of the events on the lines before it is later by more than `back_ms`, a
+        bound of the rule time-order. The first event of the log never is: the latest time before it is minus infinity.
+        In logs of other projects several clocks may write these events, so they are not reported there. Whose log it is
+        is known only at its end.
 
         Args:
-            event: An event above run_start, or the first run_start.
+            event: An event before the first run_start in the log, or this run_start.
         """
         back_ms = self._latest_ms_before_run - event.time_ms
         allowed_ms = self._collector.strict_rules["time-order"].bounds["back_ms"]
@@ -160,13 +162,15 @@ class RunOrder:
 
         It is reported in two cases:
 
-        - It is too early: before the latest time of its own rank by more than `back_ms`, a bound of the rule
-          time-order, because clocks are corrected a little during a run; or before the latest time of another rank by
-          more than two clocks may be apart.
+        - It is too early (`_check_not_earlier`). Against the latest time of its own rank, `back_ms` is allowed, a bound
+          of the rule time-order, because clocks are corrected a little during a run.
         - It stands below the first run_stop, and is itself no run_stop. A later run_stop is another node's.
 
-        Two times are noted: the latest of its rank, and the end of the last part, from which the time until the next
-        epoch counts.
+        After the first check two times are noted:
+
+        - `_latest_ms_by_rank`: the latest time of its rank;
+        - `_latest_end_ms`, if it ends a block, epoch or evaluation or is an accuracy: the gap before the next epoch
+          counts from there.
 
         Args:
             event: The event.
@@ -181,14 +185,19 @@ class RunOrder:
             self._report_disorder(event, f"{event.key} after the run_stop of line {first_stop.line}")
 
     def _check_not_earlier(self, event: Event, rule: str, *, allowed_ms: float) -> None:
-        """Report an event that is earlier than an event above it that times the run.
+        """Report an event that is too early against the latest time so far of any rank.
 
-        Each rank has a clock of its own, so there are two allowances: `allowed_ms` for events of the same rank, and the
-        bound `repeat_ms` of the rule run-time for events of other ranks.
+        `_latest_ms_by_rank` has these times: of the events that time the run (_KEYS_THAT_TIME_THE_RUN), such as
+        epoch_start. The event may be earlier than the latest time
+
+        - of its own rank, by `allowed_ms`;
+        - of another rank, by `repeat_ms`, a bound of the rule run-time, because each rank has a clock of its own.
+
+        If it is too early for several ranks, the report has the largest difference.
 
         Args:
             event: The event to check.
-            rule: The rule that is broken: "time-order", or ORDER, which only warns.
+            rule: The rule that is broken: "time-order", or ORDER, a rule of form that gives a warning and no error.
             allowed_ms: By how many milliseconds the event may be earlier than one of its own rank.
         """
         back_ms = 0.0  # the most by which it is too early, over the ranks
@@ -249,10 +258,12 @@ class RunOrder:
             self._compare_time_with_first(event, self._first_run_start)
 
     def _begin_run(self, start: Event) -> None:
-        """Begin the sums over the windows at run_start, and report the first part of the run that started above it.
+        """Begin the sums over the windows at run_start, and report a block, epoch or evaluation that started before it.
 
-        A block, epoch or evaluation above run_start in the log is one breach. If its time is too long before the time
-        of run_start, this is a second breach.
+        Only the first such start is reported, in up to two breaches:
+
+        - It is on a line before run_start: this is disorder.
+        - Its time is also too long before that of run_start (`_check_not_before_start`).
 
         Args:
             start: The first run_start of the log.
@@ -318,8 +329,12 @@ class RunOrder:
     def _compare_time_with_first(self, event: Event, first: Event) -> None:
         """Report another run_start or run_stop that is at another time than the first.
 
-        It may be another node's, so a difference up to `repeat_ms` (1 s), a bound of the rule run-time, only warns. If
-        a run_start comes after the run_stop, the message says that the file holds two runs.
+        The severity depends on the difference, because the event may be another node's, with another clock:
+
+        - up to 1 s (`repeat_ms`, a bound of the rule run-time): a warning, as breaches of the rule ORDER are;
+        - more: an error of the rule run-time.
+
+        If a run_start comes after the run_stop, the message says that the file holds two runs.
 
         Args:
             event: A later run_start or run_stop.
@@ -329,7 +344,7 @@ class RunOrder:
         if apart_ms == 0:
             return
         is_far = apart_ms > self._collector.strict_rules["run-time"].bounds["repeat_ms"]
-        rule = "run-time" if is_far else ORDER  # ORDER only warns
+        rule = "run-time" if is_far else ORDER
         actual = f"another {event.key}, {significant(apart_ms, digits=10)} ms from that of line {first.line}"
         begins_another_run = event.key == schema.RUN_START.key and self._first_run_stop is not None
         if begins_another_run:
@@ -358,10 +373,13 @@ class RunOrder:
         self._open(block, "block")
 
     def _start_epoch(self, event: Event) -> None:
-        """Open and count an epoch, and begin its sums.
+        """Open and count an epoch, and report what is out of order.
 
-        It is reported if the epoch starts too long before run_start, if another epoch is still open, or if its number
-        is not the next one.
+        That is an epoch that starts too long before run_start, starts while another one is still open, or has a number
+        that is not the next one. From here on
+
+        - `_evaluated_in_epoch_ms` sums the evaluations in this epoch;
+        - `measured` sums its windows of steps, and has the gap since the end of the part before it.
 
         Args:
             event: An epoch_start.
@@ -413,8 +431,8 @@ class RunOrder:
         - the evaluation before it has not ended, or has no accuracy;
         - it states another epoch than was trained.
 
-        The trained epoch is kept as the evaluation's possible number, which later events of the evaluation must state
-        if this one states none.
+        If the event names no epoch, later events of the evaluation must name the trained one (`possible_numbers`). If
+        that is not known either, they may name any.
 
         Args:
             event: An eval_start, which should state the number of the epoch that is evaluated.
@@ -648,18 +666,24 @@ class RunOrder:
     def _take_accuracy(self, event: Event) -> None:
         """Check an accuracy, and keep it with the number of its epoch, unless its value is no number.
 
-        The accuracy is of the evaluation that waits for one, if any. The number of its epoch is the first of these:
+        Its evaluation is the last one, if that has no accuracy yet (`_evaluation_without_accuracy`). Otherwise it has
+        none. The number of its epoch is the first of these that is known:
 
-        - the one that the accuracy states;
+        - the one that the accuracy states (`_epoch_of_accuracy`);
         - the one that the eval_start of its evaluation states;
         - the count of accuracies so far, as in logs that state samples and no epochs.
 
-        It is reported if it states more training than that eval_start, or an earlier time. If it states its epoch, it
-        is also reported in these cases:
+        Checks of an accuracy that has an evaluation:
 
-        - it repeats the accuracy before, and has no evaluation of its own: then it is not kept;
-        - it has no evaluation of its own, or its epoch is not the one that was evaluated;
-        - its epoch is too far ahead of training.
+        - it states no more training than the eval_start;
+        - its time is not before that of the eval_start.
+
+        Checks of an accuracy that states its epoch:
+
+        - it does not repeat the accuracy before without an evaluation of its own. If it does, it is not kept, and the
+          next two checks are left out;
+        - it has an evaluation, of this epoch;
+        - its epoch is not too far ahead of training.
 
         Args:
             event: An eval_accuracy.
@@ -709,13 +733,17 @@ class RunOrder:
         return self.epochs_counted if stated_epoch is None else stated_epoch
 
     def _check_epoch_evaluated(self, event: Event, epoch: int, evaluation: OpenPart | None) -> None:
-        """Report an accuracy without an evaluation of its own, or of another epoch than that evaluation.
+        """Report an accuracy without an evaluation of its own, or of another epoch than its evaluation.
+
+        - It has an evaluation: a warning if it is of another epoch than the evaluation.
+        - It has none, and the log has had an eval_start: a warning.
+        - It has none, and the log has had no eval_start: nothing, because such a log states no starts of evaluations.
 
         Args:
             event: An eval_accuracy.
             epoch: The number of the epoch that the accuracy is of.
-            evaluation: The evaluation that waited for the accuracy. None if none did; in a log without any eval_start,
-                this is not reported.
+            evaluation: The evaluation that the accuracy is of, by an eval_start since the accuracy before. None if
+                there is none.
         """
         if evaluation is not None:
             self._warn_of_other_epoch(event, "an accuracy of epoch", epoch, evaluation.expected_numbers)

@@ -48,11 +48,13 @@ class Sensors:
     def _take_memory(self, line: int, memory_mib: float) -> None:
         """Add the memory that a window states to the extremes, and note the first window that states less than before.
 
-        A window states the most memory that was held since the run began. So a fall shows that the log is wrong.
+        The figure is a maximum: a window states the most memory that was held since the run began. So it cannot fall
+        from one window to a later one, and a fall shows that the log is wrong.
 
         Args:
             line: The line of the window's event.
-            memory_mib: The memory, in MiB. 0 comes from an allocator that counts nothing: it is no fall.
+            memory_mib: The memory, in MiB. 0 comes from an allocator that counts nothing, so it is no fall. It still
+                counts for `least_memory_mib`, which serves only to find figures below 0.
         """
         most_so_far_mib = self.most_memory_mib or 0.0
         if 0 < memory_mib < most_so_far_mib and not self.line_of_less_memory:

@@ -43,17 +43,18 @@ class SetClock:
         self._window_ms = None
 
     def note_and_check(self, event: Event, last_step: int | None) -> str:
-        """Note the leap that an event clock_set states, and return why no run can have logged it.
+        """Return what is wrong with an event clock_set, and note its leap if it is a setting ahead.
 
-        A leap is a setting of the clock ahead. It is added to the leaps since the last window, because the log's clock
-        must have gone on by all of them. A clock that was set back needs no such room; `Policy` reports it.
+        The times in the log must rise by as much as the clock was set ahead. So the leaps since the last window are
+        added, and the sum is compared with the time that passed. A setting back needs no time: only its value and its
+        step are checked here, and `Policy` reports it.
 
         Args:
             event: The event clock_set.
             last_step: The last step that was done. None if it is not known.
 
         Returns:
-            The first reason in words; an empty text if a run can have logged it. The reasons are:
+            The first fault in words; an empty text if a run can have logged the event. The faults are:
 
             - the value is no number of seconds, is less than 1 s ahead or back, or the event states no step;
             - the step is not the last one;
@@ -72,17 +73,23 @@ class SetClock:
     def _leap_without_time(self, now_ms: float) -> str:
         """Return a complaint if too little time has passed by the log's clock for the leaps that the log states.
 
-        A leap is a setting of the clock ahead. A run looks at its clock after each window and each evaluation, so all
-        leaps that it has logged since the last window were made since the window before it. This must hold, but for
-        rounding and a delay:
+        A leap is a setting of the clock ahead. A run looks for leaps after each window and each evaluation. So a leap
+        that is logged after a window was made during or after this window. For instance, with the window W2 of 5 s:
 
-            time by the log's clock since the window before >= stated time of the last window + leaps logged since it
+            10:00:00  step_window of W1      the clock is right
+            10:01:05  step_window of W2      the clock was set ahead by 60 s during W2
+            10:01:05  clock_set of 60 s
+
+        From W1 on the log's clock went on by 65 s, which is enough for the 5 s of W2 and the leap. If it had gone on by
+        20 s, the leap could not be. In general, but for rounding and a delay:
+
+            time since W1 by the log's clock >= stated time of W2 + all leaps logged after W2
 
         Args:
             now_ms: The time of the event clock_set by the log's clock.
 
         Returns:
-            The complaint; an empty text if there is time enough, or if the time of the window before is not known.
+            The complaint; an empty text if there is time enough, or if the time of W1 is not known.
         """
         if self._window_before_ms is None:
             return ""
