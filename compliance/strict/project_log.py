@@ -66,7 +66,7 @@ class ProjectLog:
     def faults(self) -> Iterator[Fault]:
         """Yield each fault that shows that this is not the whole log of a run of this project.
 
-        The faults come in the order of the calls below. Some checks are left out:
+        The faults come in the order of the `yield from` below. Some checks are left out:
 
         - those of the run's statements and claims, if the log has no run_summary, or if this or a section of the header
           does not fit the schema (a missing section does not fit);
@@ -321,8 +321,8 @@ class ProjectLog:
     def _stated_telemetry(self) -> _StatedTelemetry | None:
         """Return how many samples of telemetry the log states, and the times that decide how many there may be.
 
-        - `run_ms`: at least so long the run took. The samples of this time must be there. See `_least_run_ms`.
-        - `log_ms`: so long is the log, from its start to the telemetry_summary. There can be no samples of more time.
+        - `run_ms`: a lower bound of the time that the run took, in which samples are due (see `_least_run_ms`);
+        - `log_ms`: the time from the log's start to the telemetry_summary, in which samples are possible.
 
         Where the system's clock was set ahead, the times in the log differ by more than has passed. The leap is
         subtracted from `log_ms` here, and from `run_ms` in `_least_run_ms`.
