@@ -238,8 +238,9 @@ class Checker:
         if header.section not in sections:
             sections[header.section] = header.value
             return
-        # Only after the last entry is it known whether this is a log of this project. Until then, the fault is kept by
-        # `measured`, the part of the order's check that is about what only this project's logs state.
+        # Only after the last entry is it known whether this is a log of this project. So the fault is not reported
+        # here: `measured`, where such faults are collected, keeps it, and `finish` reports it if the log is of this
+        # project.
         what = f"a second header section {printable(header.section)}"
         self._order.measured.report_if_project_log(header.line, what)
 
@@ -292,7 +293,8 @@ class Checker:
     def _check_types(self, event: Event) -> None:
         """Report an event whose value or event type is not what the schema has for its key.
 
-        An event of a key that is not in the schema may have any value, but must be of type POINT_IN_TIME.
+        - The value must have the type in the schema. If the key is not in the schema, any value is right.
+        - The event type must be the one in the schema; POINT_IN_TIME if the key is not in the schema.
 
         Args:
             event: An event whose key is in the rules or in the schema.
@@ -301,7 +303,7 @@ class Checker:
         if schema_event is not None:
             self._check_value_type(event, _value_type(schema_event))
         wanted_event_type = "POINT_IN_TIME" if schema_event is None else schema_event.event_type
-        is_type_known = event.event_type != ""  # any other was reported by the reader
+        is_type_known = event.event_type != ""  # "": the reader did not know the log's event type, and reported that
         if is_type_known and event.event_type != wanted_event_type:
             actual = f"{event.key} is of type {event.event_type}"
             self._collector.add_breach(_FORM, event.line, actual, f"{event.key} is of type {wanted_event_type}")
@@ -462,13 +464,15 @@ def _findings_on_damaged_log(
 ) -> tuple[Finding, ...]:
     """Return the findings on a log with damaged lines, revised by how mlperf-logging's parser reads these lines.
 
-    In each log, our findings are marked by whether the official checker has them, and its further findings are added.
-    In a log of this project, or of one of its benchmarks, that is all: damage stays an error. In any other log three
-    steps follow:
+    Our reader skips a damaged line, but that parser may read it. The steps:
 
-    1. Errors that may only come from our reader's skipping a damaged line are excused.
-    2. If an accuracy of Infinity reached the target, errors are added, because it does not count.
-    3. If no error is left, but the run has no time, the log breaks the rule `run-time`: it would have no score.
+    1. In each of our findings, `official` is set to whether the official checker has it, too. The findings that only
+       that checker has are added. A log of this project, or of one of its benchmarks, gets only this step, so damage
+       stays an error in it.
+    2. An error that only our reader's skipping may cause is excused: it becomes a warning, or is dropped.
+    3. Errors are added if the run reached the target only by an accuracy of Infinity. JSON has no such number, so our
+       reader skips the line as damaged, but that parser takes it. It does not count here.
+    4. If no error is left, but the run has no time, the log breaks the rule `run-time`: it would have no score.
 
     Args:
         path: The path of the log, which is read again.
@@ -479,7 +483,7 @@ def _findings_on_damaged_log(
     marked = official_findings(path, findings, ruleset)
     is_benchmark_of_ours = run.stated_text(schema.SUBMISSION_BENCHMARK) in ruleset.benchmarks
     if run.is_project_log or is_benchmark_of_ours:
-        return marked
+        return marked  # after step 1
     excused = _excuse_errors_on_damaged_log(marked)
     result = (*_findings_on_infinities(path, excused, ruleset), *excused)
     has_no_error = all(finding.severity != "error" for finding in result)
@@ -490,10 +494,12 @@ def _findings_on_damaged_log(
 
 
 def _findings_on_infinities(path: Path, others: Sequence[Finding], ruleset: Ruleset) -> list[Finding]:
-    """Return the further findings on a log's accuracies that are due because infinite accuracies do not count.
+    """Return the further findings on a log's accuracies if the lines with an infinite accuracy are ignored.
 
     JSON has no infinite number, so our reader skips such a line as damaged. The official parser takes it, and
-    Infinity reaches any target. So the log is judged once more without these lines.
+    Infinity reaches any target. So the log is judged by the official rules once more without these lines. Of what this
+    judgement finds, only findings on accuracies are returned. They are not official, because the official checker
+    counts the infinite accuracies.
 
     Args:
         path: The path of the log, which has damaged lines.
@@ -506,7 +512,7 @@ def _findings_on_infinities(path: Path, others: Sequence[Finding], ruleset: Rule
         key = finding.rule.partition(".")[0]  # official rules are named KEY.ASPECT, such as eval_accuracy.value
         is_about_accuracy = key == schema.EVAL_ACCURACY.key
         if is_about_accuracy and finding.rule not in rules_of_others:
-            findings.append(replace(finding, official=False))  # the official checker does not ignore them
+            findings.append(replace(finding, official=False))  # that checker itself counts infinite accuracies
     return findings
 
 

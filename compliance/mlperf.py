@@ -309,9 +309,9 @@ def standing_of_all(standings: Sequence[Standing]) -> Standing:
 
 
 def notes_on(standings: Iterable[Standing], *, derived_metric: str = "", next_to_verified: bool = False) -> list[str]:
-    """Return the notes that must stand below a table of results: paragraphs on the results, then one legend.
+    """Return the notes that must stand below a table of results: each different paragraph once, then one legend.
 
-    A paragraph says what a result is called. Equal paragraphs stand once. The legend is the one of the trademark.
+    A paragraph says what a result is called. The legend is the one of the trademark.
 
     Args:
         standings: For each result, whether it is an MLPerf result and what it is called.
@@ -327,7 +327,7 @@ def notes_on(standings: Iterable[Standing], *, derived_metric: str = "", next_to
         # A paragraph and the legend; empty if the result does not use the name of MLPerf.
         footnotes = one.footnotes(derived_metric=derived_metric, next_to_verified=next_to_verified)
         paragraphs += footnotes[:1]
-    return notes_in_order(paragraphs)  # each once, and then the legend
+    return notes_in_order(paragraphs)  # leaves each paragraph once, and adds the legend as the last note
 
 
 def notes_in_order(notes: Iterable[str]) -> list[str]:

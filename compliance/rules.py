@@ -210,13 +210,18 @@ def _benchmark_of(workload: workloads.Workload) -> Benchmark:
 
 
 def _written_rules(texts: Mapping[str, str]) -> tuple[WrittenRule, ...]:
-    """Return the rules of written.yaml, each with its document and its first ruleset added to its source.
+    """Return the rules of written.yaml. Where each was read, and since when it is in force, is added to its source.
 
-    All of the rules were read in one document, the oldest, and are taken to stand in all later ones. So they are in
-    force from the oldest ruleset on, to which that document belongs.
+    For instance, with `...` for the title of the document:
+
+        source in the file    training_rules.adoc: |resnet |lars |lars_opt_momentum | 0.9 for batch<32k, [...]
+        added to it           ; read in: ...; in force from ruleset 0.7.0 on
+
+    This is the same for all: they were read in one document, that of the oldest ruleset, and are taken to stand in all
+    later ones.
 
     Args:
-        texts: The titles of the documents of rules that were read, by short names.
+        texts: The titles of the documents of rules, by short names. Only that of "rules_0.7" is used here.
     """
     oldest_document = texts["rules_0.7"]
     oldest_ruleset = versions()[0]
@@ -232,10 +237,11 @@ def _written_rules(texts: Mapping[str, str]) -> tuple[WrittenRule, ...]:
 def _strict_rule(name: str, row: JsonObject, version: str, texts: Mapping[str, str]) -> StrictRule:
     """Return a rule that the official checker does not have, from its row of strict.yaml.
 
-    The class of the rule decides:
+    The class of the rule decides on its severity, when it is in force, and its source:
 
-        form                -> a warning; in force in each ruleset; it was read in no document
-        rule, plausibility  -> an error; in force from the ruleset `since` on; its source names the document
+        form                -> a warning; in force in each ruleset; the source names no document of official rules
+        rule, plausibility  -> an error; in force from the ruleset `since` on; the title of the official document in
+                               which the rule was read, and `since`, are added to the source
 
     Args:
         name: The name of the rule, such as "seed-present".

@@ -50,37 +50,40 @@ class Judge:
     def finish(self) -> None:
         """Apply the rule files to the events that were taken, report what violates them, and set `target_reached_ms`.
 
-        What a file finds is of two groups:
-
-        - Failures of single events of a key, and a wrong number of them. A later file, such as a benchmark's, may have
-          another rule for the key. As in the official checker, only the file that was applied last counts. So these
-          are reported here, after the last file.
-        - All other findings. They count whatever later files say, and are reported by `_apply_files`.
+        Several files, such as common.yaml and a benchmark's, may have a rule for one key. As in the official checker,
+        the last applied of these files decides about the key: only its result is reported here, which has the failures
+        of single events and a wrong number of events. All other findings of a file count whatever later files say. They
+        are reported by `_apply_files`.
         """
         last_result_by_key: dict[str, KeyResult] = {}
         for file_result in self._apply_files():
             last_result_by_key |= file_result.result_by_key  # replaces the results of earlier files
         result_of_accuracy = last_result_by_key.get(schema.EVAL_ACCURACY.key)
         if result_of_accuracy is not None:
-            # The check that one eval_accuracy must meet is that it reaches the target.
+            # The check that one eval_accuracy must meet is that it reaches the target. The result of the key keeps the
+            # time of the earliest event that meets this check.
             self.target_reached_ms = result_of_accuracy.earliest_met_ms
         for key_result in last_result_by_key.values():
             key_result.report_failures(self._collector)
             key_result.report_wrong_count(self._collector)
 
     def _apply_files(self) -> "list[_FileResult]":
-        """Apply common.yaml and all rule files that it leads to, each once. Report what no later file can replace.
+        """Apply common.yaml and all rule files that it leads to, each once, and report the findings that stay.
 
-        An event's value may lead to a further file: the division `closed` leads to closed_common.yaml.
+        An event's value may lead to a further file: the division `closed` leads to closed_common.yaml. The code of the
+        rule for the event enqueues this file.
 
-        - If that file does not exist, the event is reported.
-        - If it was applied already, the event is reported: the benchmark "common" would lead to the same file for ever.
-        - If it waits in the queue already, nothing is to be done.
-        - Otherwise it is put into the queue.
+        - If the file does not exist, the event is reported.
+        - If the file was applied already, the event is reported, too, and the file is not applied again. For instance,
+          the benchmark "common" leads to closed_common.yaml, which leads every benchmark to its file: this would never
+          end.
+        - If the file waits in the queue already, nothing is to be done.
+        - Otherwise the file is put into the queue.
 
         Returns:
-            The results, in the order of application. Their `findings` have been reported. The failures of single events
-            and the numbers of events, in `result_by_key`, have not: a later file may replace them.
+            The result of each file, in the order of application. Its `findings` have been reported here. What it found
+            on the events of single keys, in `result_by_key`, has not: a later file with a rule for the same key
+            replaces that.
         """
         result_by_file: dict[str, _FileResult] = {}
         queue = deque([f"training_{self._version}/common.yaml"])
@@ -103,16 +106,16 @@ class Judge:
     def _report_refused_file(self, enqueued: Enqueued, key_result: KeyResult) -> None:
         """Report an event whose value leads to a rule file that does not exist, or was applied already.
 
-        For instance, the code of a rule makes of the division "ajar" the file training_4.0.0/ajar_common.yaml, which
-        does not exist.
+        The code of a rule makes the file's name from the value. For instance, the division "ajar" leads to
+        training_4.0.0/ajar_common.yaml, which does not exist. The value decides what is reported:
 
-        - A benchmark that leads to such a file breaks the rule known-benchmark.
-        - Any other value, such as a division, is a failure of its key. If a check of the key has failed already, as the
-          check for a known division does, the value is not reported twice.
+        - A benchmark breaks the rule known-benchmark.
+        - Any other value, such as a division, is a failure of its key. It is not kept if a check of the key has failed
+          already, such as the check for a known division: the same value would be reported twice.
 
         Args:
             enqueued: The rule file, and the event whose value leads to it.
-            key_result: The result of applying that rule to the events of its key, with their failures.
+            key_result: The result of the event's key: what its rule found on all events of this key.
         """
         event = enqueued.event
         if event.key == schema.SUBMISSION_BENCHMARK.key:
@@ -124,14 +127,19 @@ class Judge:
     def _refuse_benchmark(self, event: Event, rule_file: str) -> None:
         """Report a benchmark that has no rule file of its own, as a breach of the rule known-benchmark.
 
+        A rule file is named for its benchmark: the benchmark resnet leads to training_4.0.0/closed_resnet.yaml. There
+        are two cases:
+
+        - The file exists, but is no benchmark's: "common" leads to closed_common.yaml, which was applied already.
+        - The file does not exist. The report names the rulesets that have the benchmark.
+
         Args:
             event: The event that states the benchmark.
-            rule_file: The file that it leads to, such as training_4.0.0/closed_resnet.yaml. It does not exist, or was
-                applied already.
+            rule_file: The file to which the benchmark leads.
         """
         benchmark = printable(event.value, 60)
         does_exist = rule_file in names()
-        if does_exist:  # the benchmark "common" leads to closed_common.yaml, which is applied to any closed run
+        if does_exist:  # such as closed_common.yaml, the rules for all closed runs
             why = f"{printable(rule_file)} has no rules of a benchmark"
         else:
             rulesets = [version for version in versions() if event.value in benchmarks(version)]
@@ -173,14 +181,15 @@ class _FileJudge:
     def judge(self, events: Sequence[Event]) -> _FileResult:
         """Apply the rules of the file to all events of a log, and return what they find and which files they lead to.
 
-        For stable_diffusion, further events follow those of the log: one for each evaluation, with all its metrics. As
-        in the official checker, they come last.
+        The code of a rule leads to a further file by enqueueing its name in the state. For stable_diffusion, further
+        events follow those of the log: one for each evaluation, with all its metrics. As in the official checker, they
+        come last.
 
         Args:
             events: The events, in the order of the log.
         """
         for initialise in self._file.begin:
-            no_event = None  # the code runs before the first event
+            no_event = None  # this code runs before the first event, and only sets names in the state
             initialise(no_event, self._state)
         joined_events = self._joined_metrics(events)
         for event in [*events, *joined_events]:
@@ -192,8 +201,11 @@ class _FileJudge:
         """Return one more event for each evaluation, with all its metrics, if the rules are those of stable_diffusion.
 
         stable_diffusion logs each metric of an evaluation in an event of its own. The events of one evaluation have the
-        same count, such as the samples trained on, in a field of their metadata. The official checker crashes at the
-        first event without a usable count, which becomes a finding. The rule files of other benchmarks join nothing.
+        same count, such as the samples trained on, in a field of their metadata. The rule files of other benchmarks
+        join nothing.
+
+        The official checker crashes at the first event whose count or metric name is unusable. A finding on this crash
+        is kept: of all crashes, only the first one becomes a finding.
 
         Args:
             events: All events of the log, in their order.
@@ -203,7 +215,7 @@ class _FileJudge:
             return []
         joined = join_metrics(events, count_field)
         if joined.first_unusable is not None:
-            # The official checker joins the metrics before it applies any rule. So no other crash is kept yet.
+            # This is the first crash: the official checker joins the metrics before it applies any rule of the file.
             self._keep_if_first_crash(self._finding_on_unusable_metric(joined.first_unusable, count_field))
         return joined.events
 
@@ -292,10 +304,12 @@ class _FileJudge:
     def _apply_rule(self, event: Event) -> None:
         """Count an event, and apply the rule of its key to it, in this order:
 
-        1. the checks for each event, then the rule's code, which changes the state that later checks read.
-           Of the events of a key with `submission_`, as in mlp_compliance.py, only the first one gets these.
+        1. the checks for each event, then the rule's code, which changes the state that later checks read
         2. the check for the first event of the key, if the rule has one
         3. the check that at least one event of the key must meet, if the rule has one
+
+        A later event of a key with `submission_` in its name, such as a second submission_division, skips step 1. The
+        official checker, mlp_compliance.py, skips it, too.
 
         Args:
             event: An event whose key has a rule in this file.
@@ -361,16 +375,17 @@ class _FileJudge:
     def _apply_any_check(self, check: Check, key_result: KeyResult, event: Event) -> None:
         """Note in the result of a key whether an event meets a check that at least one event of the key has to meet.
 
-        A value that is the best so far is noted, too: if no event meets the check, the finding shows the best value.
-        If the check raises an exception, as where it compares a text with a number, the official checker crashes. Its
-        first crash becomes a finding.
+        - A value that is the best so far is noted, too: if no event meets the check, the finding shows the best value.
+          The best is the smallest for a check of "at most 3.3", and the largest for one of "at least 0.8".
+        - If the check raises an exception, as where it compares a text with a number, the official checker crashes.
+          Its first crash becomes a finding.
 
         Args:
             check: The check, such as that an accuracy reaches the target.
-            key_result: The result of the event's key.
+            key_result: The result of the event's key, which is changed.
             event: The event.
         """
-        key_result.keep_if_best(event, check)  # by the check, the largest number is best, or the smallest
+        key_result.keep_if_best(event, check)
         try:
             is_met = bool(check.is_met(event, self._state))
         except Exception:  # noqa: BLE001  a log may hold anything
@@ -451,8 +466,8 @@ def _finding_on_crash(check: Check, key_result: KeyResult, event: Event) -> Find
     """Return the finding on an event that makes a check raise an exception, which crashes the official checker.
 
     Args:
-        check: The check.
-        key_result: The result of the event's key.
+        check: The check. Its `aspect` is the part of the event that it looks at, such as "value" or "metadata".
+        key_result: The result of applying the key's rule, which names key and rule in the finding.
         event: The event, such as an eval_accuracy whose value is a text.
     """
     wanted = check.words

@@ -99,16 +99,17 @@ def read_check(text: str, key_by_state_name: KeyByStateName = _NO_STATE) -> Chec
 
 
 def _demanded_order(node: ast.expr, key_by_state_name: KeyByStateName) -> KeyOrder | None:
-    """Return the order of events that a check demands; None if it is not a check of the order.
+    """Return the place that a check demands of its event among the events of another key; None for any other check.
 
-    With {"run_started": "run_start"}:
+    If run_start events set s['run_started'], the result for two checks of an event E is:
 
-        s['run_started']      -> the event must come after a run_start
-        not s['run_started']  -> the event must come before every run_start
+        s['run_started']      -> KeyOrder("run_start", must_come_first=False): E comes after a run_start
+        not s['run_started']  -> KeyOrder("run_start", must_come_first=True): E comes before every run_start
 
     Args:
         node: The syntax tree of the check.
-        key_by_state_name: Which events set a name in the state `s`.
+        key_by_state_name: For each name in the state `s`, the key of the events that set it, such as {"run_started":
+            "run_start"}.
     """
     text = ast.unparse(node)
     is_negated = text.startswith("not ")
@@ -179,17 +180,18 @@ class WantedNames(NamedTuple):
 
 
 def read_wanted_names(text: str, key_by_state_name: KeyByStateName) -> WantedNames:
-    """Return the names that a check wants the events of a key to list, such as the tensors of a model.
+    """Return which names the events of a key must list, as a check after the last event demands it.
 
-    The check compares the wanted names with a list in the state `s`, to which the rule of the key adds the name in each
-    event:
+    For instance, the events weights_initialization must list the tensors conv0_weight and conv0_bias. The code of the
+    rule for this key adds the name in each event to a list in the state `s`. The check compares this list with the
+    wanted names:
 
         sorted(s['initialized_tensors']) == sorted(['conv0_weight', 'conv0_bias'])
-        -> the events weights_initialization must list conv0_weight and conv0_bias
+        -> WantedNames("weights_initialization", "initialized_tensors", ["conv0_weight", "conv0_bias"])
 
     Args:
         text: The check.
-        key_by_state_name: The key whose events add to a list in the state, such as {"initialized_tensors":
+        key_by_state_name: For each list in the state, the key whose events add to it, such as {"initialized_tensors":
             "weights_initialization"}.
 
     Raises:

@@ -83,16 +83,17 @@ class Convergence(NamedTuple):
 def reference_set(benchmark: str, ruleset: str) -> ReferenceSet:
     """Return the reference convergence points of a benchmark in one round of MLPerf, sorted by global batch.
 
-    A point says how many epochs (or samples) the reference needed to converge at one global batch. The set has all
-    points, and those that are left after rcp_checker, the official test of convergence, has pruned them.
+    A point says how many epochs (or samples) the reference needed to converge at one global batch, and the least mean
+    with which a submission passes rcp_checker, the official test of convergence. This least mean depends on how many
+    runs a submission has. The set has all points, and those that are left after rcp_checker has pruned them.
 
     Args:
         benchmark: The name of the benchmark, such as "resnet".
         ruleset: The version of the rules of the round, such as 4.0.0.
 
     Raises:
-        NoReferenceError: mlperf-logging has no points, or its rcp_checker does not know the benchmark and ends with an
-            error.
+        NoReferenceError: mlperf-logging has no points, or its rcp_checker states no number of runs of the benchmark.
+            Without this number, rcp_checker itself ends with an error.
     """
     tool = f"mlperf-logging {rule_files.VERSION}"
     try:
@@ -174,8 +175,14 @@ def _without_fastest_and_slowest(values: Sequence[float], dropped: int) -> list[
 def _judge_mean(mean: float, chosen: ChosenPoint) -> Convergence:
     """Return whether a submission passes the test of convergence, and the factor for its minutes.
 
-    Runs faster than the reference, but by no more than chance explains, get their minutes scaled up by the epochs they
-    saved: a lucky draw gains nothing.
+    The fewer epochs the runs needed, the faster they converged. By their mean epochs:
+
+        below the least mean of the point            too few for chance: they fail; the factor is 1
+        from there on, below the reference's mean    they pass; the factor is the reference's mean / their mean
+        the reference's mean or more                 they pass; the factor is 1
+
+    The factor is above 1 in the second case, so that a lucky draw gains nothing: 40 epochs against a reference of 42
+    give 1.05.
 
     Args:
         mean: The mean epochs (or samples) with which the runs of the submission converged.
@@ -191,7 +198,10 @@ def _judge_mean(mean: float, chosen: ChosenPoint) -> Convergence:
 
 
 def _least_mean_as_stored(point: ReferencePoint) -> float:
-    """Return the least mean of a point, rounded as in rcp_checker, which stores the quotient of the two means.
+    """Return the least mean with which a submission passes at a point, rounded as in rcp_checker.
+
+    rcp_checker does not store the least mean, but the quotient mean / least. It divides the mean by this quotient
+    again, so that the result may differ from `point.least` in its last digit.
 
     Args:
         point: The reference point, with its mean and the least mean that passes.
@@ -279,23 +289,24 @@ def _allowed_samples(benchmark: str, ruleset: str) -> int:
 def _point_of_record(record: Mapping[str, Any], submission_runs: int, allowed_samples: int) -> ReferencePoint:
     """Return the reference point of the runs that the reference did at one global batch, as rcp_checker computes it.
 
-    - `mean`: of the runs without the fastest and the slowest ones
+    - `mean`: of the kept runs, which are those without the fastest and the slowest ones
     - `std`: of all runs
-    - `least`: the least mean with which a submission passes a t-test against these runs, less the allowed samples
+    - `least`: the least mean with which a submission passes a t-test, minus `allowed_samples`. As in rcp_checker, the
+      t-test takes this mean, this `std` and the number of the kept runs, though `std` is of all runs.
 
     Args:
         record: A record of mlperf-logging's file of reference points, with the batch, the epochs (or samples) of each
             run and the hyperparameters.
         submission_runs: How many runs a submission has, for the t-test.
-        allowed_samples: By how many samples a mean may be below the least one of the t-test. 0 for all benchmarks that
-            count epochs.
+        allowed_samples: By how many samples a mean may be below the least one of the t-test, and still pass. It is 0
+            for all benchmarks that count epochs.
     """
     unit = "Epochs to converge" if "Epochs to converge" in record else "samples to converge"
     reference_runs = sorted(record[unit])
     # As in rcp_checker, the benchmark is the one that the record names, which may differ from the submission's.
     kept_runs = _without_fastest_and_slowest(reference_runs, rounds.dropped_runs(record["Benchmark"]))
     mean = _numpy_mean(kept_runs)
-    std = _numpy_std(reference_runs)  # as in rcp_checker, of all runs
+    std = _numpy_std(reference_runs)
     least = _least_mean_by_t_test(mean, std, reference_runs=len(kept_runs), submission_runs=submission_runs)
     return ReferencePoint(
         global_batch=record["BS"],
@@ -329,9 +340,9 @@ def _points_kept_by_tool(points: Sequence[ReferencePoint]) -> tuple[ReferencePoi
 def _interpolated(batch: int, low: ReferencePoint, high: ReferencePoint, reference: ReferenceSet) -> ReferencePoint:
     """Return the reference point for a global batch between the batches of two points, as rcp_checker computes it.
 
-    - `mean` and `std`: interpolated between the two points
-    - `least`: the least mean with which a submission passes a t-test against `mean` and `std`, less the samples that
-      `_allowed_samples` gives. Benchmarks that count epochs are given 0.
+    - `mean` and `std`, in the benchmark's unit (epochs or samples): interpolated between the two points
+    - `least`, in the same unit: the least mean with which a submission passes a t-test against `mean` and `std`, minus
+      an allowance. `_allowed_samples` gives the allowance, which is 0 for each benchmark that counts epochs.
 
     Args:
         batch: The global batch.

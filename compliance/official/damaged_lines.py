@@ -32,9 +32,11 @@ def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> 
     Our reader skips a damaged line, or splits it into events. mlperf-logging's parser reads some of these lines,
     ignores others, and ends with an error at the rest, the fatal lines. There are two cases:
 
-    - Our findings are all about damage, and one of them is an error about a fatal line. Then nothing is to be added:
-      of a log with a fatal line, the official checker reports only that line.
-    - Otherwise the log is judged once more, as that parser reads its lines, and the findings are joined with ours.
+    - Our findings are all about damage, and one of them is an error about a fatal line. Then only the errors about
+      fatal lines are official. No finding is added: of a log with a fatal line, the official checker reports only that
+      line, and no broken rule.
+    - Otherwise the log is judged once more, as that parser reads its lines. Our findings by a rule that this judgement
+      finds broken are official, too, and its findings by other rules are added.
 
     Args:
         path: The path of the log.
@@ -60,11 +62,15 @@ def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> 
 def _joined_findings(ours: Sequence[Finding], as_parser_reads: "_SecondJudgement") -> tuple[Finding, ...]:
     """Return the findings on one log from two readings, our reader's and mlperf-logging's parser's, in this order:
 
-    1. Our findings. `official` is set in each error about a fatal line, at which mlperf-logging's parser ends with an
-       error, and in each finding by a rule that is broken in that parser's reading, too.
-    2. An official error about the first fatal line, unless 1. has an error about any fatal line: one is enough to fail
-       the log.
-    3. The findings of that parser's reading, by rules that none of our findings is about.
+    1. Our findings, each marked in `official`:
+
+           an error about a fatal line, at which that parser ends    official
+           a finding by a rule that the other reading breaks, too    official
+           any other                                                 not official
+
+    2. An official error about the first fatal line, unless one of our findings is an error about a fatal line: one is
+       enough to fail the log.
+    3. The findings of the other reading, by rules that none of our findings is about.
 
     Args:
         ours: The findings by our reader, at least one of them about damage.
@@ -207,10 +213,10 @@ def _is_infinite_accuracy(line: "_ParsedLine") -> bool:
 
 
 def reading_of_tools(path: Path, ruleset: Ruleset) -> ToolReading:
-    """Return the time and the convergence that the official tools read from a log with damaged lines.
+    """Return the time and the convergence of a log with damaged lines, read as the official tools read its lines.
 
-    A fatal line, at which their parser ends with an error, is skipped: a log with one has no official score in any
-    case.
+    If the log has a fatal line, the tools themselves end there with an error, and the log has no official score. Here
+    the fatal line is skipped, and the rest of the log is read.
 
     Args:
         path: The path of the log.
@@ -237,7 +243,10 @@ class _ParsedLine(NamedTuple):
 
 
 def _fatal_lines_up_to(last_line: int, path: Path) -> set[int]:
-    """Return the numbers of the lines of a log at which mlperf-logging's parser ends with an error.
+    """Return the numbers of all fatal lines of a log, up to a given line.
+
+    mlperf-logging's parser ends with an error at the first fatal line. Here each line is parsed by itself: it is fatal
+    if the parser refuses it, and then has no event.
 
     Args:
         last_line: The last line that is looked at.

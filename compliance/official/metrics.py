@@ -56,14 +56,15 @@ def join_metrics(events: Iterable[Event], count_field: str) -> JoinedMetrics:
 
 
 def _add_metric(evaluation_by_count: dict[Any, _Evaluation], event: Event, count_field: str) -> None:
-    """Add the metric of an event to the evaluation with the event's count, or to a new evaluation.
+    """Add the metric of an event to the evaluation that the event belongs to; a new one if it is the first of it.
 
-    Nothing is added if the metadata names no metric, or if an error is raised.
+    Events of one evaluation state the same count: the samples or steps that were trained until then. Nothing is added
+    if the metadata names no metric, or if an error is raised.
 
     Args:
-        evaluation_by_count: The evaluations so far, by the samples or steps trained until then.
+        evaluation_by_count: The evaluations so far, by their count. It is changed.
         event: An eval_accuracy.
-        count_field: The field of its metadata that has the count.
+        count_field: The field of its metadata that has the count, such as "samples_count".
 
     Raises:
         KeyError: The metadata has no such field.

@@ -239,7 +239,13 @@ def files(version: str) -> list[str]:
 def load(name: str) -> RuleFile:
     """Return the rules of a file. The file is read once, then cached.
 
-    If several blocks are about one key, or of the kind BEGIN or END, the last one counts.
+    A file is a list of blocks of three kinds:
+
+        KEY      the rule for the events of one key
+        BEGIN    code that runs before the first event: statements, or the code that joins metrics by a `joining_field`
+        END      checks after the last event: the names that the events of a key must list, `wanted_names`
+
+    If two blocks have the same key, or are both of the kind BEGIN or END, the last one counts.
 
     Args:
         name: The name of the file, such as training_4.0.0/common.yaml.
@@ -361,10 +367,16 @@ def _has_known_form(block: _Block) -> bool:
 
 
 def _keys_that_set_state(blocks: Sequence[_Block]) -> KeyByStateName:
-    """Return for each name in the state the key whose events set it or add to it.
+    """Return which key's events set a name to True, or add to a list, in the state of the official rule checker.
 
-    For instance, {"run_started": "run_start"}: the code of the rule of run_start sets s['run_started']. If the code of
-    several keys sets a name, the last of these keys counts.
+    The state `s` holds values by name. The code of a key's rule, in the field POST, changes it at each event of the
+    key. Code of two forms counts:
+
+        s['run_started'] = True              in the rule of run_start  -> {"run_started": "run_start"}
+        s['initialized_tensors'] += [...]    in the rule of weights_initialization
+
+    A check of the order asks for a name of the first form, and a check of names for a list of the second form. If the
+    code of several keys sets a name, the last of these keys counts.
 
     Args:
         blocks: All blocks of a rule file.
@@ -387,10 +399,11 @@ class _Begin(NamedTuple):
 
 
 def _read_begin(block: _Block) -> _Begin:
-    """Return what the code in a BEGIN block of a rule file wants done before the first event: one of two things.
+    """Return what the code in a BEGIN block of a rule file does before the first event. There are two kinds of code:
 
-    - stable_diffusion logs each metric of an evaluation in an event of its own. Its code joins them into one event, by
-      a field of their metadata. The code is known by its checksum and not compiled: only the field is returned.
+    - The code of stable_diffusion joins metrics: each metric of an evaluation is logged in an event of its own, and
+      those with the same number in a field of their metadata become one event. This code is known by its checksum and
+      not compiled. Only the name of the field is returned, such as "samples_count".
     - Any other code is compiled into statements, which set names in the state.
 
     Args:
@@ -422,13 +435,14 @@ def _field_by_which_code_joins_metrics(code: str) -> str | None:
 def _read_end(block: _Block, key_by_state_name: KeyByStateName) -> list[WantedNames]:
     """Return for each check of an END block the names that it wants, and the key whose events must list them.
 
-    Such a block is, for instance:
+    For instance, the events weights_initialization must list two tensors:
 
         - END:
             CHECK: sorted(s['initialized_tensors']) == sorted(['conv0_weight', 'conv0_bias'])
 
-    Here `s` is the state: values by name, which the code of the rules sets. At each event weights_initialization, the
-    code of its rule adds a tensor to s['initialized_tensors']. So these events must list the two tensors of the check.
+        -> WantedNames("weights_initialization", "initialized_tensors", ["conv0_weight", "conv0_bias"])
+
+    The key is the one whose rule adds to the list s['initialized_tensors'].
 
     Args:
         block: The block.
@@ -452,6 +466,15 @@ def _read_rule(block: _Block, key_by_state_name: KeyByStateName) -> Rule:
             REQ:   EXACTLY_ONE
             CHECK: " ( s['init_stopped'] == True )"
             POST:  " s['run_started'] = True "
+
+    Its fields, of which only NAME must be there:
+
+        NAME                  the key
+        REQ                   how many events of the key there must be
+        CHECK                 a check or a list of checks, which each event must meet
+        FIRST_CHECK           a check that the first event must meet
+        ATLEAST_ONE_CHECK     a check that at least one event must meet: `any_check`
+        POST                  code that runs after the checks of each event
 
     Args:
         block: The block.

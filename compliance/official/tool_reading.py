@@ -185,14 +185,16 @@ class ToolReader:
     def _earliest_at_target(self) -> float:
         """Return the samples (or steps) of the earliest evaluation of stable_diffusion that reaches the target.
 
+        It looks at all evaluations so far. The caller asks at run_stop, so they are those before the run_stop.
+
         Raises:
-            ValueError: None does. rcp_checker fails then, too.
+            ValueError: No evaluation reaches the target. rcp_checker fails then, too.
             KeyError: An evaluation lacks a metric that is needed to tell. rcp_checker fails then, too.
             TypeError: A metric is no number, or the evaluations at the target have counts that cannot be compared.
         """
         counts_at_target = [count for count, metrics in self._metrics_by_count.items() if _reaches_target(metrics)]
         if not counts_at_target:
-            raise ValueError("no evaluation before it reaches the target")
+            raise ValueError("no evaluation before it reaches the target")  # "it" is run_stop, as `take` words it
         earliest: float = min(counts_at_target)
         return earliest
 
