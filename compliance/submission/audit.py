@@ -132,15 +132,17 @@ def _questions_about_log(report: Report, folder: Folder, about_repeated_run: Fin
 
 
 def _candidate_for_screen(folder: Folder) -> Candidate:
-    """Return the runs of a submission to screen for cherry-picking: closed ones that pass the official checker.
+    """Return what the screen for cherry-picked runs compares of a submission: the epochs of its runs to the target.
+
+    Only closed runs that pass the official checker count. A run is also left out if MLCommons' rcp_checker cannot read
+    its epochs, or reads Infinity, which a damaged log may state.
 
     Args:
         folder: The logs of the submission.
 
     Returns:
-        The epochs (or samples) that each run took to the target, without runs whose epochs MLCommons' rcp_checker
-        cannot read. Submissions of one round, benchmark and global batch have an equal `group`, in which they are
-        compared.
+        The epochs (or samples) of each run that counts, the organisation, and the `group`. The group is the round, the
+        benchmark and the global batch: the submissions of one group are compared with each other.
     """
     first_run = folder.logs[0].run
     group = (folder.owner.round, first_run.stated_text(schema.SUBMISSION_BENCHMARK), first_run.global_batch)
@@ -352,9 +354,10 @@ def _problem_of_submission(judged: Sequence[Report], log_count: int, official: _
 def _ask_about_other_factor(
     judged: Sequence[Report], scaling_file: float | None, test: ConvergenceTest | None
 ) -> Sequence[Report]:
-    """Ask who set the factor of a scaling.json, if it differs from the factor of the convergence test.
+    """Add a question to the first report if the factor of a scaling.json is not the one of the convergence test.
 
-    The review committee of MLPerf may set such a factor, by which the minutes of a submission are multiplied.
+    The minutes of a submission are multiplied by such a factor. The convergence test computes one, and the review
+    committee of MLPerf may set another in the file scaling.json. The question, who set it, is for the submitter.
 
     Args:
         judged: The reports on the logs of a submission.
@@ -362,7 +365,7 @@ def _ask_about_other_factor(
         test: Outcome of the convergence test; None if there was no test.
 
     Returns:
-        The reports. If there is a question, the first of them has it as a further finding.
+        The reports, with the question if there is one. Factors that differ only by rounding count as the same.
     """
     factor_of_test = None if test is None else test.scaling
     if not judged or scaling_file is None or factor_of_test is None:  # there is nothing to compare
@@ -378,8 +381,9 @@ def _ask_about_other_factor(
 def _official_minutes(scored: Score | None, scaling_file: float | None) -> float | None:
     """Return the minutes that result_summarizer, MLCommons' tool, computes for a submission.
 
-    It multiplies the olympic mean of the runs by one factor: by the factor of the scaling.json if there is this file,
-    whatever the convergence test says, and otherwise by the factor of the test.
+    The minutes are the olympic mean of the runs (without the fastest and the slowest ones), times a factor. The factor
+    is above 1 for runs that converged in fewer epochs than MLPerf's reference, so that luck gains nothing. It is that
+    of the file scaling.json. Without the file it is that of the convergence test.
 
     Args:
         scored: Score by the official verdict; None if there is none.
@@ -398,18 +402,20 @@ def _official_minutes(scored: Score | None, scaling_file: float | None) -> float
 
 
 def _test_against_envelope(test: ConvergenceTest | None) -> EnvelopeTest | None:
-    """Repeat an MLPerf convergence test with fewer reference points, and return the outcomes of both tests.
+    """Repeat an MLPerf convergence test with fewer reference points, and compare the points that the two tests use.
 
     A reference point says how many epochs the reference needs at one batch size. The second test uses only the points
-    on the lower convex envelope of epochs over batch size. rcp_checker, MLCommons' tool, is meant to do so, but keeps
-    some others (mlcommons/logging #368).
+    on the lower convex envelope of epochs over batch size: a point above the line between two others is left out.
+    rcp_checker, MLCommons' tool, is meant to do so, but also keeps some points above the envelope (mlcommons/logging
+    #368).
 
     Args:
         test: The outcome of the first test, with the points that rcp_checker uses. None if there was no such test.
 
     Returns:
-        The outcome of the second test, and for each test the mean epochs (or samples) that the runs were compared with.
-        None if there was no first test. None if one of the tests had no reference point for the runs.
+        `passed` and `scaling` of the second test, and the mean epochs (or samples) of the point that the runs were
+        compared with: `held_to` in the second test, `held_to_by_tool` in the first. None if there was no first test.
+        None if one of the tests had no reference point for the runs.
     """
     if test is None or test.comparison is None:
         return None

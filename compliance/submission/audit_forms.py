@@ -43,14 +43,14 @@ class EnvelopeTest:
     def in_words(self, scaling_by_tool: float | None) -> str:
         """Return how this test of the submission's convergence differs from the test of MLCommons' rcp_checker.
 
-        There are two cases:
+        Both tests compare the runs with a mean of the reference, at one of its points. A text such as "held to 4.2
+        epochs, x 1.012000" has this mean, and the factor on the score by the test. "Lower convex envelope" stands for
+        this test: it uses only points that do not lie above the line between two others. There are two cases:
 
             same mean     lower convex envelope: the same reference point
             other means   lower convex envelope: held to 4.2 epochs, x 1.012000; by rcp_checker to 4.5, x 1.000000 (...)
 
-        "Held to 4.2 epochs" is the mean of the reference with which a test compares the runs. "x 1.012000" is the
-        factor on the score by the result of this test. The text in parentheses names the open question, which of the
-        two tests is right.
+        The text in parentheses names the open question, which of the two tests is right.
 
         Args:
             scaling_by_tool: The factor on the score by rcp_checker's test. None if it is not known.
@@ -223,10 +223,11 @@ def _verdicts(submission: Submission) -> str:
 
         official 5/5, 28.3000 min (unverified); strict 5/5, 28.3000 min (unverified); RCP pass, x 1.012000
 
-    "(unverified)" must stand next to a score of MLPerf that MLCommons has not verified. Two texts may follow: why the
-    result is no MLPerf result, and in parentheses the submission's problem:
+    A score of MLPerf that MLCommons has not verified must be called "unverified": `minutes_in_words` adds this word.
+    Two texts may follow, if there is something to say:
 
-        official 4/4, no score; strict 0/4, no score; RCP not applied; ... no MLPerf result (...) (4 logs; ... has 5)
+    - `; in the form of MLPerf logs; no MLPerf result (REASON)`, if the runs are known to be no MLPerf result
+    - ` (PROBLEM)`, if the submission has a problem, such as ` (4 logs; a submission has 5)`
     """
     official_minutes = submission.minutes_in_words(submission.official_minutes)
     strict_minutes = submission.minutes_in_words(submission.strict_minutes)

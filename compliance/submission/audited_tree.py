@@ -83,18 +83,20 @@ def read_tree(path: Path, ruleset: str | None) -> list[Folder]:
 def _read_files(root: Path, wanted_version: str | None) -> _Files:
     """Read the logs, system descriptions and scaling factors of a results repository, and check each log.
 
-    A log is checked by the rules of the first version that there is:
+    A log is checked by the rules of the first of these versions that there is:
 
     1. `wanted_version`
     2. the version of the round that a folder above the log names
-    3. NEWEST, for a log of this project or a log without events. Any other log is refused.
+    3. NEWEST. This is only a guess: if the check then shows events of another project, the log is refused.
 
     Args:
         root: Folder or tar archive of the repository.
         wanted_version: Version of the rules for all logs, such as 4.0.0; None if none is wanted.
 
     Returns:
-        The files by their folders or paths. A description or factor that cannot be read has the reason in its place.
+        By folder: the checked logs, the ruleset of these logs, and the factor of a scaling.json. By path: the system
+        descriptions. A description or factor that cannot be read has the reason in its place. All logs of a folder have
+        one ruleset, because its path names the round.
 
     Raises:
         ValueError: An archive is damaged, there are no rules for the version, or the round of a log of another project
@@ -169,7 +171,8 @@ def _read(read: Callable[[Path], T], content: Path | Unreadable) -> T | Unreadab
 def _check_log(file: TreeFile, ruleset: Ruleset, root: Path) -> _CheckedLog:
     """Check a log of a results repository, and find out whether its events have the old form of MLPerf v0.5 and v0.6.
 
-    The check does not read events in the old form. So a log in which it finds events is not of that form.
+    The check does not read the old form. So only a log in which it reads no events may be of that form. The report on
+    such a log, or on one that cannot be read at all, has the `run` NOTHING.
 
     Args:
         file: The log, by its path in the repository.

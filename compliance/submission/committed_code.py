@@ -83,6 +83,12 @@ def _has_refused_name(member: tarfile.TarInfo) -> bool:
 def _archive_of(commit: str) -> bytes:
     """Return a tar archive of all files of a commit of this repository, as `git archive` makes it.
 
+    If git fails, there are three cases, in this order:
+
+    - This folder is no checkout, but a copy of the code without its history: ValueError.
+    - Git reads nothing of the checkout, as where another user owns it: ValueError with git's reason.
+    - Git reads the checkout, so it lacks the commit: UnknownCommitError.
+
     Args:
         commit: Hash of the commit: 7 to 64 hexadecimal digits.
 
@@ -100,9 +106,9 @@ def _archive_of(commit: str) -> bytes:
     why = f"{REPOSITORY}: git has no commit {commit} ({_error_of(done)}); take a checkout that has it"
     is_checkout = (REPOSITORY / ".git").exists()
     if not is_checkout:
-        raise ValueError(why)
+        raise ValueError(why)  # the same words: a checkout that has the commit is needed here, too
     history = _asked_of_git("rev-parse", "--git-dir")
-    if history.returncode != 0:  # as where another user owns the checkout
+    if history.returncode != 0:
         raise ValueError(f"{REPOSITORY}: git does not read this checkout: {_error_of(history)}")
     raise UnknownCommitError(why)
 

@@ -122,9 +122,8 @@ def _contradicted_fields(run: LoggedRun, description: Description) -> list[_Logg
 def _submission_fields(run: LoggedRun, description: Description) -> list[_LoggedField]:
     """Return the submitter, division and status that a log states, as fields of a system description.
 
-    The status is translated into the words of a description: `onprem` into `Available on-premise`. If the description
-    has the log's word `onprem` itself, as in older rounds, the two agree. Then the status is left out, because the
-    caller would take its translation for a contradiction.
+    The status is translated into the words of a description: `onprem` into `Available on-premise`. It is left out if
+    the description has the log's own word `onprem`, as in older rounds: equal words need no comparison.
 
     Args:
         run: The run, by its log.
@@ -284,7 +283,9 @@ def findings_of_implausible_speed(run: LoggedRun, description: Description, rule
 
 
 def _images_per_s(run: LoggedRun) -> float | None:
-    """Return the images per second over a whole run: the samples of its epochs by its time.
+    """Return the images per second over a whole run: samples of an epoch * epochs / seconds.
+
+    The number of epochs is the epoch of the run's last evaluation.
 
     Args:
         run: The run, by its log.
@@ -310,7 +311,13 @@ def _number_of_accelerators(description: Description) -> int:
 def _contradictions_of_node(node: Node, description: Description) -> dict[str, str]:
     """Return the hardware fields of a system description that one node of a log contradicts, with the node's values.
 
-    A fact that the log or the description does not state contradicts nothing.
+    A fact that the log or the description does not state contradicts nothing, with two exceptions. Whatever the log
+    states, these descriptions are wrong:
+
+    - a number of 0 processors or cores, because each node has some
+    - an operating system other than Linux, because only this project's logs describe nodes, and only on Linux
+
+    In these two cases the node's value may be unknown, so that the text is `None cores ...` or `Linux None`.
 
     Args:
         node: A machine as the header of the log describes it.
@@ -323,18 +330,16 @@ def _contradictions_of_node(node: Node, description: Description) -> dict[str, s
     if _is_other_processor(node, description):
         contradicted["host_processor_model_name"] = str(node["cpu"])
     usable_cores = f"{node.get('cores')} cores a node that the job may use"  # all that a log counts of its processors
-    # Each node has processors with cores, so a described 0 of either is wrong, whatever number the log states.
     for name in _PARTS_OF_EACH_NODE:
         if _is_zero(description.get(name)):
             contradicted[name] = usable_cores
-    if _are_cores_out_of_range(node, description):  # if the description has neither 0
+    if _are_cores_out_of_range(node, description):  # never if the description has one of these two 0
         contradicted["host_processor_core_count"] = usable_cores
     if _is_other_memory(node.get("memory_gib"), description, "host_memory_capacity"):
         contradicted["host_memory_capacity"] = f"{node['memory_gib']} GiB"
     for gpu in _described_gpus(node):
         if _is_other_memory(gpu.get("memory_gib"), description, "accelerator_memory_capacity"):
             contradicted["accelerator_memory_capacity"] = f"{gpu['memory_gib']} GiB"
-    # Only this project's logs describe nodes, and they are written on Linux.
     if _OTHER_SYSTEM_THAN_LINUX.search(str(description.get("operating_system"))):
         contradicted["operating_system"] = f"Linux {node.get('kernel')}"
     return contradicted

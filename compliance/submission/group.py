@@ -178,16 +178,18 @@ def standing_of(checked: Sequence[Report], ruleset: Ruleset) -> Standing:
 def convergence_test(checked: Sequence[Report], ruleset: Ruleset) -> ConvergenceTest:
     """Test whether the runs of a submission needed far fewer epochs to the target than the MLPerf reference.
 
-    Far fewer epochs are a sign that the runs trained another model or in another way. The test follows rcp_checker, a
-    tool of mlperf-logging.
+    Far fewer epochs are a sign that the runs trained another model or in another way: the runs fail. If they needed
+    only a few epochs less, the test gives a factor (`scaling`) above 1, by which the minutes of the submission are
+    multiplied, so that luck gains nothing. The test follows rcp_checker, a tool of mlperf-logging.
 
     Args:
         checked: The reports on the logs of the submission, at least one.
         ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
 
     Returns:
-        The outcome. Open runs, and runs of benchmarks that are not of MLPerf, are not tested. If there are no reference
-        points, or if the tool cannot read a log, the outcome is not known.
+        The outcome. Open runs, and runs of benchmarks that are not of MLPerf, are not tested: the factor is 1. If there
+        are no reference points, or if the tool cannot read a log, the outcome and the factor are not known: `scaling`
+        is None.
     """
     first_run = checked[0].run
     benchmark = first_run.stated_text(schema.SUBMISSION_BENCHMARK)
@@ -199,27 +201,29 @@ def convergence_test(checked: Sequence[Report], ruleset: Ruleset) -> Convergence
     try:
         reference = convergence.reference_set(benchmark, ruleset.version)
     except NoReferenceError as error:
-        return ConvergenceTest(status=NOT_KNOWN, reason=str(error), scaling=None)  # the runs may have to be scaled
+        return ConvergenceTest(status=NOT_KNOWN, reason=str(error), scaling=None)  # a test might give another than 1
     return _test_against(reference, checked)
 
 
 def _test_against(reference: ReferenceSet, checked: Sequence[Report]) -> ConvergenceTest:
     """Compare the epochs that closed runs took to the target with the epochs of the MLPerf reference at their batch.
 
-    The test is made as rcp_checker, a tool of mlperf-logging, makes it:
+    The test is made as rcp_checker, a tool of mlperf-logging, makes it. `scaling` is the factor by which the minutes of
+    the submission are multiplied. In this order:
 
-    - The status is NOT_KNOWN if the tool cannot read a log. The factor on the minutes is then not known either: None.
-    - The runs fail if they do not state one common batch, or if all reference points have smaller batches.
-    - They fail if there are too few runs, or if too few of them converged.
-    - They fail if they converged faster than chance explains.
-    - Otherwise they pass. The factor is above 1 if they converged faster than the reference.
+    1. If the tool cannot read a log, the status is NOT_KNOWN, and `scaling` is None.
+    2. If the runs do not state one common batch, they fail.
+    3. Otherwise `against_reference` decides. The runs fail if too few of them converged, if there are too few runs, if
+       all reference points have smaller batches, or if the runs converged faster than chance explains. Otherwise they
+       pass. If they needed fewer epochs than the reference, `scaling` is the reference's epochs / their epochs, a
+       number above 1.
 
     Args:
         reference: Reference points of the benchmark: how many epochs the reference needed at some global batch sizes.
         checked: The reports on the logs of the submission, at least one.
 
     Returns:
-        The outcome. The factor of runs that fail is 1.
+        The outcome. For runs that fail, `scaling` is 1.
     """
     why_unreadable = _why_unreadable(checked)
     if why_unreadable:

@@ -52,10 +52,11 @@ def _answers_on_mlperf_benchmark(folder: Path, manifest: JsonObject) -> list[Ver
 
 
 def _answers_on_other_benchmark(folder: Path, manifest: JsonObject) -> list[Verdict]:
-    """Return the verdicts on a package of a benchmark that is not one of MLPerf.
+    """Return the verdicts on a package of a benchmark that is not one of MLPerf, in this order:
 
-    Two tools of mlperf-logging and the check of each log give a verdict. The other three tools have the verdict "not
-    applied".
+    1. those of system_desc_checker and repo_checker, tools of mlperf-logging that take any benchmark
+    2. for each log, that of mlperf-logging's checker of single logs
+    3. "not applied" for each of package_checker, rcp_checker and result_summarizer, which know only MLPerf's benchmarks
 
     Args:
         folder: Folder of a copy of the package, into which the tools may write.
@@ -104,11 +105,12 @@ def _check_convergence(folder: Path, manifest: JsonObject) -> Verdict:
 def _check_log(log: Path, run: JsonObject, ruleset: str, benchmark: str) -> Verdict:
     """Return the verdict of mlperf-logging's checker on one log of a package.
 
-    The verdict is also good if the manifest states that the run fails its check.
+    A package may hold a run that missed the target, if the manifest says "fail" of the run. So the verdict on such a
+    log is good, even if the checker rejects the log.
 
     Args:
         log: Path of the log.
-        run: The manifest's entry on the run.
+        run: The manifest's entry on the run. Its "verdict" is this project's.
         ruleset: Version of the rules, such as 4.0.0.
         benchmark: Name of the benchmark, such as "hrnet".
     """

@@ -184,10 +184,13 @@ def _description_path(system: str) -> Path:
 def _fill_package(stage: Path, logs: Sequence[Path], description_path: Path, ruleset: Ruleset) -> Content:
     """Write all files of a submission package into an empty folder, in this order:
 
-    1. the logs and the description. Manifest and report are computed from these copies.
-    2. the code of the commit that the logs name. It is only written if nothing in the logs forbids the package.
-    3. the manifest, the report, and the hashes of all files. They are only written if the code and its date fit the
-       logs.
+    1. the logs of the scored runs, and the description. Manifest and report are computed from these copies. The package
+       is refused if the logs or the description forbid it, or if a log changed since `check --receipt` read it.
+    2. the code of the commit that the logs name. The package is refused if the runs used another lock file than this
+       code has, or began before the commit was made.
+    3. the manifest, the report, and the hashes of all files
+
+    A refusal ends the work: the later files are not written.
 
     Args:
         stage: The folder.
@@ -207,8 +210,8 @@ def _fill_package(stage: Path, logs: Sequence[Path], description_path: Path, rul
     (stage / "systems").mkdir()
     shutil.copyfile(description_path, stage / "systems" / f"{system}.json")
 
-    reports = submitted.placed.reports
-    original_by_name = submitted.placed.original_by_name
+    reports = submitted.placed.reports  # on the copies at their places in the package
+    original_by_name = submitted.placed.original_by_name  # the user's logs, which messages name instead of the copies
     content, refusals_by_logs = contents_of(stage, reports, system, ruleset)
     _raise_if_refused([*submitted.changes_since_check, *_refusals_in_words(refusals_by_logs, original_by_name)])
 
@@ -333,7 +336,8 @@ def contents_of(
     """Compute the manifest and the report of a package, and the reasons to refuse it for its logs and description.
 
     Only files in the folder are read, so `python -m compliance verify` can compute the same again. The package's code
-    is not looked at.
+    is not looked at. The runs are scored by their compared reports: the report on each log, followed by the findings of
+    the comparison with the other runs.
 
     Args:
         folder: Folder of the package.
@@ -360,7 +364,8 @@ def contents_of(
         *refusals_by_findings(runs, description, ruleset),
         *refusals_by_missed_target(checked, rounds.dropped_runs(score.benchmark)),
     ]
-    if score.minutes is None and not refusals:  # if there are refusals by now, they explain why there is no score
+    # A missing score is a refusal of its own only if none of the above refusals explains it.
+    if score.minutes is None and not refusals:
         refusals.append(Refusal("score", score.problem))
     # The first run stands for all: `score_runs` raises an error if they are of different organisations, and
     # `refusals_by_findings` refuses runs of different code.

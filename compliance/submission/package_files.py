@@ -19,10 +19,13 @@ _PATH = re.compile(r"(?!\.)[A-Za-z0-9_+.-]+(/(?!\.)[A-Za-z0-9_+.-]+)*")
 
 @contextlib.contextmanager
 def new_folder(folder: Path) -> Iterator[None]:
-    """Make a folder, and those above it, where they are not there; an error in the context removes these again.
+    """Make a folder, with the folders above it that are missing. An error in the `with` block removes them again.
+
+    Only folders that this call made are removed, the innermost first. A folder that is not empty by then stays, and so
+    do those above it.
 
     Args:
-        folder: The folder. One that holds something by then is left.
+        folder: The folder. It may exist already.
     """
     absent = [one for one in (folder, *folder.parents) if not one.exists()]  # the innermost first
     folder.mkdir(parents=True, exist_ok=True)

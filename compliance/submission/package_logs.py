@@ -61,13 +61,14 @@ def copy_and_check(folder: Path, logs: Sequence[Path], ruleset: Ruleset) -> Copi
 
 
 def _changes_since_check(log: Path, copy: Path) -> list[str]:
-    """Return one line if a log differs from what `python -m compliance check --receipt` read, else an empty list.
+    """Return one line if the copy of a log differs from what `check --receipt` read, else an empty list.
 
-    That check leaves a receipt with the log's hash next to the log. Without a receipt there is no line.
+    The command `python -m compliance check --receipt` leaves a receipt with the log's hash next to the log. The hash of
+    the copy is compared with it, because the copy goes into the package. Without a receipt there is no line.
 
     Args:
-        log: The log.
-        copy: Its copy, which is what goes into the package. So this file's hash is compared, not the log's.
+        log: The log, next to which the receipt lies, and which the line names.
+        copy: The copy of the log.
     """
     receipt = receipt_path(log)
     if not receipt.is_file() or _has_hash_of(receipt, copy):

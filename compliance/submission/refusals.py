@@ -76,15 +76,16 @@ def refusals_by_findings(runs: Sequence[PackagedRun], description: JsonObject, r
 
 
 def _findings_on_run(run: PackagedRun, description: JsonObject, ruleset: Ruleset) -> list[Finding]:
-    """Return the findings (errors and warnings) on one run of a package, from its log and from comparisons.
+    """Return the findings (errors and warnings) on one run of a package, from three sources in this order:
 
-    The findings come from three sources, in this order: the check of the run's log alone, the comparison with the
-    other runs, and the comparison with the system description. If the only errors in the log are that the run missed
-    the target, the first source is left out with its warnings: a submission may hold some such runs, and
-    `refusals_by_missed_target` counts them.
+    1. the check of the run's log alone. If its only errors are that the run missed the target, all findings of this
+       check are left out, also its warnings: a submission may hold some such runs, and `refusals_by_missed_target`
+       counts them.
+    2. the comparison with the other runs
+    3. the comparison with the system description
 
     Args:
-        run: The run, with the findings of the first two sources.
+        run: The run, with the findings of 1. and 2.
         description: Fields of the system description by name, such as {"number_of_nodes": "2"}.
         ruleset: This project's rules for a version of MLPerf Training. A log that contradicts the description breaks
             its rule "system-description".
@@ -124,12 +125,15 @@ def _has_only_missed_target(report: Report) -> bool:
 
 
 def refusals_by_origin(run: LoggedRun, org: str) -> Iterator[Refusal]:
-    """Yield a reason to refuse a package for each reason why its logs may not be published by an organisation.
+    """Yield each reason why an organisation may not publish the logs of a package, in this order:
 
-    The logs must be of this project, state that organisation, and come from code that is in a commit.
+    1. They are not logs of this project. Then this is the only reason.
+    2. They do not state the organisation.
+    3. They do not state a commit with the code that wrote them.
 
     Args:
-        run: The run of the first log.
+        run: The run of the first log, which stands for all: the caller also refuses runs of different organisations or
+            different code.
         org: The organisation, with `_` for each blank.
     """
     if not run.is_project_log:
@@ -166,14 +170,15 @@ def _refusals_by_commit(run: LoggedRun) -> Iterator[Refusal]:
 
 
 def refusals_by_code(run: LoggedRun, code: Path) -> Iterator[Refusal]:
-    """Yield a reason to refuse a submission if its runs used another lock file than the code that is handed in.
+    """Yield a reason to refuse a package if its runs used a lock file that differs from the one in the package's code.
 
-    A lock file names the Python packages that a run installs. The code has two: one for Paddle's build for CUDA 12,
-    whose version ends with .post120, and one for any other build. The log states the hash of the one that was used.
+    The code in a package is that of the commit which the logs name. A lock file names the Python packages that a run
+    installs. The code has two of them: one for Paddle's build for CUDA 12, whose version ends with .post120, and one
+    for any other build. A log states the hash of the lock file that its run used.
 
     Args:
-        run: The run of the first log. It stands for all: other rules compare the runs with each other.
-        code: Folder of the code that is handed in. Code without a lock file is not compared.
+        run: The run of the first log, which stands for all: the runs of a package must be of the same code.
+        code: Folder of the package's code. Code without a lock file is not compared.
     """
     version = run.header_section(schema.PACKAGES).get("paddlepaddle-gpu")
     has_build_for_cuda_12 = str(version).endswith(".post120")

@@ -92,15 +92,17 @@ def _earlier_submission_with(
 def _question_about_two_submissions(report: Report, folder: Folder, earlier: _FirstSeen) -> Finding:
     """Return a reviewer's question to the submitter about a run that is in two submissions of a results repository.
 
-    - If `Dell-power` repeats the runs of `Dell`, with power logs, the question is only a note.
-    - If the two are of different rounds, the question names the conditions for submitting a run again.
-    - Otherwise it only says what the two logs have in common.
+    The question says what the two logs have in common, the mark by which the run was recognised: `run`, `times` or
+    `accuracies`. It is addressed to the later submission, which repeats the run. There are three cases:
+
+    - The submitter is `Dell-power`, which repeats the runs of `Dell` with power logs: the question is only a note.
+    - The two submissions are of different rounds: it names the conditions for submitting a run again.
+    - Any other: it says no more.
 
     Args:
         report: The report on the run's log in the later submission.
         folder: The later submission.
-        earlier: The earlier submission and the log in it, and what both logs have in common: the run, its times or its
-            accuracies.
+        earlier: The earlier submission, the file of the log in it, and the kind of the mark that both logs have.
     """
     other = earlier.folder
     # Such as: the accuracies of result_0.txt of Dell/results/node/resnet

@@ -236,8 +236,12 @@ def owner_of(root: Path, folder: PurePosixPath, organisation: str) -> Owner:
         root /data/Dell, folder results/node/resnet                       -> submitter Dell
         root /data/Dell/results, folder node/resnet                       -> submitter `organisation`
 
-    The folders of the tree above the submitter's name the round. If there are none, a number such as v1.1 in a name of
-    the path does, and then the root's path counts, too.
+    In this layout, the submitter is the name just above `results`, and `organisation` if that name lies above the root
+    of the tree. The round is the first of these two that there is:
+
+    1. the folders between the root and the submitter's folder. A tree with several rounds has them, as in
+       v1.1/Dell/results/node/resnet
+    2. a number such as v1.1 in a name above `results`, which may also lie above the root
 
     Args:
         root: Folder or archive of the tree.
@@ -255,7 +259,8 @@ def owner_of(root: Path, folder: PurePosixPath, organisation: str) -> Owner:
         return Owner(round="", submitter=organisation, system="", benchmark=names[-1] if names else "")
 
     names_above_submitter = layout.names_above_results[:-1]  # the name just above `results` is the submitter
-    # Without the root's own path: /data is no round. None is left if the root is the submitter's folder, or below it.
+    # Without the names of the root's path, such as /data, which is no round. None is left if the root is the
+    # submitter's folder, or lies below it.
     tree_names_above_submitter = names_above_submitter[len(root_names) :]
     return Owner(
         round=_round_of(tree_names_above_submitter, root, folder),
@@ -266,13 +271,13 @@ def owner_of(root: Path, folder: PurePosixPath, organisation: str) -> Owner:
 
 
 def _submitter_in_tree(layout: _Layout, root_names: tuple[str, ...]) -> str:
-    """Return the submitter that a path names, the last name above `results`; empty if the tree begins below it.
+    """Return the submitter that a path names, the last name above `results`; empty if it lies above the tree's root.
 
     With the path /data/Dell/results/node/resnet:
 
         root /data               -> Dell
-        root /data/Dell          -> Dell, the root's own name
-        root /data/Dell/results  -> empty, as Dell lies above the tree
+        root /data/Dell          -> Dell: an audit of one submitter's folder begins there, so the root's own name counts
+        root /data/Dell/results  -> empty: Dell lies above the root
 
     Args:
         layout: Parts of the whole path.

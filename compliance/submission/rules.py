@@ -68,10 +68,17 @@ def as_text(demands: list[Demand], ruleset: Ruleset) -> str:
 def _lines_of_demand(demand: Demand, ruleset: Ruleset) -> list[str]:
     """Return two lines of text: a demand with the versions of the training rules that contain it, and its checks.
 
+    A demand is a sentence of MLPerf's training rules that says what a submission must do. For instance:
+
         "The same system and framework must be used for a submission result set" [0.7 1.0 6.0]
             same-configuration, system-description (others' logs name no system)
 
-    The remark in parentheses, `demand.why`, is mostly on what the checks do not see.
+    The fields of the demand in the order of this text:
+
+        must      the sentence
+        stands    the versions of the training rules that contain it
+        checks    the names of the checks that cover it; "none" is written if there are none
+        why       a remark, mostly on what the checks do not see; the parentheses are left out if it is empty
 
     Args:
         demand: The demand.

@@ -238,15 +238,16 @@ def _comparable_names(run: LoggedRun) -> tuple[str, ...]:
 def _shared_seeds(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
     """Yield a breach for each seed of a run that an earlier run of the submission also has.
 
-    A run may repeat its own seeds. Runs that went on from a checkpoint are left out: they keep the seed that they began
-    with, and another rule refuses them.
+    A seed is kept with the first run that has it. So a run may repeat its own seeds: only a seed that was kept with
+    another run is shared. Runs that went on from a checkpoint are left out: they keep the seed that they began with,
+    and another rule refuses them.
 
     Args:
         members: The reports on the logs of one submission.
         ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
 
     Yields:
-        The report of a run and the breach of the rule `seeds-differ`; at most ten for each run.
+        The report of a run and the breach of the rule `seeds-differ`; at most FINDINGS_PER_RULE (ten) for each run.
     """
     rule = ruleset.strict["seeds-differ"]
     first_run_by_seed: dict[tuple[str, ...], Report] = {}
@@ -254,7 +255,8 @@ def _shared_seeds(members: Sequence[Report], ruleset: Ruleset) -> Iterator[Blame
     for report in runs_from_their_start:
         shared_seeds: list[tuple[Event, Report]] = []  # each with the earlier run that has it
         for seed in _seeds_that_must_differ(report.run, ruleset):
-            first_run = first_run_by_seed.setdefault(seed.key, report)  # this run if no earlier one has the seed
+            # The first run that has the seed: an earlier run, or this one, which is then kept.
+            first_run = first_run_by_seed.setdefault(seed.key, report)
             is_of_earlier_run = first_run is not report
             if is_of_earlier_run:
                 shared_seeds.append((seed.event, first_run))
@@ -299,8 +301,8 @@ def _seeds_that_must_differ(run: LoggedRun, ruleset: Ruleset) -> Iterator[_Seed]
 def _equal_runs(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
     """Yield a breach for each run of a submission that looks like a copy of an earlier run.
 
-    If too many ResNet runs end at exactly the same accuracy, each of these runs but the submission's first gets a
-    breach, too.
+    If too many runs of a ResNet submission end at exactly the same accuracy, each run that ends at it gets a breach,
+    too. The first run of the submission gets none.
 
     Args:
         members: The reports on the logs of one submission, at least one.
@@ -346,7 +348,8 @@ def _what_is_shared(run: LoggedRun, other: LoggedRun, name_of_other: str, rulese
     seeds. In this project's benchmarks one sign is enough, because it was measured how likely it is by chance:
 
     - an equal start, equal durations or equal accuracies
-    - evaluations, durations or losses that are more alike than chance explains
+    - evaluations, durations or losses that are more alike than chance explains: for durations, so many equal ones that
+      their chance is 1e-20 or less
     - training on one host at the same time
 
     Args:
@@ -364,7 +367,8 @@ def _what_is_shared(run: LoggedRun, other: LoggedRun, name_of_other: str, rulese
     is_benchmark_of_ours = run.stated_text(schema.SUBMISSION_BENCHMARK) in ruleset.benchmarks
     if not is_benchmark_of_ours:
         return ""
-    exponent = ruleset.strict["runs-differ"].bounds["equal_intervals"]  # 20 for a chance of 1e-20
+    # The bound on equal intervals is minus the decimal logarithm of their chance: 20 for a chance of 1e-20.
+    exponent = ruleset.strict["runs-differ"].bounds["equal_intervals"]
     most_chance = 10**-exponent
     return (
         describe_equal_mark(run, other, name_of_other)
@@ -376,7 +380,7 @@ def _what_is_shared(run: LoggedRun, other: LoggedRun, name_of_other: str, rulese
 def _runs_at_one_accuracy(members: Sequence[Report], rule: StrictRule) -> Iterator[BlamedRun]:
     """Yield a breach for each run that ends at the same accuracy as too many others, a sign of copied logs.
 
-    The submission's first run gets none, as in the search for copies, where each run is compared with earlier ones.
+    The submission's first run gets none, even if it ends there: there is no earlier run that it could be a copy of.
 
     Args:
         members: The reports on the logs of one submission.
@@ -430,15 +434,17 @@ def _differing_configurations(members: Sequence[Report], ruleset: Ruleset) -> It
         ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
 
     Yields:
-        The report of a run and the breach. If a hyperparameter differs, it is of the rule `same-hyperparameters`. If
-        only other values differ, or if that rule does not hold for both runs, it is of `same-configuration`, which is
-        only a warning.
+        The report of a run and the breach, which `_rule_on_differences` assigns to one of two rules:
+
+        - `same-hyperparameters`, if a hyperparameter differs and this rule applies to both runs. It may apply only to
+          runs of some benchmarks or of one division, by what the log of each run states.
+        - `same-configuration` otherwise, which is only a warning.
     """
     first = members[0]
     wanted = _configuration(first.run)
     for report in members[1:]:
         actual = _configuration(report.run)
-        # Names of the first run, its hyperparameters first as in `_configuration`, and then names of this run alone.
+        # In the order of `_configuration`, hyperparameters first. Names that only this run has come last.
         names_of_both = wanted | actual
         differing = [name for name in names_of_both if not _is_same(name, actual.get(name), wanted.get(name))]
         if not differing:
@@ -597,15 +603,15 @@ def _holds_for(rule: StrictRule, run: LoggedRun) -> bool:
 
 
 def _with_official_verdict(report: Report, ruleset: Ruleset, official: OfficialChecker) -> Report:
-    """Return the report on a log with the verdict and messages of mlperf-logging, MLCommons' own checker.
+    """Return the report on a log with the verdict and messages of the tool mlperf-logging, MLCommons' own checker.
 
-    If that checker decides otherwise than this project's own reading of its rules (`passes_official`), one more finding
-    says so.
+    This project also judges the log by the tool's rules, without running the tool: `passes_official` of the report.
+    If the two verdicts differ, one more finding says so.
 
     Args:
         report: The report on the log.
         ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
-        official: Asks that checker.
+        official: Runs the tool on a log. It returns whether the log passes, and the tool's messages.
     """
     benchmark = report.run.stated_text(schema.SUBMISSION_BENCHMARK)
     passes_tool, messages = official(report.path, ruleset.version, benchmark)
@@ -633,15 +639,17 @@ def _finding_on_rejection_by_tool_alone(messages: Sequence[str], rule: StrictRul
 
 
 def _finding_on_pass_of_tool_alone(report: Report, rule: StrictRule) -> Finding:
-    """Return the finding that mlperf-logging's checker passes a log that fails this project's official verdict.
+    """Return the finding that mlperf-logging's checker passes a log that this project's reading of its rules fails.
 
-    This project's verdict stays "fail", because the report keeps the findings that led to it.
+    The finding is only added to the report. So the log still fails by this project's reading: the findings that make
+    it fail stay in the report, and their rules are named here.
 
     Args:
         report: The report on the log.
         rule: The rule on such a disagreement.
     """
     refusing_rules = ", ".join(sorted({finding.rule for finding in report.findings if finding.official}))
+    # "This checker" is this project's, which prints the finding.
     actual = f"mlperf-logging's checker passes the log; this checker says that it does not, by {refusing_rules}"
     return breach(rule, actual)
 

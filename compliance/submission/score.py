@@ -278,7 +278,8 @@ class _JudgedRuns(NamedTuple):
 def _judge_runs(compared: Sequence[Report], by: str) -> _JudgedRuns:
     """Return the runs of a submission as they are scored, and the broken rules that forbid a strict score.
 
-    These rules are also returned for an official score. They do not forbid it, but are shown with it.
+    If the score is official, these rules do not forbid it. They are returned all the same, because they are shown next
+    to the score, as "refused by the strict rules".
 
     A run that fails its check is dropped from the score. `by` says whose check counts:
 
@@ -334,15 +335,16 @@ def _rules_forbidding_score(errors: Sequence[Finding]) -> set[str]:
 def _scored_run(report: Report, minutes: float | None, errors_dropping_run: Sequence[Finding]) -> ScoredRun:
     """Return a run as it is scored: its minutes, its epochs (or samples) to the target, and the rules that drop it.
 
-    The epochs are the ones that mlperf-logging's tools read, whichever verdict scores the run. No score is computed
-    from them here: they are shown. They are None if the run missed the target, or if the tools cannot read them.
+    A score is either official, by mlperf-logging's verdict, or strict, by this project's rules. The caller gives the
+    minutes and the errors of the one that is asked for. The epochs are in both the ones that mlperf-logging's tools
+    read. They are only shown, and are None if the run missed the target, or if the tools cannot read them.
 
     Args:
         report: The report on the run's log.
         minutes: Time to train; None if it is not known.
         errors_dropping_run: Findings for which the run does not count; none if it counts.
     """
-    epochs_or_marker = report.run.as_tools_read.to_target
+    epochs_or_marker = report.run.as_tools_read.to_target  # None if the tools cannot read the log
     has_missed_target = epochs_or_marker == convergence.NOT_CONVERGED
     return ScoredRun(
         file=report.file,
@@ -518,7 +520,18 @@ def as_text(score: Score) -> str:
         score: The score of a submission.
 
     Returns:
-        The lines. If there is no score, the last line says why. Otherwise the footnotes that it needs come last.
+        The lines of the text. If there is no score, the line that says why is the last. For instance:
+
+            resnet, closed, global batch 3264, by the official rules
+              result: Unverified MLPerf(R) v4.0 Training Closed ResNet
+              data set: ImageNet, 1281167 + 50000 samples; target: 0.759
+              result_0.txt: 28.300000 min, 41 epochs              (a line for each run)
+              reference convergence points: passed: reference point; 41.0000 epochs, reference 40.5000 (least 38.1000)
+              olympic mean: 28.3 min; scaling 1.0
+              scored: ...                                         (if the runs were chosen among more)
+              provisional: 3 runs; a submission has 5             (if the number of runs is another)
+            score: 28.3 min (unverified)                          (or `no score: ...`)
+            ...                                                   (footnotes on the use of MLPerf's name)
     """
     batch = score.global_batch or "not stated"
     lines = [f"{score.benchmark}, {score.division}, global batch {batch}, by the {score.by} rules"]

@@ -49,10 +49,10 @@ def find_unusually_early(candidates: Sequence[Candidate]) -> dict[int, float]:
 
 
 def _chances_of_compared(candidates: Sequence[Candidate]) -> dict[int, float]:
-    """Return how likely it is that a submission's runs are so early by accident.
+    """Return how likely it is by accident that the runs of each submission reach the target in so few epochs.
 
     A submission is compared with the runs of other organisations in its group, which has one round, benchmark and
-    global batch.
+    global batch. `chance_of_sooner` computes the chance that runs drawn at random from both need as few epochs in sum.
 
     Args:
         candidates: The submissions, with the epochs that each run took to the target.
