@@ -471,7 +471,7 @@ def _findings_on_damaged_log(
        stays an error in it.
     2. An error that only our reader's skipping may cause is excused: it becomes a warning, or is dropped.
     3. Errors are added if the run reached the target only by an accuracy of Infinity. JSON has no such number, so our
-       reader skips the line as damaged, but that parser takes it. It does not count here.
+       reader skips the line as damaged, but that parser takes it. Here an infinite accuracy does not count.
     4. If no error is left, but the run has no time, the log breaks the rule `run-time`: it would have no score.
 
     Args:

@@ -217,8 +217,8 @@ def _written_rules(texts: Mapping[str, str]) -> tuple[WrittenRule, ...]:
         source in the file    training_rules.adoc: |resnet |lars |lars_opt_momentum | 0.9 for batch<32k, [...]
         added to it           ; read in: ...; in force from ruleset 0.7.0 on
 
-    This is the same for all: they were read in one document, that of the oldest ruleset, and are taken to stand in all
-    later ones.
+    The same is added to all sources: the rules were all read in one document, that of the oldest ruleset, and are taken
+    to stand in all later documents.
 
     Args:
         texts: The titles of the documents of rules, by short names. Only that of "rules_0.7" is used here.

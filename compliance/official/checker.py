@@ -75,8 +75,8 @@ class Judge:
 
         - If the file does not exist, the event is reported.
         - If the file was applied already, the event is reported, too, and the file is not applied again. For instance,
-          the benchmark "common" leads to closed_common.yaml, which leads every benchmark to its file: this would never
-          end.
+          closed_common.yaml has the rule that leads from a benchmark to its file. The benchmark "common" leads to
+          closed_common.yaml itself, again and again.
         - If the file waits in the queue already, nothing is to be done.
         - Otherwise the file is put into the queue.
 

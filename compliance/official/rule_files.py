@@ -242,7 +242,8 @@ def load(name: str) -> RuleFile:
     A file is a list of blocks of three kinds:
 
         KEY      the rule for the events of one key
-        BEGIN    code that runs before the first event: statements, or the code that joins metrics by a `joining_field`
+        BEGIN    code for the time before the first event: either statements, or code that joins the metrics of an
+                 evaluation by a field of their metadata, the `joining_field`
         END      checks after the last event: the names that the events of a key must list, `wanted_names`
 
     If two blocks have the same key, or are both of the kind BEGIN or END, the last one counts.
@@ -482,7 +483,7 @@ def _read_rule(block: _Block, key_by_state_name: KeyByStateName) -> Rule:
             init_stop.
 
     Raises:
-        ValueError: A text has a form that is not known.
+        ValueError: A text has a form that is not known. The message, by `block.parsed`, names the file and the block.
     """
     read = functools.partial(read_check, key_by_state_name=key_by_state_name)
     return Rule(

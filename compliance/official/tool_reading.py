@@ -194,7 +194,8 @@ class ToolReader:
         """
         counts_at_target = [count for count, metrics in self._metrics_by_count.items() if _reaches_target(metrics)]
         if not counts_at_target:
-            raise ValueError("no evaluation before it reaches the target")  # "it" is run_stop, as `take` words it
+            # `take` writes "run_stop: " before this text, so "it" is the run_stop.
+            raise ValueError("no evaluation before it reaches the target")
         earliest: float = min(counts_at_target)
         return earliest
 

@@ -382,8 +382,8 @@ def _official_minutes(scored: Score | None, scaling_file: float | None) -> float
     """Return the minutes that result_summarizer, MLCommons' tool, computes for a submission.
 
     The minutes are the olympic mean of the runs (without the fastest and the slowest ones), times a factor. The factor
-    is above 1 for runs that converged in fewer epochs than MLPerf's reference, so that luck gains nothing. It is that
-    of the file scaling.json. Without the file it is that of the convergence test.
+    is above 1 for runs that converged in fewer epochs than MLPerf's reference, so that luck gains nothing. The factor
+    of the file scaling.json counts, whatever the convergence test says. Without the file, the test's factor counts.
 
     Args:
         scored: Score by the official verdict; None if there is none.

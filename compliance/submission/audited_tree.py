@@ -96,7 +96,7 @@ def _read_files(root: Path, wanted_version: str | None) -> _Files:
     Returns:
         By folder: the checked logs, the ruleset of these logs, and the factor of a scaling.json. By path: the system
         descriptions. A description or factor that cannot be read has the reason in its place. All logs of a folder have
-        one ruleset, because its path names the round.
+        one ruleset: nothing but `wanted_version` and the folder's path decides on it.
 
     Raises:
         ValueError: An archive is damaged, there are no rules for the version, or the round of a log of another project

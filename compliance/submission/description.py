@@ -122,8 +122,8 @@ def _contradicted_fields(run: LoggedRun, description: Description) -> list[_Logg
 def _submission_fields(run: LoggedRun, description: Description) -> list[_LoggedField]:
     """Return the submitter, division and status that a log states, as fields of a system description.
 
-    The status is translated into the words of a description: `onprem` into `Available on-premise`. It is left out if
-    the description has the log's own word `onprem`, as in older rounds: equal words need no comparison.
+    The status is translated into the words of a description: `onprem` into `Available on-premise`. If the description
+    has the log's own word `onprem`, as in older rounds, the status is left out: equal words need no comparison.
 
     Args:
         run: The run, by its log.

@@ -129,7 +129,7 @@ def refusals_by_origin(run: LoggedRun, org: str) -> Iterator[Refusal]:
 
     1. They are not logs of this project. Then this is the only reason.
     2. They do not state the organisation.
-    3. They do not state a commit with the code that wrote them.
+    3. They do not state the commit of their code, or the code differed from that commit.
 
     Args:
         run: The run of the first log, which stands for all: the caller also refuses runs of different organisations or

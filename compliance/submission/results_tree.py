@@ -236,7 +236,7 @@ def owner_of(root: Path, folder: PurePosixPath, organisation: str) -> Owner:
         root /data/Dell, folder results/node/resnet                       -> submitter Dell
         root /data/Dell/results, folder node/resnet                       -> submitter `organisation`
 
-    In this layout, the submitter is the name just above `results`, and `organisation` if that name lies above the root
+    In this layout, the submitter is the name just above `results`, or `organisation` if that name lies above the root
     of the tree. The round is the first of these two that there is:
 
     1. the folders between the root and the submitter's folder. A tree with several rounds has them, as in

@@ -639,10 +639,9 @@ def _finding_on_rejection_by_tool_alone(messages: Sequence[str], rule: StrictRul
 
 
 def _finding_on_pass_of_tool_alone(report: Report, rule: StrictRule) -> Finding:
-    """Return the finding that mlperf-logging's checker passes a log that this project's reading of its rules fails.
+    """Return the finding that mlperf-logging's checker passes a log that fails this project's official verdict.
 
-    The finding is only added to the report. So the log still fails by this project's reading: the findings that make
-    it fail stay in the report, and their rules are named here.
+    The log still fails that verdict: the findings that make it fail stay in the report. Their rules are named here.
 
     Args:
         report: The report on the log.

@@ -49,10 +49,11 @@ def find_unusually_early(candidates: Sequence[Candidate]) -> dict[int, float]:
 
 
 def _chances_of_compared(candidates: Sequence[Candidate]) -> dict[int, float]:
-    """Return how likely it is by accident that the runs of each submission reach the target in so few epochs.
+    """Return for each submission the chance that its runs reach the target in so few epochs by accident.
 
     A submission is compared with the runs of other organisations in its group, which has one round, benchmark and
-    global batch. `chance_of_sooner` computes the chance that runs drawn at random from both need as few epochs in sum.
+    global batch. The chance is that of drawing, at random from all these runs, as many runs that need no more epochs in
+    sum (`chance_of_sooner`).
 
     Args:
         candidates: The submissions, with the epochs that each run took to the target.
