@@ -374,9 +374,9 @@ def _runs_in_words(runs: Sequence[LineRange], lines: int) -> str:
 def _further_runs_in_words(runs: Sequence[LineRange]) -> str:
     """Return the end of an error's list of runs: `, and 3 more; of several ranks' rows, keep one rank's`.
 
-    The list names at most MOST_RUNS_SHOWN runs, and its end counts the others. A log with more of them may hold a
-    single run, into which several ranks write their rows: wherever the rank changes, the step goes back, and another
-    run seems to begin. So the text also says to keep the rows of one rank.
+    The list itself (`_runs_in_words`) names the first MOST_RUNS_SHOWN runs. Its end counts the others and advises to
+    keep the rows of one rank. So many runs may be a single one, into which several ranks write their rows: wherever
+    the rank changes, the step goes back, and another run seems to begin.
 
     Args:
         runs: All runs of the log.

@@ -261,14 +261,17 @@ def _check_pauses(record: Record) -> Check | None:
 
 
 def _check_run_time(record: Record) -> Check | None:
-    """Compare images/s by the durations that the log states of its epochs with images/s by the log's clock.
+    """Compare the seconds that the epochs state with the log's clock, both as images/s.
+
+    - By the epochs: images of all epochs / sum of the seconds that they state.
+    - By the clock: images / time between two time stamps. `training_rate_by_clock` chooses the two.
 
     Args:
-        record: What the log says. Each of its `windows` must be a whole epoch.
+        record: What the log says.
 
     Returns:
-        The result. None if the windows are not whole epochs, or if the clock was set back, so that it shows no positive
-        time.
+        The result. None if its `windows` are not whole epochs, as `rows_of_epochs` decides, or if the clock was set
+        back, so that it shows no positive time.
     """
     rows = rows_of_epochs(record)
     if not rows:
@@ -277,8 +280,8 @@ def _check_run_time(record: Record) -> Check | None:
     if clock_rate is None:
         return None
 
-    # The two differ if a program stamps an epoch when its work is launched on the devices, not when the work is done:
-    # its durations are too short. The largest MLPerf runs print 5.8 times the images/s that the clock shows.
+    # The stated seconds are too short if a program stamps an epoch when its work is launched on the devices, not when
+    # the work is done. The largest MLPerf runs print 5.8 times the images/s that the clock shows.
     durations_rate = rate_by_durations(rows)
     durations_s = total(rows, "seconds")
     durations_in_words = f"{six_digits(durations_s)} s, which is {six_digits(durations_rate)} images/s"
@@ -294,7 +297,7 @@ def _check_evaluations_within_epochs(record: Record) -> Check | None:
     """Compare two speeds of the same epochs: with and without the time of the evaluations that are marked within them.
 
     No line says whether training stood still during these evaluations. So reports use the lower speed, which counts
-    their time as time of training.
+    their time as time of training. The log is never refused for the difference, because each speed may be the true one.
 
     Args:
         record: What the log says: its epochs, as `windows`, and the start and end of each evaluation.
@@ -320,15 +323,16 @@ def _check_evaluations_within_epochs(record: Record) -> Check | None:
         f"without the {six_digits(evaluated_s)} s of evaluations that are marked within epochs, "
         f"{six_digits(left_rate)} images/s if training stood still meanwhile; the figure counts that time as training",
         ratio=left_rate / own_rate,
-        refusable=False,  # the log says both, and no contradiction
+        refusable=False,  # at any ratio: the two speeds do not contradict each other
     )
 
 
 def _check_epoch_summaries(record: Record) -> Check | None:
     """Compare the mean of the rates printed every few steps with the mean of the rates in the summaries of epochs.
 
-    Both means weight an epoch by the training steps of its rows. The seconds of its summary would be a wrong weight: in
-    GluonCV's logs they include the epoch's evaluation, although the rate does not.
+    Both means weight a rate by training steps: a row's rate by the steps of the row, and a summary's rate by the steps
+    of all rows of its epoch. The seconds in a summary are no weight, because in GluonCV's logs they include the epoch's
+    evaluation.
 
     Args:
         record: What the log says. Its `windows` are the rows that are printed every few steps, and its `epochs` are the
@@ -348,7 +352,7 @@ def _check_epoch_summaries(record: Record) -> Check | None:
     summaries_rate = _mean_rate_of_summaries(summaries, rows)
     rows_rate = _mean_rate_of_rows(rows)
     return _check_of_ratio(
-        "rates against the epochs' time",
+        "rates against the epochs' time",  # a summary's rate is by the time of its epoch
         f"{lines_in_words(summaries)}: the epochs' own rates, {six_digits(summaries_rate)} images/s",
         f"{lines_in_words(rows)}: their rates, {six_digits(rows_rate)} images/s",
         ratio=rows_rate / summaries_rate,
@@ -356,15 +360,15 @@ def _check_epoch_summaries(record: Record) -> Check | None:
 
 
 def _mean_rate_of_summaries(epochs: Sequence[Window], rows: Sequence[Window]) -> float:
-    """Return the mean of the rates of epochs by their summaries: sum of steps / sum of (steps / printed rate).
+    """Return the mean of the rates that epochs' summaries print, weighted by steps: steps / sum of (steps / rate).
 
-    The steps are counted by the rows: a summary does not print how many steps its epoch has.
+    The steps are those of the rows, because a summary does not print how many steps its epoch has.
 
     Args:
         epochs: The summaries. Each has a rate.
         rows: The rows of these epochs. Each has a number of steps.
     """
-    rates = {epoch.epoch: epoch.printed_rate or 0.0 for epoch in epochs}  # `or` is for the types: all have a rate
+    rates = {epoch.epoch: epoch.printed_rate or 0.0 for epoch in epochs}  # never 0.0: `or` is for the type checker
     steps_over_rates = math.fsum((row.steps or 0) / rates[row.epoch] for row in rows)
     return total(rows, "steps") / steps_over_rates
 
@@ -408,19 +412,23 @@ def _rows_with_rates(record: Record) -> list[Window]:
 def _check_counted_images(record: Record) -> Check | None:
     """Compare the images that this project's program counted in training with steps x batch size of all devices.
 
+    Only windows with a phase, such as "warmup", are compared: this project's program alone logs phases. The images of
+    other programs' windows were computed as steps x batch, so that a comparison would show nothing.
+
     Args:
         record: What the log says.
 
     Returns:
-        The result. None for the log of another program. None if the batch size is not known, or if the images of some
-        steps cannot be read.
+        The result. None in these cases:
+
+        - The images of some window cannot be read. Then the reader of the log has already added a check `images`, which
+          says that nothing was compared (`one_sided`).
+        - No window has a phase, images and steps, as in the log of another program.
+        - The batch size is not known.
     """
-    # The reader of the log adds a check `images` with one side if it cannot read the images of all windows.
     has_unreadable_images = any(check.what == "images" and check.one_sided for check in record.checks)
     if has_unreadable_images:
         return None
-    # Only this project's program logs a phase, such as "warmup". The images of other programs' windows were computed as
-    # steps x batch, so that a comparison would show nothing.
     own_windows = [window for window in record.windows if window.phase is not None]
     windows = [window for window in own_windows if window.images and window.steps]
     batch = record.global_batch
@@ -467,10 +475,14 @@ def _check_printed_rates(record: Record) -> Check | None:
 
 
 def check_rates_against_blocks(epochs: Sequence[Window], blocks: Sequence[Window]) -> Check | None:
-    """Compare the mean of the images/s that a log prints of its epochs with the images/s by its blocks of epochs.
+    """Compare the harmonic mean of the images/s that epochs print with the images/s by a log's blocks of epochs.
 
-    A block is a group of successive epochs. An MLPerf log marks when it starts and stops, and maybe not when its epochs
-    do. So the images/s of blocks are images of all blocks / their seconds by these marks.
+    A block is a group of successive epochs. An MLPerf log marks when a block starts and stops, and maybe not when its
+    epochs do.
+
+    - By the epochs: the harmonic mean of their rates. If all epochs have equally many images, this is the sum of their
+      images / the sum of their times.
+    - By the blocks: images of all blocks / their seconds from start to stop.
 
     Args:
         epochs: The epochs. Those without a printed rate are skipped.
@@ -508,14 +520,17 @@ def _seconds_at_printed_rates(rows: Sequence[Window]) -> float:
 def _check_batch(record: Record) -> Check | None:
     """Compare the stated batch size of one device with the one that printed rates and step times imply.
 
-    Images/s x seconds per step are the images of a step. The median over all rows counts.
+    A row implies images/s x seconds per step, for one device. The median of all rows is compared.
 
     Args:
         record: What the log says.
 
     Returns:
-        The result. None if one of the two is not known, as where rates are of all devices. None if the log states the
-        batch size itself and the rows agree with it: a batch size from the command line is reported in any case.
+        The result. None in these cases:
+
+        - No row implies the batch of one device, as where rates are of all devices, or no batch size is stated.
+        - The two agree, and a line of the log states the batch size. That they agree is reported only of a batch size
+          from the command line.
     """
     batch = record.batch_per_device
     rows = _rows_with_batch(record)
@@ -544,21 +559,23 @@ def _check_batches_of_rows(record: Record) -> Check | None:
     The batch of a row is its printed rate x step time, for one device. The median of all rows is the usual one. A row
     is of another batch if its own is over 10 % (OTHER_BATCH_FROM) off.
 
-    PaddleClas prints as rate: size of the row's last batch / mean time of all its steps. So other batches occur if the
-    program changes its batch size with the size of the images, or if a row ends with an epoch's last batch, which is
-    smaller. The rate of such a row is no speed of training, and its images are not steps x the usual batch.
+    In PaddleClas's logs, a row's batch is the size of the last batch that it covers, because they print
+
+        rate = size of the last batch / mean time of a step.
+
+    That batch differs from the usual one if the program changes its batch size with the size of the images, or if it is
+    an epoch's last batch, which is smaller. The rate of such a row is no speed of training.
 
     Args:
         record: What the log says.
 
     Returns:
-        By the share of the rows of another batch:
+        None if no row has a batch of one device: rates are of all devices, or rows print no rate or no step time.
+        Otherwise, by the share of the rows of another batch:
 
         - At most 2 % (FEW_OTHER_BATCHES): None.
         - Up to 25 % (MOST_OTHER_BATCHES): a check that disagrees.
         - More: a check that refuses the log.
-
-        None also if no row has a batch of one device, as where rates are of all devices.
     """
     rows = _rows_with_batch(record)
     if not rows:

@@ -102,8 +102,12 @@ class PyTorch(EpochFormatReader):
         """Read the values that a line before the first row of training figures states, such as the batch size.
 
         The line may be JSON or text. On a line with `PARAMETER` or `Start with arguments`, each known parameter is set,
-        as `amp : True` sets "amp". The last line that states a value counts: a start that failed may stand before. The
-        line is also searched for words that say whether evaluation or training follows.
+        as `amp : True` sets "amp".
+
+        - If one line states a parameter twice, the first value counts.
+        - If several lines state it, the last line counts: an earlier one may be of a start that failed.
+
+        The line is also searched for words that say whether evaluation or training follows.
 
         Args:
             line: Number of the line in the log.
@@ -125,8 +129,9 @@ class PyTorch(EpochFormatReader):
     def read_after_first_row(self, line: int, text: str) -> None:
         """Read a line after the first row of training figures that is not such a row itself, in JSON or as text.
 
-        It may print an evaluation's result, an epoch's summary or the run's average speed. It is also searched for
-        words that say whether evaluation or training follows.
+        What the line prints is kept: an evaluation's result in `qualities`, an epoch's summary in `epochs`, the run's
+        average speed as `summary_rate`. A closing line sets `truncated` to False. `_note_phase` keeps whether rows of
+        an evaluation or of training follow.
 
         Args:
             line: Number of the line in the log.
@@ -158,33 +163,35 @@ class PyTorch(EpochFormatReader):
             self.note_problem(f"line {line}: mode {mode}: the rows are of an evaluation, not of training")
 
     def is_training_row(self, text: str) -> bool:
-        """Return whether a printed row is of training, and note if it shows that later rows are of evaluations.
+        """Return whether a printed row is of training. After a row of `imgs_per_sec`, rows of `total_ips` are not.
 
-        TensorFlow's examples print rows in two ways. A benchmark of training prints `total_ips`. Any other training
-        prints `imgs_per_sec` for itself and `total_ips` for its evaluations. So after a row of `imgs_per_sec`, the rows
-        of `total_ips` are of evaluations.
+        TensorFlow's examples print rows in two ways:
+
+        - A benchmark of training prints `total_ips`.
+        - Any other training prints `imgs_per_sec` as it trains, and `total_ips` as it evaluates.
 
         Args:
-            text: The row as it is printed.
+            text: The row as it is printed. One of `imgs_per_sec` is of training in any case, and is remembered.
         """
         if _TRAINING_RATE in text:
-            self._evaluates = True  # for the rows of `total_ips`: one of `imgs_per_sec` is of training in any case
+            self._evaluates = True  # holds for the rows of `total_ips` that come
             return True
         return not self._evaluates
 
     def steps_of_row(self, last: RowPosition | None, position: RowPosition) -> int | None:
         """Return how many training steps a printed row covers.
 
-        - If steps are counted anew in each epoch, these are the steps since the last row or the start of the epoch.
-        - If steps are counted through the whole run (`steps_run_on`), they are the steps since the last row.
-
         Args:
             last: Epoch and step of the row before, or None for the first row.
             position: Epoch and step of this row.
 
         Returns:
-            The number of steps. None for the first row of a log, as rows before it may be missing. But a row at the
-            first step of all covers this one step, if steps are counted anew in each epoch.
+            The number of steps. If steps are counted anew in each epoch, `EpochFormatReader` works it out. If they are
+            counted through the whole run (`steps_run_on`), it is
+
+            - None for the first row of a log, because rows before it may be missing,
+            - the steps since the last row, if the step went up,
+            - or else the steps from `first_step` on: the step went back, as if the run was started again.
         """
         if not self.steps_run_on:
             return super().steps_of_row(last, position)
@@ -192,7 +199,7 @@ class PyTorch(EpochFormatReader):
             return None
         if position.step > last.step:
             return position.step - last.step
-        return super().steps_of_row(last, position)  # the step went back: it is counted from the first step again
+        return super().steps_of_row(last, position)  # counts from `first_step`, as at the start of an epoch
 
     def device_counts(self) -> dict[str, Fact]:
         """Return how many devices the program used, by each of its parameters that states it: `world_size` and `gpus`.
@@ -353,13 +360,12 @@ class MXNet(PyTorch):
     def device_counts(self) -> dict[str, Fact]:
         """Return how many devices the program used, by each place of the log that says so.
 
-        - The parameters `world_size` and `gpus`.
+        - The parameters `world_size` and `gpus`. With Horovod, `gpus` lists the GPUs of a single node, and there may be
+          several nodes. So if it is the only place, it counts only if its number is 1.
         - The table that benchmark.py prints last.
-        - mpirun's tags with the ranks. They show a least number, so they count only if another place states a number
-          and none states more.
-
-        With Horovod, `gpus` lists the GPUs of a single node, and there may be several nodes. So if it is the only
-        place, it counts only if its number is 1.
+        - mpirun's tags with the ranks. Their highest rank + 1 is a least number, because a rank that prints nothing has
+          no tag. It counts only if it is at least as high as all numbers of the other places, and there is one: it
+          confirms 8 if it is 8, contradicts 8 if it is 16, and shows nothing if it is 6.
 
         Returns:
             The number and its line, by the place in words: {"gpus": Fact(4, line=3), "the closing table": Fact(4,
@@ -381,10 +387,11 @@ class MXNet(PyTorch):
         return counts
 
     def _least_devices_by_ranks(self) -> Fact | None:
-        """Return how many devices there are at least, by the ranks in mpirun's tags before the lines: highest rank + 1.
+        """Return how many devices there are at least: the highest rank that mpirun's tags before the lines name, + 1.
 
-        There may be more, because a rank that prints nothing has no tag. A rank whose first line comes after the last
-        row took no part in the run and does not count.
+        mpirun starts one rank for each device. There may be more of them, because a rank that prints nothing has no
+        tag. A rank does not count if its first line comes after the last row of training figures: it took no part in
+        the training.
 
         Returns:
             The number, with the first line of the highest rank. None if fewer than two ranks have tags.

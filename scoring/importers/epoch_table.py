@@ -13,17 +13,22 @@ class EpochFormatReader(FormatReader):
     def steps_of_row(self, last: RowPosition | None, position: RowPosition) -> int | None:
         """Return the number of training steps that a printed row covers, if steps are counted anew in each epoch.
 
+        An epoch's first step has the number `first_step`, mostly 0 or 1.
+
         Args:
             last: Epoch and step of the row before, or None for the first row.
             position: Epoch and step of this row.
 
         Returns:
-            The number of steps. None for a first row that is not at `first_step`, the number of an epoch's first step,
-            mostly 0 or 1: rows before it may be missing.
+            The number of steps:
+
+            - For the first row of a log, 1 if it is at `first_step`. Otherwise None: rows before it may be missing.
+            - For a row of the same epoch as the row before, and of no lower step, the steps since that row.
+            - For any other row, the steps from `first_step` on: an epoch or a run has begun. The steps between an
+              epoch's last row and its end are in no row.
         """
         if last is None:
-            return 1 if position.step == self.first_step else None  # at the first step of all, it covers just that one
+            return 1 if position.step == self.first_step else None
         if position.epoch == last.epoch and position.step >= last.step:
             return position.step - last.step
-        # Of another epoch, or of the same one from its start, if a run was started again.
         return position.step - self.first_step + 1

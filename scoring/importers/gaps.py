@@ -45,14 +45,16 @@ def seconds_of_row(record: Record, window: Window) -> float | None:
 
 
 def _images_of_rate(record: Record, window: Window) -> float | None:
-    """Return how many images a printed row covers: of all devices if its rate is of all devices, else of one device.
+    """Return the images that a printed row's rate counts, so that images / printed rate is the time of the row.
+
+    If the rate is of all devices, they are the images of all devices, and otherwise those of one device: steps x batch.
 
     Args:
         record: What the log says: whether a rate is of all devices, and the batch size of one device.
         window: The row.
 
     Returns:
-        The images, so that images / printed rate is the time of the row. None if they are not known.
+        The images, or None if they are not known.
     """
     if record.rate_scope == "global":  # a rate is of all devices
         return window.images
@@ -62,16 +64,15 @@ def _images_of_rate(record: Record, window: Window) -> float | None:
 
 
 def rows_after_lost_rows(windows: Sequence[Window], unread_lines: Sequence[int]) -> list[Window]:
-    """Return the printed rows before which other rows of a log seem to be missing, as after a full disk.
+    """Return the rows that seem to follow lost rows, as after a full disk: each covers the steps of these rows, too.
 
-    Two numbers of steps are compared:
+    With rows printed every 10 steps, the row after a lost one covers 20. A row is returned if
 
-    - The usual distance of two rows: the median difference of their printed step numbers (`step`), within epochs.
-    - How many steps the figures of a row cover (`steps`). A row after lost ones covers their steps, too: LOST_RATIO x
-      the usual distance or more.
+        steps that it covers >= LOST_RATIO x usual distance of two rows.
 
-    The usual distance is not taken from `steps`: the first rows of an epoch may cover fewer steps than the others. Only
-    where no epoch has two rows it is the median of `steps`.
+    The usual distance is the median difference of the step numbers that two successive rows of an epoch print. The
+    steps that rows cover would be a worse measure, because the first rows of an epoch may cover fewer than the others.
+    Only where no epoch has two rows, the median of the covered steps is the usual distance.
 
     Args:
         windows: Rows of training figures, in the order of the log.
@@ -98,13 +99,14 @@ def rows_after_lost_rows(windows: Sequence[Window], unread_lines: Sequence[int])
 def rows_after_lost_epochs(windows: Sequence[Window], unread_lines: Sequence[int]) -> list[Window]:
     """Return the printed rows before which all rows of an epoch or more seem to be missing.
 
-    A row is returned if both hold:
+    A row is returned if its epoch is at least two above the epoch of the row before, and its step is not above the step
+    of that row:
 
-    - Its epoch is at least two above the epoch of the row before.
-    - Its step is not above the step of the row before. So steps count anew in each epoch.
+        epoch 1, step 90 and then epoch 3, step 10    -> returned: steps count anew in each epoch
+        epoch 1, step 90 and then epoch 3, step 100   -> not returned: steps may count through the whole run
 
-    Any row with a higher step is left out, because steps may count through the whole run. Then an epoch may be so short
-    that it has no row, and `rows_after_lost_rows` finds rows that are missing.
+    In the second case, epoch 2 may have been too short for a row. `rows_after_lost_rows` finds rows that are missing
+    there.
 
     Args:
         windows: Rows of training figures, in the order of the log.
@@ -122,7 +124,9 @@ def rows_after_lost_epochs(windows: Sequence[Window], unread_lines: Sequence[int
 
 
 def lost_steps(windows: Sequence[Window], unread_lines: Sequence[int]) -> list[tuple[Window, int]]:
-    """Return the windows before which steps of a run are in no window, each with the number of these steps.
+    """Return the windows that follow missing steps, each with the number of the steps missing before it.
+
+    If a window ends at step 20, and the next one covers 10 steps and ends at step 40, then 10 steps are missing.
 
     Args:
         windows: Windows that each state their steps, of a log that counts the steps of the whole run, in its order.
@@ -139,10 +143,15 @@ def lost_steps(windows: Sequence[Window], unread_lines: Sequence[int]) -> list[t
 
 
 def gaps_of_training(record: Record) -> list[Gap]:
-    """Return the time between each two successive printed rows of one epoch, by the clock and by the later row.
+    """Return the gaps between successive printed rows of one epoch, each with two durations.
 
-    A gap is left out if an evaluation is printed in it, if a row has no time stamp, if the later row's own figures do
-    not say its time or are not of all steps in the gap, or if the clock was set back in it.
+    `clock_s` is the time between the two rows' time stamps, and `row_s` is the time of the later row by its own
+    figures. A gap is left out in these cases:
+
+    - A row has no time stamp, or the later row's figures do not say its time.
+    - An evaluation is printed in the gap.
+    - The clock was set back in it.
+    - The later row's figures are not of all steps in it.
 
     Args:
         record: What the log says. Its `windows` are the rows of training figures.
@@ -169,8 +178,8 @@ def gaps_of_training(record: Record) -> list[Gap]:
 def _covers_all_steps(before: Window, row: Window) -> bool:
     """Return whether the figures of a printed row are of all training steps since the row before.
 
-    They may be of fewer: PaddleClas begins new averages at step 5 of an epoch. The row at step 10 then averages 6
-    steps, although the row before it is at step 0.
+    They may be of fewer: PaddleClas begins new averages at step 5 of an epoch. The row at step 10 then averages the 6
+    steps from 5 to 10, and the row before it is at step 0. As 6 is not 10 - 0, the result is False.
 
     Args:
         before: The row before.
@@ -202,8 +211,9 @@ def without_pauses(gaps: Sequence[Gap], stamp_resolution_s: float) -> list[Gap]:
     """Return the gaps between printed rows in which no pause happened, such as an evaluation or a checkpoint.
 
     Each gap has two durations: `clock_s` between two time stamps, and `row_s` as the row itself states it. In many logs
-    the clock always shows somewhat more, by a ratio that is usual for the log. A pause is a clock that shows over
-    PAUSE_RATIO times what the row and the usual ratio lead to expect.
+    the clock always shows somewhat more, by a ratio that is usual for the log. A gap has a pause if
+
+        clock_s > PAUSE_RATIO x usual ratio x row_s + rounding of the two stamps.
 
     Args:
         gaps: The gaps, at least one.
@@ -226,9 +236,12 @@ def _usual_ratio(gaps: Sequence[Gap], stamp_resolution_s: float) -> float:
     `clock_s` is the time between the two rows by their time stamps. `row_s` is the time that the later row itself
     states of its steps.
 
-    - For long rows, it is the median of clock_s / row_s.
-    - For rows that are shorter than the rounding of their time stamps, it is sum of clock_s / sum of row_s. The sums
-      leave out the tenth of the gaps with the largest clock_s - row_s: these may have pauses.
+    Time stamps are rounded, so that `clock_s` may be off by twice their last digit. This spoils the ratio of a short
+    gap, but cancels out in sums over many gaps. So there are two cases:
+
+    - If the median `row_s` is at least that long, the ratio is the median of clock_s / row_s.
+    - If it is shorter, the ratio is sum of clock_s / sum of row_s. The sums leave out the tenth of the gaps with the
+      largest clock_s - row_s: these may have pauses.
 
     Args:
         gaps: The gaps, at least one.
@@ -240,7 +253,6 @@ def _usual_ratio(gaps: Sequence[Gap], stamp_resolution_s: float) -> float:
     if are_rows_long:
         return statistics.median(gap.clock_s / gap.row_s for gap in gaps)
 
-    # Rounding spoils the ratio of a single short gap, but cancels out in sums over many gaps.
     least_excess_first = sorted(gaps, key=_excess_s)
     kept = least_excess_first[: math.ceil(0.9 * len(gaps))]
     clocks_s = math.fsum(gap.clock_s for gap in kept)

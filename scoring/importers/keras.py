@@ -52,17 +52,19 @@ class Keras(FormatReader):
     def take_fact(self, name: str, value: object, line: int) -> None:
         """Set a value that a line before the first row of training figures states, replacing one from an earlier line.
 
-        The log prints the configuration again after the options of the command line were applied, so that the last
-        value counts. The number of GPUs, the hosts and the strategy count anywhere, other values only in the section of
-        the training data set.
+        The log prints its configuration as a dictionary, and again after the options of the command line were applied.
+        So the last value counts. Each data set has a section, such as `'train_dataset': {'batch_size': 256, ..}`:
+
+        - `num_gpus`, `worker_hosts` and `distribution_strategy` are set wherever they stand.
+        - Any other value, such as `batch_size`, is set only in the section of the training data set.
 
         Args:
-            name: Name of a group of `fact_pattern`. "part" says which data set's section begins.
-            value: Text that the group matched.
+            name: Name of a group of `fact_pattern`, such as "gpus". "part" begins a section.
+            value: Text that the group matched, such as "8". Of "part" it is "train" or "validation".
             line: Number of the line in the log.
         """
         if name == "part":
-            self._part = str(value)
+            self._part = str(value)  # up to the beginning of the next section
         if self._part == "train" or name in ("gpus", "hosts", "strategy"):
             self.facts_by_name[name] = Fact(value, line)
 
@@ -92,11 +94,13 @@ class Keras(FormatReader):
         """Set the nodes, and devices = GPUs of a node x nodes, by the configuration that the log prints.
 
         `worker_hosts` names a host for each node: `a:5000,b:5000` are two nodes, and the text `None` is one. `num_gpus`
-        is the number of GPUs of a node. Nothing is set
+        is the number of GPUs of one process, which is that of its node if the node has no other process. Nothing is set
+        in these cases:
 
-        - if one of the two is not printed, or if there are no GPUs,
-        - if `None` stands with a strategy of several nodes: the environment may name their hosts,
-        - or if mpirun's tags name more ranks than there are nodes: then `num_gpus` is the number of a single rank.
+        - One of the two is not printed, or there are no GPUs.
+        - `worker_hosts` is `None`, and the strategy is one of several nodes. Their hosts may be named in the
+          environment (TF_CONFIG), which is not printed.
+        - mpirun's tags name more ranks than there are nodes. So a node has several processes.
         """
         gpus_of_node = integer(self.value("gpus"))
         hosts = self.value("hosts")

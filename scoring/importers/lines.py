@@ -119,15 +119,16 @@ class Lines:
     def note_if_start(self, number: int, text: str) -> None:
         """Note that a training run may begin on this line of a log, if the line holds text that tools print at startup.
 
-        A tool prints several startup lines before its first row (a line on its training steps). All of them belong to
-        the last noted start, which at first is the first line that is read, whatever its text. A line is a new start
-        in two cases:
+        The last noted start becomes the start of a run as soon as a row (a line on training steps) follows
+        (`confirm_run`). At first it is the first line that is read, whatever its text.
 
-        - A row came since the last start.
-        - The line has a text that a tool prints just once, such as "powered by PaddlePaddle", and a line since the last
-          start had it, too: then the last start has failed.
+        As a tool prints several startup lines before its first row, not each of them is a new start. A startup line
 
-        A copy of the startup line just before is skipped, as two programs may write one log.
+        - is skipped if it is a copy of the startup line just before: two programs may write one log,
+        - is a new start if a row came since the last start,
+        - is a new start if its text is one that a tool prints just once, such as "powered by PaddlePaddle", and a line
+          since the last start had it, too: that start has failed,
+        - and otherwise belongs to the last start.
 
         Args:
             number: Number of the line in the log, from 1.
@@ -172,9 +173,11 @@ class Lines:
         - at each confirmed start: a line with startup text, such as "powered by PaddlePaddle", that a row followed,
         - and at a row where the step counter goes back, unless a confirmed start lies between it and the row before.
 
-        Each run ends on the line before the next one begins. Lines before the first confirmed start belong to no run,
-        as they are of starts that failed. But if the step goes back before any confirmed start, the lines up to there
-        are a run.
+        Each run ends on the line before the next one begins. The lines before the first of these beginnings
+
+        - belong to no run if it is a confirmed start: they are of starts that failed,
+        - and are a run of their own if it is a row where the step goes back: the rows before it are of a run that began
+          in another log.
 
         Args:
             restarts: Pairs of successive rows between which the step goes back.
@@ -189,7 +192,7 @@ class Lines:
 
         first_lines = sorted([*self._confirmed_starts, *steps_back])
         begins_by_step_back = first_lines[0] not in self._confirmed_starts
-        if begins_by_step_back:  # the rows before it are of a run that began in another log
+        if begins_by_step_back:
             first_lines.insert(0, self.span[0])
         last_lines: list[int | None] = [first_of_next - 1 for first_of_next in first_lines[1:]]
         last_lines.append(self.span[1])
@@ -210,8 +213,9 @@ class Lines:
             Text of a line. Bytes that are not UTF-8 are replaced, and the rank tags of mpirun stay. The character CUT
             stands where text is missing: a number right before it may be incomplete.
 
-            - A line of over MAX_LINE_BYTES bytes becomes its start, CUT, blanks and its end. The blanks are longer than
-              any row, so that the start of one row and the end of another are not read as one.
+            - A line of over MAX_LINE_BYTES bytes loses its middle. It becomes its start, CUT, blanks and its end, which
+              `_end_of_line` reads. The blanks are longer than any row, so that the start of one row and the end of
+              another are not read as one.
             - If the stream ends without a newline, its last line ends with CUT.
         """
         while raw := self.stream.readline(MAX_LINE_BYTES):
@@ -223,11 +227,14 @@ class Lines:
             yield text
 
     def _end_of_line(self) -> bytes:
-        """Read the stream up to the next newline, or up to its end.
+        """Read the rest of a long line, whose start is read already, and return the end of it.
 
         Returns:
-            The last bytes, about MAX_LINE_BYTES at most. They end with CUT if the stream has ended without a newline.
-            Empty if it had ended before.
+            The last bytes before the newline and the newline, about MAX_LINE_BYTES at most. The bytes before them, the
+            middle of the line, are dropped.
+
+            - If the stream ends without a newline, CUT stands in its place, the character that marks missing text.
+            - If the stream had ended before this call, the result is empty.
         """
         end = b""
         piece = self.stream.readline(MAX_LINE_BYTES)
@@ -241,9 +248,14 @@ class Lines:
     def without_repeated_rows(self, marker: str) -> Iterator[tuple[int, str]]:
         """Yield the number and the text of each line of the run, leaving out rows that repeat another rank's rows.
 
-        Before each line may stand the rank that wrote it: in a tag of mpirun or a label of another launcher. Rows of
-        training figures and lines of a tool's startup are kept only of the lowest rank that prints rows, because each
-        rank may print them. All other lines are kept.
+        Before each line may stand the rank that wrote it:
+
+        - In a tag of mpirun, as `[1,0]<stdout>:`. It always names a rank.
+        - In a label of another launcher, as `0: `. Such a number may also be the line's own text, such as seconds.
+          `_lowest_label_with_rows` decides whether the labels of this log are ranks.
+
+        Each rank may print rows of training figures and lines of a tool's startup. So these are kept only of the lowest
+        rank that prints rows. All other lines are kept.
 
             [1,0]<stdout>: loss 0.5     ->  loss 0.5        (a tag)
             [1,1]<stdout>: loss 0.5     ->  left out
@@ -257,8 +269,8 @@ class Lines:
         Yields:
             Number of the line, from 1, and its text without mpirun's tags.
         """
-        kept_rank: int | None = None  # by tags; None: no rank has printed a row yet
-        kept_label: int | None = None  # by labels; None also if labels are the lines' own text
+        kept_rank: int | None = None  # the lowest rank by tags; None: no rank has printed a row yet
+        kept_label: int | None = None  # the lowest rank by labels; None also if labels are the lines' own text
         for block in self._blocks_of_lines():
             # Ranks print a row at about the same time, so the first block with a row has rows of all of them.
             if kept_rank is None:
@@ -284,8 +296,10 @@ class Lines:
     def _tagged_line(self, number: int, text: str) -> TaggedLine:
         """Return a line with the rank that a launcher put before it, and note in `ranks` the first tag of each rank.
 
-        - mpirun's tag, as in `[1,3]<stdout>: loss 0.5`, is removed. If the line begins with it, it becomes `rank`.
-        - Another launcher's label, as in `3: loss 0.5`, becomes `label` and stays: it may be the line's own text.
+        - mpirun's tags, as in `[1,3]<stdout>: loss 0.5`, are removed. `_without_tags` takes one at the beginning of the
+          line as `rank`. One further inside names no rank of this line, because another process wrote it there.
+        - Without a tag, another launcher's label, as in `3: loss 0.5`, becomes `label`. It stays in the text, because
+          it may be the line's own.
 
         Args:
             number: Number of the line in the log, from 1.
@@ -352,8 +366,9 @@ def _first_tag(text: str) -> re.Match[str] | None:
 def _without_tags(number: int, text: str, first_tag: re.Match[str]) -> TaggedLine:
     """Return a line without the rank tags of mpirun, and the rank that wrote the line.
 
-    A tag that begins the line names this rank: `12:30 [1,3]<stdout>: loss 0.5` becomes `loss 0.5` of rank 3. A tag
-    further inside is that of another process, which wrote into the line.
+    - A first tag within the first _PREFIX_CHARS characters names this rank. Only a time stamp or the like stands before
+      it, and is dropped: `12:30 [1,3]<stdout>: loss 0.5` becomes `loss 0.5` of rank 3.
+    - A first tag further inside is of another process, which wrote into the line. The text before it stays.
 
     Args:
         number: Number of the line in the log.
@@ -361,7 +376,7 @@ def _without_tags(number: int, text: str, first_tag: re.Match[str]) -> TaggedLin
         first_tag: Match of the first tag in the line. Its group 1 is the rank.
 
     Returns:
-        The line with its number. Its rank is None if no tag begins the line.
+        The line with its number. Its rank is None if the first tag stands further inside.
     """
     is_prefix = first_tag.start() <= _PREFIX_CHARS
     if is_prefix:

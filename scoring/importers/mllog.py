@@ -62,11 +62,12 @@ class MLLog(FormatReader):
     def read(self) -> None:
         """Read the events in this run's lines into windows, epochs, evaluations and other values. Call this once.
 
-        The windows are the first of these that the log has:
+        `epochs` gets the epochs of any log. The windows are the first of these that the log has:
 
-        - The events `step_window` of this project's program. Each states the figures of some training steps.
-        - The epochs with a time or a rate. If none of them has a time, a check compares their rates with the blocks.
-        - The blocks: groups of successive epochs, each with one start and one stop.
+        - The events `step_window` of this project's program, added by `_take_entries`. Each states the figures of some
+          training steps.
+        - The epochs with a time or a rate, or else the blocks (groups of successive epochs, each with one start and one
+          stop). `_add_windows_of_epochs_or_blocks` chooses between the two.
 
         Raises:
             InputError: The run has over MAX_ROWS windows.
@@ -83,7 +84,8 @@ class MLLog(FormatReader):
     def _add_windows_of_epochs_or_blocks(self) -> None:
         """Add a window for each of `epochs` that has a time or a rate, or for each block if there are none.
 
-        If no epoch has a time, a check compares their rates with the blocks.
+        If no epoch has a time, nothing in the epochs themselves can confirm the rates that they print. So a check
+        compares these rates with images / time of the blocks.
 
         Raises:
             InputError: There are over MAX_ROWS windows.
@@ -150,13 +152,13 @@ class MLLog(FormatReader):
     def _take_entry(self, entry: Entry) -> None:
         """Add one entry of the log to `windows`, `problems` or `events`.
 
-        - A Problem, which says what is wrong with a line, goes to `problems`.
-        - An event `step_window`, which states the figures of some training steps, becomes a window. It gets the ranks'
-          times of these steps, which an earlier event states.
-        - Any other event and any section of the header go to `events`.
+        - A Problem, which says what is wrong with a line, goes to `problems`, and its line to `unread_rows`.
+        - An event `step_window`, which states the figures of some training steps, becomes a window. `_pop_rank_times`
+          adds the ranks' times of these steps, which an earlier event states.
+        - Any other event and any section of the header go to `events`. A `clock_set` may also give a problem.
 
-        `self.lines` works out where runs begin. So it is told if a run may begin at the entry, and of each
-        `step_window`, because steps show that a run has begun.
+        `self.lines` works out where runs begin, by two calls: `_note_start` tells it that a run may begin at this
+        entry, and `confirm_run` at a `step_window` that a run has begun.
 
         Args:
             entry: The event, the section of the header or the problem.
@@ -171,7 +173,7 @@ class MLLog(FormatReader):
 
         self._note_start(entry)
         if isinstance(entry, Event) and entry.key == schema.STEP_WINDOW.key:
-            self.lines.confirm_run()  # a run whose `run_start` is not in the log is one, too
+            self.lines.confirm_run()  # also for a run whose `run_start` is not in the log
             # Not kept in `events` as well, so that a long run is in memory only once.
             self._add_step_window(entry, self._pop_rank_times(entry))
         else:
@@ -195,15 +197,18 @@ class MLLog(FormatReader):
     def _note_start(self, entry: Event | Header) -> None:
         """Note in `self.lines` that a training run may begin here, if this entry is one that opens a run.
 
-        A run logs opening entries (`cache_clear`, `init_start` and the like), then `run_start`, then its training. The
-        `run_start` alone confirms that there is a run, even if the log ends after it.
+        A run logs opening entries (`cache_clear`, `init_start` and the like), then `run_start`, then its training.
+
+        - `note_possible_start` notes an opening entry as a possible start, if the start noted before is confirmed.
+        - `confirm_run` makes the noted start the start of a run. A `run_start` is enough for this, even if the log ends
+          after it.
 
         If several ranks write one log, each of them logs `run_start`. So a `run_start` opens no run if the last opening
         or training entry was a `run_start`, too:
 
             init_start   a run may begin here
-            run_start    it has begun
-            run_start    of another rank
+            run_start    the run has begun at init_start
+            run_start    of another rank: no start is noted
             epoch_start
             run_start    of another run: the last one has trained
 
@@ -545,13 +550,16 @@ def _ranks_that_repeat_a_lower_one(stream: BinaryIO) -> set[int]:
     do, the result is {1, 2, 3}. A rank is known by the prefix of a launcher before its lines, such as `3: ` of srun.
 
     Args:
-        stream: The log from its beginning. It is read up to the first start without a rank, or up to its end, and then
-            set back to its beginning.
+        stream: The log from its beginning. It is read up to its end, or up to the first start without a rank: then no
+            launcher has put ranks before the lines. After that it is set back to its beginning.
+
+    Returns:
+        The ranks. The set is empty if fewer than two ranks are found.
     """
     ranks: set[int] = set()
     for entry in read_stream(stream):
         if isinstance(entry, Event) and entry.key == schema.RUN_START.key:
-            if entry.rank is None:  # no launcher has put ranks before the lines
+            if entry.rank is None:
                 break
             ranks.add(entry.rank)
     stream.seek(0)

@@ -25,38 +25,31 @@ class Stretch(NamedTuple):
 
 
 def stretches_of_blocks(events: Run) -> Iterator[Stretch]:
-    """Yield each stretch of training without an evaluation in the blocks of a log.
+    """Yield each stretch of training without an evaluation in the blocks of a log, so that its time is all training.
 
     A block is a group of successive epochs. It ends at its stop or at the next block's start, whichever comes first.
-    Its evaluations are those that start before its end.
+    Its evaluations are those that start before its end. `_stretches_of_block` divides it by them. Here are two
+    stretches, of epochs 1 to 2 and of epochs 3 to 4:
 
-    - Without an evaluation, the stretch goes from the start of the block to its stop.
-    - With evaluations of one epoch, it goes from the start of the block to the first of them.
-    - With evaluations of several epochs, a stretch ends at each of them, and the next one begins at its stop. Here are
-      two stretches, of epochs 1 to 2 and of epochs 3 to 4:
-
-          block_start  first epoch 1, 4 epochs
-          eval_start   epoch 2
-          eval_stop    epoch 2
-          eval_start   epoch 4
-          eval_stop    epoch 4
-          block_stop
+        block_start  first epoch 1, 4 epochs
+        eval_start   epoch 2                    -> end of the first stretch
+        eval_stop    epoch 2                    -> start of the second one
+        eval_start   epoch 4                    -> end of the second one
+        eval_stop    epoch 4
+        block_stop
 
     Args:
         events: The events of the run.
 
     Yields:
-        The stretches in the order of the log. A block is left out
-
-        - if the log does not say its epochs,
-        - if it has neither a stop nor an evaluation,
-        - or if several of its epochs are evaluated, but not in order, not up to its last one, or with a stop missing.
+        The stretches in the order of the log. None of a block of which the log says too little.
     """
     starts = [block.start for block in events.blocks if block.start]
     stops = sorted((block.stop for block in events.blocks if block.stop), key=_line_of)
     evaluations = sorted((each for each in events.evaluations if each.start), key=_line_of_start)
     for start, next_start in itertools.zip_longest(starts, starts[1:]):  # the last block has no next start
         next_stop = _first_after(stops, start.line)
+        # The block ends at the earlier of the two, or at the end of the log if it has neither.
         end_line = min((mark.line for mark in (next_stop, next_start) if mark is not None), default=math.inf)
         is_own_stop = next_stop is not None and next_stop.line == end_line  # rather than the stop of a later block
         stop = next_stop if is_own_stop else None
@@ -65,22 +58,28 @@ def stretches_of_blocks(events: Run) -> Iterator[Stretch]:
 
 
 def _stretches_of_block(start: Mark, stop: Mark | None, evaluations: Sequence[Interval]) -> list[Stretch]:
-    """Return the stretches of training in one block of epochs: mostly one, from its start to its first evaluation.
+    """Return the stretches of training in one block of epochs: those without an evaluation in between.
 
-    Without an evaluation, it goes to the block's stop. If several epochs are evaluated, a stretch ends at each
-    evaluation. The list is empty if the log says too little.
+    - If several of its epochs are evaluated, a stretch ends at each evaluation, as `_stretches_between` returns them.
+    - If one epoch is evaluated, there is one stretch, from the block's start to its first evaluation. Further
+      evaluations of the same epoch are those of other ranks, and divide nothing.
+    - Without an evaluation, there is one stretch, from the block's start to its stop.
 
     Args:
         start: The start of the block, which states its first epoch and how many it has.
         stop: Its stop, or None if the log has none.
         evaluations: The evaluations that start within the block, in the order of their lines.
+
+    Returns:
+        The stretches. The list is empty if the log does not say the block's epochs, if the block has neither an
+        evaluation nor a stop, or if `_stretches_between` finds a contradiction.
     """
     first_epoch = whole_or_zero(start.number)
     epochs = positive_whole(start.count)
     if first_epoch is None or epochs is None:
         return []
     evaluated_epochs = {evaluation.start.number for evaluation in evaluations if evaluation.start}
-    if len(evaluated_epochs) > 1:  # several evaluations of one epoch are those of several ranks, and divide nothing
+    if len(evaluated_epochs) > 1:
         return _stretches_between(start, first_epoch, epochs, evaluations)
     end = evaluations[0].start if evaluations else stop
     return [Stretch(start, end, first_epoch, epochs)] if end is not None else []
@@ -89,8 +88,11 @@ def _stretches_of_block(start: Mark, stop: Mark | None, evaluations: Sequence[In
 def _stretches_between(start: Mark, first_epoch: int, epochs: int, evaluations: Sequence[Interval]) -> list[Stretch]:
     """Return the stretches of training that end at each evaluation of a block of epochs.
 
-    The first one begins at the start of the block, any other one at the stop of the evaluation before. The number of an
-    evaluation is the number of the last epoch before it.
+    The first one begins at the start of the block, any other one at the stop of the evaluation before. An evaluation
+    has the number of the last epoch before it. In a block of epochs 1 to 4, evaluations with the numbers 2 and 4 give
+
+        block start to start of evaluation 2              epochs 1 and 2
+        stop of evaluation 2 to start of evaluation 4     epochs 3 and 4
 
     Args:
         start: The start of the block.

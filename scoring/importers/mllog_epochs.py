@@ -74,8 +74,9 @@ def _window_of_epoch(number: Any, epoch: Epoch, samples: int | None, batch: int 
 
     - If this project's program logged the epoch (`own_rate`), that event states its time, images and wait for input.
     - Otherwise the time is the time from start to stop.
-    - If no images are logged, an epoch with a number and a time has `samples` images. Without a number, its marks may
-      enclose only a part of an epoch, as in programs that count images (`samples_count`) instead of epochs.
+    - If no images are logged, an epoch with a number and a time has `samples` images, because the marks of a numbered
+      epoch enclose all of it. Programs that count images (`samples_count`) instead of epochs log marks without a
+      number, which may enclose only a part of an epoch.
     - The rate that another program logged (`foreign_rate`) becomes the printed rate.
 
     Args:
@@ -138,13 +139,15 @@ def _intervals_by_number(events: Run) -> dict[Any, Interval]:
     """Return the interval of each epoch that stopped, by the number of the epoch as it is logged.
 
     Of several intervals of one epoch the last one counts. But an interval without a start never replaces one with a
-    start. It comes from a second rank: a stop goes to the interval that was started last, so that no start is left for
-    the next stop. The second and the third line are the interval of this epoch:
+    start: its stop is that of another rank.
+
+    A log of two ranks gives such an interval, because `Run` puts a stop into the interval that was started last, or
+    into an interval of its own if that one has a stop already. Here the third line counts as the stop of the epoch:
 
         epoch_start 1   of rank 0
-        epoch_start 1   of rank 1
-        epoch_stop 1    of rank 0
-        epoch_stop 1    of rank 1   -> an interval without a start
+        epoch_start 1   of rank 1   -> a second interval
+        epoch_stop 1    of rank 0   -> the stop of the second interval
+        epoch_stop 1    of rank 1   -> an interval without a start, left out
 
     Args:
         events: The events of the run.
@@ -164,22 +167,26 @@ def _rates_by_number(events: Run) -> dict[Any, list[Rate]]:
     """Group the logged rates (images/s) by the epochs to which they belong.
 
     - A rate with the number of an epoch belongs to that epoch.
-    - A rate without a number belongs to the epoch that runs at its line, or else to the last one that stopped before.
-    - Other programs may log another number with a rate, such as the step. Then it counts as one without a number.
+    - A rate without such a number belongs to the epoch that runs at its line, or else to the last one that stopped
+      before.
+
+    The numbers of this project's rates are always epoch numbers. Other programs may log the step instead.
+    `_have_epoch_numbers` decides for all rates of other programs at once: a single number of no epoch makes all of
+    them rates without such a number.
 
     Args:
         events: The events of the run.
 
     Returns:
-        Rates by the number of their epoch, as it is logged, in the order of `events.rates`. Rates without a number that
-        come before all epochs have the key None. Rates of other programs that are not positive are left out.
+        Rates by the number of their epoch, as it is logged, in the order of `events.rates`. Rates without an epoch
+        number that come before all epochs have the key None. Rates of other programs that are not positive are left
+        out.
     """
     marks = _marks_of_epochs(events)
     usable = [rate for rate in events.rates if _is_usable(rate)]
     have_epoch_numbers = _have_epoch_numbers(usable, marks)
     rates_by_number: dict[Any, list[Rate]] = {}
     for rate in usable:
-        # The numbers of this project's program are always epoch numbers.
         has_epoch_number = rate.number is not None and (have_epoch_numbers or _is_own(rate))
         number = rate.number if has_epoch_number else _number_of_last_mark(rate, marks)
         rates_by_number.setdefault(number, []).append(rate)

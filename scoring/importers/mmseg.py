@@ -68,18 +68,22 @@ class MMSeg(FormatReader):
     def take_fact(self, name: str, value: object, line: int) -> None:
         """Set a value that a line before the first row of training figures states, unless an earlier line has set it.
 
-        - The brackets in the section of a data loader are counted, to know where the section ends.
-        - A batch size is kept under a name that says whether it is of the training data's loader or of all loaders. It
-          is left out if it is of anything else. After the last line, `_set_batch` chooses between the two.
-        - Any switch of half precision that is on sets the precision to "amp".
-        - Any other value is set under the name of its group.
+        By the name:
+
+        - "loader": a line such as `val_dataloader = dict(` begins the section of a data loader. If one is open already,
+          the line is a part of it.
+        - "opened" and "closed": a bracket. Those of the section are counted, to know where it ends.
+        - "batch_of_loader" and "samples_per_gpu": a batch size. It is kept under the name that `_name_of_batch` finds:
+          of the training data's loader, of all loaders, or none. `_set_batch` chooses after the last line.
+        - "precision": a switch of half precision that is on sets the precision to "amp".
+        - Any other value is set under this name.
 
         Args:
             name: Name of a group of `fact_pattern`, such as "devices".
             value: Text that the group matched.
             line: Number of the line in the log.
         """
-        if name == "loader":  # a line such as `train_dataloader = dict(`, on which a loader's section begins
+        if name == "loader":
             self._loader = self._loader or str(value)
         elif name in ("opened", "closed"):
             self._follow_brackets(1 if name == "opened" else -1)
@@ -95,21 +99,22 @@ class MMSeg(FormatReader):
     def _name_of_batch(self, name: str) -> str | None:
         """Return the name under which to keep a batch size that is printed at this place of the configuration.
 
-        `_loader` is the data loader whose section is read. `_open_brackets` is how many brackets are open in it, with
-        the section's own one. `take_fact` keeps both up to date.
+        In the section of a data loader (`_loader`), only a batch size directly in the section of the training data's
+        loader has a name. It is directly in the section if one bracket is open, the section's own (`_open_brackets`).
+        Outside of such sections, only `samples_per_gpu` has a name:
 
             samples_per_gpu=2,                         -> batch_of_all_loaders
             batch_size=2,                              -> None: it may be anything's
             train_dataloader=dict(
-                samples_per_gpu=4,                     -> batch_of_train_loader, and so does `batch_size=4`
-                sampler=dict(batch_size=5)),           -> None: not of the loader itself
-            val_dataloader=dict(samples_per_gpu=1)     -> None
+                samples_per_gpu=4,                     -> batch_of_train_loader; the same for `batch_size=4`
+                sampler=dict(batch_size=5)),           -> None: two brackets are open
+            val_dataloader=dict(samples_per_gpu=1)     -> None: not the training data's loader
 
         Args:
             name: Group of `fact_pattern` that matched: "samples_per_gpu", or "batch_of_loader" for `batch_size`.
         """
         if self._loader:  # in the section of a loader
-            is_of_loader_itself = self._open_brackets == 1  # more: of something within the loader
+            is_of_loader_itself = self._open_brackets == 1
             is_of_training = self._loader == "train_dataloader"
             return "batch_of_train_loader" if is_of_training and is_of_loader_itself else None
         return "batch_of_all_loaders" if name == "samples_per_gpu" else None
@@ -152,8 +157,8 @@ class MMSeg(FormatReader):
     def _set_batch(self) -> None:
         """Set the batch size of one device, from the settings of the training loader or else of all loaders.
 
-        These settings may state two different sizes, where a configuration is printed as its files stand: the size of a
-        base file, and the one that replaces it. Then none is set, and a check records both.
+        These settings may state two different sizes, if the log prints the files of a configuration one by one: the
+        size in a base file, and the one that replaces it. Then none is set, and a check records both.
         """
         name = "batch_of_train_loader" if "batch_of_train_loader" in self.facts_by_name else "batch_of_all_loaders"
         other = self.facts_by_name.get(f"other_{name}")  # a second size, which differs from the first
@@ -161,7 +166,7 @@ class MMSeg(FormatReader):
             self.set_if_unset_from("batch_per_device", name)
             return
         places = {"one batch size": self.facts_by_name[name], "another": other}
-        self.set_if_places_agree("batch_per_device", places)  # they disagree, so it sets none
+        self.set_if_places_agree("batch_per_device", places)  # adds the check; as they differ, it sets neither
 
     def _set_devices_by_gpu_list(self) -> None:
         """Set the number of devices to the length of the configuration's list of GPUs, unless it is set already.
@@ -222,14 +227,15 @@ class MMEpochs(EpochFormatReader, MMSeg):
     )
 
     def finish_facts(self) -> None:
-        """Correct whether the log is truncated, by its last epoch, and set batch, devices, versions and framework.
+        """Set `truncated`, by whether epochs are missing, and set batch, devices, versions and framework.
 
-        So far `truncated` says only whether another row would fit into the epoch of the last row, by its steps such as
-        `[50/1251]`. It becomes
+        So far `truncated` says whether rows are missing in the epoch of the last row, by its steps such as `[50/1251]`.
+        It becomes
 
         - None if the wanted number of epochs or the epoch of the last row is not known,
-        - True if that epoch comes before the last one wanted,
-        - and otherwise stays as it is.
+        - True if the epoch of the last row comes before the last epoch wanted.
+
+        Otherwise it stays as it is: the last row is of the last epoch wanted, so that only rows of it may be missing.
         """
         super().finish_facts()  # sets all the rest
         self.set_if_unset_from("epochs_wanted", "max_epochs")

@@ -202,6 +202,9 @@ class PaddleSeg(Launch):
             0:   type: FCN           -> the network: indented as the first line of the section
             0:   backbone:
             0:     type: HRNet_W48   -> the backbone: indented by 2 spaces more
+            0: iters: 1000           -> the end of the section: not indented
+
+        All other lines of the section are skipped.
 
         Args:
             line: Number of the line in the log.
@@ -216,7 +219,7 @@ class PaddleSeg(Launch):
         if section is None:
             return
 
-        after_label = text[section.label_length :]
+        after_label = text[section.label_length :]  # whatever the label is
         key = after_label.lstrip(" ")
         indent = len(after_label) - len(key)
         if not key:

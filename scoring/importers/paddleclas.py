@@ -132,11 +132,13 @@ class Dygraph(Launch):
         self._release_averages_since_reset: bool | None = None  # by the first row; False: since the last row
 
     def read_first_row(self, text: str, position: RowPosition, row: Columns) -> None:
-        """Keep how many steps an epoch has, and over which steps the program averages, if the row shows its release.
+        """Keep what the first row shows: how many steps an epoch has, and maybe over which steps PaddleClas averages.
 
-        - A row with `max_mem_reserved` is of a release after 2.5, which averages since the last row.
-        - A row with `images/sec` is of 2.1 to 2.3, which average since a reset early in the epoch.
-        - Any other row leaves it open: 2.4 and 2.5 also average since a reset, but later releases may print the same.
+        The second depends on the release of PaddleClas that printed the row:
+
+        - With `max_mem_reserved`: a release after 2.5, which averages since the last row.
+        - With `images/sec`: 2.1 to 2.3, which average since a reset early in the epoch.
+        - With neither: not known. It may be 2.4 or 2.5, which also average since a reset, or a later release.
 
         Args:
             text: The row as it is printed.
@@ -208,7 +210,7 @@ class Dygraph(Launch):
         A running average is over all steps since a reset, early in the epoch. Its total is the mean x these steps. The
         steps, seconds and wait of a row become
 
-        - its totals, if it is the first row after a reset,
+        - its totals, if it is the first row of the log or the first one after a reset,
         - or else its totals less the totals of the row before.
 
         Where totals are not known, the steps stay as they are, and the seconds and the wait become None.
@@ -233,9 +235,10 @@ class Dygraph(Launch):
             totals_before = totals
 
     def _averaged_steps_if_running(self) -> list[int | None]:
-        """Return how many steps each row averages, supposing that it averages all steps since a reset.
+        """Return how many steps each row's printed means are over, if the rows print running averages.
 
-        A number is None where it is not known, as after rows that are missing.
+        This supposes that a mean is over all steps since PaddleClas last reset its averages, which it does early in
+        each epoch (`_averaged_steps_after`). A number is None where it is not known, as after rows that are missing.
         """
         all_steps: list[int | None] = []
         last: Window | None = None
@@ -286,12 +289,16 @@ class Dygraph(Launch):
             steps_since_last = self._steps_across_epochs(last_position, RowPosition(window.epoch, window.step))
         if steps_since_last is None:
             return None
-        if self._was_reset_between(last, window):  # in the last epoch; `steps_since_last` counts from that reset
-            return steps_since_last
+        if self._was_reset_between(last, window):
+            return steps_since_last  # the reset was in the last epoch, and `_steps_across_epochs` counts from it on
         return None if last_steps is None else last_steps + steps_since_last
 
     def _means_since_resets(self, averaged_steps: Sequence[int | None]) -> list[list[PrintedMean]]:
         """Group the printed means: one list for each reset of the averages, with the rows up to the next reset.
+
+        Each mean gets two numbers of steps, for the two ways in which a program may average: over the steps since the
+        last row, if it resets its averages after each row, too, and over all steps since the last reset of an epoch, if
+        it does not. `are_running_averages` decides between the two.
 
         The program resets the averages at step `meters.reset_step` of each epoch. Rows before that step are left out:
         their averages go back into the epoch before, and an evaluation may lie in the time since the last row. With a
@@ -304,7 +311,7 @@ class Dygraph(Launch):
         If epochs are so short that none has a reset, no row is left out, and all rows are one group.
 
         Args:
-            averaged_steps: How many steps each row averages, supposing that it averages all steps since a reset.
+            averaged_steps: How many steps each row averages, if it averages all steps since the last reset of an epoch.
         """
         groups: list[list[PrintedMean]] = []
         last: Window | None = None
@@ -316,16 +323,22 @@ class Dygraph(Launch):
             is_at_reset_or_later = (window.step or 0) >= (self.meters.reset_step or 0)
             is_kept = is_at_reset_or_later or not self._epochs_reach_reset()
             mean_s = self._mean_of_window_s(window)
-            steps_since_row = window.steps  # by `steps_of_row`, which supposes a reset after each row
+            steps_since_row = window.steps  # by `steps_of_row`, as if averages were reset after each row
             if is_kept and steps_since_reset and steps_since_row and mean_s:
                 groups[-1].append(PrintedMean(mean_s, steps_since_row, steps_since_reset, window.end_s))
         return groups
 
     def _was_reset_between(self, first: Window, second: Window) -> bool:
-        """Return whether averages were reset between two successive rows, supposing that a row does not reset them.
+        """Return whether the averages that rows print were reset between two successive rows.
 
-        The program resets them at step `meters.reset_step` of each epoch, not where an epoch begins. With a reset at
-        step 5:
+        This supposes that the program resets them only at step `meters.reset_step` of each epoch: not where an epoch
+        begins, and not after a row. So there was a reset
+
+        - within an epoch, if the first row is before that step and the second one is not,
+        - across epochs, if the first row is before that step and its epoch goes on to it, or if the second row is not
+          before it.
+
+        With a reset at step 5:
 
             steps 0 and 10 of an epoch              -> True
             steps 10 and 20 of an epoch             -> False
@@ -355,9 +368,10 @@ class Dygraph(Launch):
         """Return the totals of all steps that a row averages: printed mean x number of steps; None if not known.
 
         Args:
-            window: The row as it was read, with the steps since the last row. Its `data_wait_s` is the printed mean
-                wait x these steps.
-            steps: How many steps its averages cover, from a reset on. None if that is not known.
+            window: The row as it was read, as if averages were reset after each row: its `steps` are those since the
+                last row, and its `data_wait_s` is the printed mean wait x `steps`.
+            steps: How many steps its averages cover in truth: all since the last reset of an epoch. None if that is not
+                known.
         """
         mean_s = self._mean_of_window_s(window)
         if steps is None or mean_s is None:
@@ -377,11 +391,16 @@ class Dygraph(Launch):
     def _precision(self) -> str | None:
         """Return the precision as a record names it, by the switches in the configuration that PaddleClas prints.
 
-        `use_pure_fp16: True` gives "amp_o2", whatever the other switches are. A section `AMP` alone gives "amp", which
-        leaves the level open. With `level: O1` in it, the result is "amp_o1".
-
         Returns:
-            One of "amp_o2", "amp_o1", "amp", "fp16" and "fp32". None if the switches state no precision.
+            The first of these that holds:
+
+            - `use_pure_fp16` is True: "amp_o2".
+            - `use_fp16` is True: "fp16".
+            - `use_amp` is False: "fp32".
+            - There is neither `use_amp` nor a section `AMP`: None.
+            - `level` is O1 or O2: "amp_o1" or "amp_o2".
+            - `use_pure_fp16` is False: "amp_o1".
+            - Otherwise: "amp", which leaves the level open.
         """
         switches = {name: fact.value for name, fact in self._precision_switches.items()}
         if switches.get("use_pure_fp16") == "True":
@@ -391,7 +410,7 @@ class Dygraph(Launch):
         if switches.get("use_amp") == "False":
             return "fp32"
         has_amp_section = switches.get("AMP", "None") != "None"  # `AMP : None` is no section
-        is_amp_on = has_amp_section or "use_amp" in switches  # `use_amp`, which is not False, or a section `AMP`
+        is_amp_on = has_amp_section or "use_amp" in switches
         if not is_amp_on:
             return None
 
@@ -400,7 +419,7 @@ class Dygraph(Launch):
             return f"amp_{level.lower()}"
         if switches.get("use_pure_fp16") == "False":
             return "amp_o1"
-        return "amp"  # leaves the level open
+        return "amp"
 
     def _is_truncated(self) -> bool | None:
         """Return whether the log ends before its run does, by the epoch of its last row of training figures.
@@ -430,8 +449,10 @@ class Dygraph(Launch):
 
         `finish_rows` replaces the result if all rows together show that the program does not.
 
-        The program also resets the averages at step `meters.reset_step` of each epoch. The beginning of an epoch is no
-        reset. With a reset at step 5 and epochs of 26 steps, counted from 0, rows that are printed every 10 steps have:
+        A row averages the steps from the latest reset on: after the row before, or at step `meters.reset_step` of its
+        epoch. The beginning of an epoch is no reset, so that a row before that step may also average the end of the
+        epoch before (`_steps_across_epochs`). With a reset at step 5 and epochs of 26 steps, counted from 0, rows that
+        are printed every 10 steps have:
 
             step 0 of the first epoch   -> 1 step
             step 10                     -> 6 steps, from step 5 on
@@ -451,7 +472,8 @@ class Dygraph(Launch):
         if steps_across_epochs is not None:
             return steps_across_epochs
 
-        new_averages_at = [self.meters.first_step]  # steps at which the program began new averages
+        # Steps of this epoch at which new averages began. If no other is known, they began with the epoch.
+        new_averages_at = [self.meters.first_step]
         if last is not None and _is_later_in_epoch(last, position):
             new_averages_at.append(last.step + 1)
         reset_step = self.meters.reset_step
@@ -464,20 +486,24 @@ class Dygraph(Launch):
         """Return how many steps after the row before are in the averages of a row, if an epoch ended between the two.
 
         Averages are not reset where an epoch begins, but at step `meters.reset_step`, if the epoch has that step. So a
-        row before that step also averages the end of the epoch before. There it averages all steps after the row
-        before, or only the steps from the reset on, if that came later. Steps count from 0. With a reset at step 5:
+        row before that step averages the steps of its own epoch up to it, and of the epoch before
 
-            26 steps in an epoch, rows at step 20 and at step 0  -> 6: steps 21 to 25, and 0
+        - the steps from the reset on, if that came after the row before,
+        - or else all steps after the row before.
+
+        Steps count from 0. With a reset at step 5:
+
             10 steps in an epoch, rows at step 2 and at step 2   -> 8: steps 5 to 9, and 0 to 2
-            4 steps in an epoch, rows at step 2 and at step 2    -> 4: step 3, and 0 to 2
+            26 steps in an epoch, rows at step 20 and at step 0  -> 6: steps 21 to 25, and 0
+            4 steps in an epoch, rows at step 2 and at step 2    -> 4: step 3, and 0 to 2 (no reset)
 
         Args:
             last: Epoch and step of the row before, or None for the first row.
             position: Epoch and step of this row.
 
         Returns:
-            The number. None if this row is not of the next epoch, or not before its reset. None if the rows do not
-            print how many steps an epoch has.
+            The number. None if this row is not of the next epoch, or not before its reset. None also if the rows do not
+            print how many steps an epoch has, or if the step of the row before is higher than that allows.
         """
         steps_of_epoch = self._steps_of_epoch
         is_before_reset = self.meters.reset_step is None or position.step < self.meters.reset_step

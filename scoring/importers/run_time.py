@@ -64,11 +64,16 @@ def run_rate(record: Record) -> RunRate | None:
     """Return the images/s over the time of the whole run, evaluations included.
 
     Args:
-        record: What the log says. Each of its `windows` must be a whole epoch.
+        record: What the log says. Its `windows` may be epochs or rows of a few steps.
 
     Returns:
-        The rate. If the log does not state when the run started and stopped, it is over the time from the first to the
-        last epoch. None if the windows are not whole epochs. None also if the clock was set back.
+        In the first of these cases that holds:
+
+        - The windows are not whole epochs, as `rows_of_epochs` decides: None.
+        - The log states when the run started and stopped: images/s over that time.
+        - Otherwise: images/s over the time from the first to the last epoch.
+
+        None also if the time is not positive, because the clock was set back: `_rate_over` finds that.
     """
     rows = rows_of_epochs(record)
     if not rows:
@@ -91,8 +96,8 @@ def rate_by_durations(rows: Sequence[Window]) -> float:
 def training_rate_by_clock(record: Record, rows: Sequence[Window]) -> RunRate | None:
     """Return the images/s of training by the log's clock, without the time of evaluations if that is known.
 
-    The run from its start to its stop takes a little longer than its epochs. If it takes much longer than the durations
-    that the epochs state, these are too short to be right.
+    The run from its start to its stop takes a little longer than its epochs. If it takes much longer, the durations
+    that the epochs state are too short, and their time stamps are wrong, too (`_are_durations_too_short`).
 
     Args:
         record: What the log says.
@@ -102,7 +107,8 @@ def training_rate_by_clock(record: Record, rows: Sequence[Window]) -> RunRate | 
         The rate, and words on what it is over:
 
         - The log does not state when the run started or stopped: the time from the first to the last epoch.
-        - The run's time is not positive, because the clock was set back: None.
+        - The run's time is not positive, because the clock was set back: None. Without it, nothing shows whether the
+          times of the epochs are right.
         - The durations of the epochs are too short: the time of the run.
         - Otherwise: the time from the first to the last epoch.
 
@@ -113,9 +119,9 @@ def training_rate_by_clock(record: Record, rows: Sequence[Window]) -> RunRate | 
         return rate_over_epochs
 
     rate_over_run = _training_rate_over(record, rows, RUN_SPAN, record.run_span)
-    if rate_over_run is None:  # nothing shows whether the durations are right
+    if rate_over_run is None:
         return None
-    if _are_durations_too_short(rows, rate_over_run):  # then the time stamps of the epochs are wrong, too
+    if _are_durations_too_short(rows, rate_over_run):
         return rate_over_run
     return rate_over_epochs
 
@@ -135,7 +141,9 @@ def _are_durations_too_short(rows: Sequence[Window], rate_over_run: RunRate) -> 
 
 
 def evaluated_within_epochs_s(record: Record, rows: Sequence[Window]) -> float:
-    """Return for how many seconds of a log's epochs an evaluation went on, by the marks of both.
+    """Return for how many seconds of a log's epochs an evaluation went on, by when each of them began and ended.
+
+    A second of an epoch in which several evaluations went on counts once.
 
     Args:
         record: What the log says, for the times of the evaluations.
@@ -143,7 +151,7 @@ def evaluated_within_epochs_s(record: Record, rows: Sequence[Window]) -> float:
     """
     evaluated_s = 0.0
     for row in rows:
-        counted_up_to_s = _begin_s(row)  # what several evaluations share counts once
+        counted_up_to_s = _begin_s(row)  # the next evaluation counts from here on
         for evaluation in sorted(record.evaluations):
             begin_s = max(evaluation.begin_s, counted_up_to_s)
             end_s = min(evaluation.end_s, _end_s(row))
@@ -165,13 +173,13 @@ def _training_rate_over(record: Record, rows: Sequence[Window], span_name: str, 
 
     Args:
         record: What the log says.
-        rows: The epochs.
+        rows: A window for each epoch. Their images are divided by the time that is left.
         span_name: Name of the span in the text of the result, such as "run_start to run_stop".
         span: The span.
 
     Returns:
-        The rate, and words that say whether evaluations are left out. None if no positive time is left, because the
-        clock was set back.
+        The rate and a text. The text names the span, and says whether evaluations are left out of it. None if no
+        positive time is left, because the clock was set back.
     """
     left_out = _evaluations_to_leave_out(record, rows, span)
     return _rate_over(record, rows, span_name + left_out.in_words, span.seconds - left_out.seconds)
@@ -180,17 +188,22 @@ def _training_rate_over(record: Record, rows: Sequence[Window], span_name: str, 
 def _evaluations_to_leave_out(record: Record, rows: Sequence[Window], span: TimeSpan) -> LeftOut:
     """Return how many seconds of evaluations to leave out of a span of time, with words that tell of it.
 
-    An evaluation counts with its logged time, but at most with MAX_EVALUATION_RATIO x the time of training on as many
+    Only evaluations that begin within the span, but not within an epoch, are left out (`_evaluated_s`). Such an
+    evaluation counts with its logged time, but at most with MAX_EVALUATION_RATIO x the time of training on as many
     images: the logged time may include a wait for training steps that have not ended.
 
     Args:
         record: What the log says, such as the times of evaluations and the images of one.
-        rows: The epochs. An evaluation that begins within one of them is not left out.
+        rows: The epochs.
         span: The span.
 
     Returns:
-        The seconds, and " without evaluations". Without such an evaluation, 0.0 and an empty text. If the log does not
-        state the images of an evaluation, 0.0 and words on why evaluations are not left out.
+        In the first of these cases that holds:
+
+        - The log has no times of evaluations: 0.0 and an empty text.
+        - It does not state the images of an evaluation: 0.0 and words on why evaluations are not left out.
+        - An evaluation is left out: the seconds and " without evaluations".
+        - Otherwise: 0.0 and an empty text.
     """
     if not record.evaluations:
         return LeftOut(0.0, "")

@@ -74,19 +74,20 @@ class PrintedMean(NamedTuple):
 
 
 def are_running_averages(groups: Sequence[Sequence[PrintedMean]], *, release_says: bool | None) -> bool:
-    """Return whether the printed means are over all steps since a reset, rather than over those since the last row.
+    """Return whether the means that a log's rows print are running averages, rather than row averages.
 
-    Four tests are tried in this order, until one has an answer:
+    A running average is over all steps since a reset, early in the epoch. A row average is over the steps since the
+    last row. Four tests are tried in this order, until one has an answer:
 
-    - If the time since the reset, mean x steps, falls from one row to the next, the result is False: no time can fall.
-    - If one of the two readings lies clearly nearer to the time stamps, it is right.
-    - If the rows show which release printed them, `release_says` is the result.
-    - The result is whether the changes of the mean from row to row shrink, as they do in running averages. With too few
-      rows to tell, it is False.
+    - The time since the reset, mean x steps, would fall from one row to the next: row averages, as no time can fall.
+    - One of the two kinds fits the time stamps clearly better: this kind.
+    - The rows show which release of the program printed them: the kind that `release_says`.
+    - The changes of the mean from row to row shrink: running averages. They do not, or the rows are too few to tell:
+      row averages.
 
     Args:
         groups: The rows from each reset of the averages up to the next one.
-        release_says: Whether the release that prints such rows averages since a reset. None if releases of both kinds
+        release_says: Whether the release that prints such rows prints running averages. None if releases of both kinds
             print such rows.
     """
     if any(_has_total_that_falls(rows) for rows in groups):
@@ -113,19 +114,19 @@ def _has_total_that_falls(rows: Sequence[PrintedMean]) -> bool:
 
 
 def _are_running_by_stamps(groups: Sequence[Sequence[PrintedMean]]) -> bool | None:
-    """Return whether the printed means are over all steps since a reset, by the rows' time stamps; None if undecided.
+    """Return whether the printed means are running averages, by the rows' time stamps; None if undecided.
 
-    A printed mean has two readings, which give two times from the first row after a reset to a later row:
+    A running average is over all steps since a reset, and a row average over the steps since the last row. Each kind
+    gives another time from the first row after a reset to a later row:
 
-    - If it is over all steps since the reset: total of the later row - total of the first row, where a total is mean x
-      steps since the reset.
-    - If it is over the steps since the last row: sum of mean x steps since the last row, over all rows after the first.
+    - Running average: total of the later row - total of the first row, where a total is mean x steps since the reset.
+    - Row average: sum of mean x steps since the last row, over all rows after the first one.
 
     If the first row prints 1 s over 6 steps since the reset, and a row 10 steps later prints 0.5 s, these times are
-    0.5 s x 16 - 1 s x 6 = 2 s and 0.5 s x 10 = 5 s. With stamps that are 2 s apart, the first reading is right.
+    0.5 s x 16 - 1 s x 6 = 2 s and 0.5 s x 10 = 5 s. With stamps that are 2 s apart, the mean is a running average.
 
-    The error of a reading is the mean difference between its times and the times between the stamps. The reading with
-    the smaller error is right. Undecided means that the larger error is at most MOST_STAMP_ERROR_S, or less than
+    The error of a kind is the mean difference between its times and the times between the stamps. The kind with the
+    smaller error is right. Undecided means that the larger error is at most MOST_STAMP_ERROR_S, or less than
     CLEARLY_NEARER x the smaller one.
 
     Args:
@@ -157,11 +158,13 @@ def _are_running_by_stamps(groups: Sequence[Sequence[PrintedMean]]) -> bool | No
 def _changes_shrink(groups: Sequence[Sequence[PrintedMean]]) -> bool:
     """Return whether the printed means behave as running averages: their changes from row to row get smaller.
 
-    A mean over all steps since a reset changes the less, the more steps it is over. A mean over the steps since the
-    last row changes as much late as early. So a line is fitted to log(change) over log(steps since the reset): its
-    slope is about -1 for the first kind and 0 for the second.
-
     A change is |after - 2 x row + before|, of three successive means. So a steady drift of the means is no change.
+
+    - Of running averages, over all steps since a reset, a change is about in proportion to 1 / steps since the reset.
+    - Of row averages, over the steps since the last row, the changes are as large late as early.
+
+    So a line is fitted to log(change) over log(steps since the reset). Its slope is about -1 for running averages and 0
+    for row averages.
 
     Args:
         groups: The rows from each reset of the averages up to the next one.

@@ -419,7 +419,7 @@ class FormatReader:
         """Read the run's lines: training figures, evaluations, and values such as the batch size. Call this once.
 
         The results are in the lists and dictionaries of this reader. Each printed row of training figures becomes an
-        item of `windows`. The order of the calls matters: each uses what those before it have set.
+        item of `windows`. The order of the steps matters: each uses what the steps before it have set.
 
         Raises:
             InputError: The log has rows of training figures, but no line shows that the samples are images, or a line
@@ -427,10 +427,11 @@ class FormatReader:
         """
         self._read_lines()
         self.finish_rows()  # may find that the rows are running averages, and set `cumulative`
-        self._note_lost_rows()
+        self._note_lost_rows()  # by the steps of the rows, which `finish_rows` may change
         self.finish_facts()  # makes the stated batch a number, and the stated precision a name such as "fp32"
         batch_field = "batch_of_all" if self.rate_scope == "global" else "batch_per_device"
         self.row_batch.set_batch(batch_field, self.facts_by_name, self.checks)  # replaces a stated batch that differs
+        # A format knows only its own switches: `amp : False` is "fp32", although the line may also say `bf16 : True`.
         self._forget_fp32_if_half_precision_is_on()
         self._require_images()
         # Facts of the format itself, which no line states.
@@ -441,13 +442,19 @@ class FormatReader:
     def _read_lines(self) -> None:
         """Read each line of the run, and add an item to `windows` for each printed row of training figures.
 
-        Any other line goes to `read_before_rows` as long as there is no window, and to `read_after_first_row` later.
-        `self.lines` is told of each row and of each line that may start a run, so that it can tell where the runs of
-        the log begin.
+        There are three kinds of lines:
 
-        Another process may write into a row, so that it stands on two lines. `rows` yields its first half as a line
-        without values, which may be noted as an unread row. When the second half comes, `rows` yields the whole row
-        with the number of the first line. Then the note is taken back.
+        - A row with its values goes to `_read_row`.
+        - A line with the format's `row_marker`, but without values, may be a row whose figures cannot be read. Then it
+          is noted in `unread_rows`. It may also be another line, such as an epoch's summary. So it is also read as one.
+        - Any other line goes to `read_before_rows` as long as there is no window, and to `read_after_first_row` later.
+
+        `self.lines` is told of each row and of each line that may start a run. So it can tell where the runs of the log
+        begin.
+
+        Another process may write into a row, so that it stands on two lines. Its first half is a line of the second
+        kind. When the second half comes, `rows` yields the whole row with the number of the first line, and the note is
+        taken back.
 
         Raises:
             InputError: A row prints a rate of anything but images, or the run has over MAX_ROWS rows.
@@ -461,7 +468,7 @@ class FormatReader:
                 self._read_row(line, text, values)
                 continue
 
-            is_row_without_figures = self.row_marker in text  # a first half, or a row whose figures cannot be read
+            is_row_without_figures = self.row_marker in text
             if not is_row_without_figures:
                 self.lines.note_if_start(line, text)
             elif self._has_figure_that_cannot_be_read(text):
@@ -503,7 +510,10 @@ class FormatReader:
         return any(word in text for word in words)
 
     def _read_row(self, line: int, text: str, values: Values) -> None:
-        """Add the figures of one printed row to `windows`, and keep its position for the next row.
+        """Add the figures of one printed row to `windows`, and keep its position (epoch and step) for the next row.
+
+        A row covers the training steps since the row before, and their time: `time_of_row` works both out. A format may
+        need for that how steps are counted (`read_first_row`) and the batch size (`row_batch`), so these come first.
 
         Some rows add nothing:
 
@@ -533,7 +543,6 @@ class FormatReader:
         if self.rows_imply_batch:
             self.row_batch.narrow(line, row.get("rate"), row.get("time"))
 
-        # Last, because a format may work out the time by how steps are counted and by the batch.
         covered = self.time_of_row(self.last_position, position, row)
         if covered.steps != 0:  # None, an unknown number of steps, makes a window, too
             self.add_window(self._window_of_row(line, position, row, covered))

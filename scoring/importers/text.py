@@ -93,13 +93,15 @@ def rows(
     Args:
         numbered_lines: Number and text of each line.
         row_marker: Text that stands in every row of training figures.
-        whole_line_marker: Text by which a line is known not to be the second half of a broken row.
+        whole_line_marker: Text that stands in the program's whole lines, such as ` - INFO - `. So a line with it is not
+            the second half of a broken row.
         pattern: Pattern of a row.
 
     Yields:
         A line with its values, or with None if it is no whole row. Several rows on a line are yielded one by one.
     """
-    first_half: Row | None = None  # of a row whose second half has not come yet
+    # Of a broken row. It is kept until its second half or the next line with `row_marker` comes.
+    first_half: Row | None = None
     for number, line in numbered_lines:
         if row_marker in line:
             rows_of_line = _rows_of_line(number, line, row_marker, pattern)
@@ -122,13 +124,13 @@ def _rows_of_line(number: int, line: str, row_marker: str, pattern: RowPattern) 
 
     Args:
         number: Number of the line in the log.
-        line: The line, which holds `row_marker`.
-        row_marker: Text that stands in every row.
-        pattern: Pattern of a row.
+        line: The line. It holds `row_marker`, but need not hold a row.
+        row_marker: Text that stands in every row and maybe in other lines, such as "Iter".
+        pattern: Pattern of a row. Its `head` matches only the beginning of a row, such as "Iter [50/80000]".
 
     Returns:
-        The rows with their values, or None for the values of a row that is not whole. A line without the beginning of a
-        row is a single item without values.
+        The rows with their values, or None for the values of a row that is not whole. If `pattern.head` matches
+        nowhere, the line is a single item without values.
     """
     texts = _cut_at_rows(line, row_marker, pattern.head)
     return [Row(number, text, pattern.search(text)) for text in texts]

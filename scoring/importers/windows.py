@@ -61,17 +61,17 @@ def _steps_of_first_row(first: Window, second: Window, first_step: int) -> int |
 def _seconds_of_first_row(first: Window, second: Window, steps: int) -> float | None:
     """Return the seconds of the first printed row of a log: printed step time x steps.
 
-    This is right only if the printed step time counts for all steps of a row, as a mean does. Some programs print the
-    time of the row's last step instead. Which of the two it is does not change from row to row, and the reader of the
-    log's format sets the seconds of a row only if the time counts for all of its steps.
+    This is right only if the printed step time is the mean over all steps of a row. Some programs print the time of the
+    row's last step instead. The second row shows which of the two the program prints: only if it is the mean, the
+    reader of the log's format has set that row's `seconds`.
 
     Args:
         first: The first row.
-        second: The second row.
+        second: The second row, as evidence only.
         steps: Number of steps that the first row covers.
 
     Returns:
-        The seconds. None if no step time is printed, or if it may be the time of the last step alone.
+        The seconds. None if the first row prints no step time, or if it may be the time of the last step alone.
     """
     is_time_of_all_steps = second.seconds is not None
     if first.printed_step_time_s is None or not is_time_of_all_steps:
