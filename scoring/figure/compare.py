@@ -244,6 +244,9 @@ def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> B
 
     It is estimated from all scores that have several runs of the system, each run compared with the mean of its score.
 
+    A score that gives no precision is of one system with a score of FP32, and also with one of FP16. But these two are
+    not of one system (`_are_of_one_system`).
+
     Args:
         base: The score of the first system.
         other: The score that is compared with `base`.
@@ -253,13 +256,13 @@ def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> B
         The relative standard deviation of the runs. None in these cases, in the order of the code:
 
         1. One of `base` and `other` ran on one host, and the other on several hosts of the same system. Hosts lie
-           further apart than the runs of one host, so this spread would be too small.
-        2. `base` and `other` are of different systems, or two of the scores with several runs are. For example, one of
-           these is of FP32 and one of FP16, and both fit `base` and `other`, which give no precision.
+           further apart than the runs of one host, so the spread of the runs would be too small.
+        2. Two scores are not of one system, among `base`, `other` and the scores with several runs. For example, `base`
+           and `other` give no precision, one score with several runs is of FP32, and another one of FP16.
         3. No score has several runs of the system that all converged.
     """
     if _host_means_against_one_host(base, other) is not None:
-        return None  # `ratio_interval` then takes the spread of the hosts
+        return None  # `ratio_interval` takes the spread of the hosts instead
     repeated = [candidate for candidate in scores if _has_several_runs_of_their_system(candidate, base, other)]
     if not _are_all_of_one_system([base, other, *repeated]):
         return None
@@ -461,14 +464,18 @@ def _most_runs(base: Score, other: Score) -> int:
 def _why_no_interval_of_single_run(base: Score, other: Score) -> str | None:
     """Return why the ratio of two scores can have no interval, if at least one score is of a single run.
 
+    A single run does not show its own error. The interval is made of how far other runs or hosts lie apart, which gives
+    the error of a single run and of a mean of runs. The reasons against an interval, in the order of the code:
+
+    1. A run did not converge: its figure is infinite.
+    2. The score with several runs is a median or an olympic mean, whose error is not known from such a spread.
+
     Args:
         base: The first score.
         other: The score that is compared with it, by the same protocol.
 
     Returns:
-        The reason in words: a run did not converge, or the score with several runs is a median or an olympic mean. How
-        far single runs lie apart does not give the error of a median or an olympic mean. None if the ratio can have an
-        interval.
+        The reason in words; None if the ratio can have an interval.
     """
     if not (_all_converged(base) and _all_converged(other)):
         return "one of the runs did not converge: its figure is infinite"
@@ -487,9 +494,10 @@ def _interval_of_means(base: Score, other: Score) -> RatioInterval:
 
 
 def _host_means_against_one_host(base: Score, other: Score) -> IndependentValues | None:
-    """Return the mean of each host of the score with several hosts, if the other score is of one host.
+    """Return the mean figure of each host of one score, if that score is of several hosts and the other is of one.
 
-    Both scores must be of one system. Either of them may be the one with several hosts.
+    The interval of the ratio of the two scores needs these means: they show how far hosts of the system lie apart,
+    which the runs of one host do not show. Either score may be the one of several hosts.
 
     Args:
         base: A score.

@@ -135,9 +135,11 @@ def _verdict_in_words(row: Row) -> str:
     The first case that fits decides:
 
     1. The ratio of the two figures has no 95 % interval, so nothing is known: "cannot be told apart or alike".
-    2. The interval holds 1: "not shown to differ".
-    3. The ratio is off 1 by as much as two hosts of one kind (like hosts) differ, or more: "different".
-    4. It is nearer to 1: "not called different".
+    2. The interval holds 1, so the figures may be equal: "not shown to differ".
+    3. The ratio is off 1 by `smallest_difference()` or more (`row.different`): "different".
+    4. The ratio is off 1 by less: "not called different", although the interval does not hold 1.
+
+    `smallest_difference()` is the share by which even two hosts of one kind (like hosts) differ.
 
     Args:
         row: The comparison of the system with the base.

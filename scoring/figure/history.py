@@ -42,11 +42,12 @@ PAGE_START = "<!doctype html><meta charset=utf-8><title>History</title>"  # by w
 def interval_of_new_to_past(past: Runs, new: Runs) -> tuple[float, float] | None:
     """Return the 95 % interval of the ratio mean(new) / mean(past) of two sets of runs.
 
-    - Several new runs: the interval is made of the spread of both sets, as `interval_of_means` does it.
-    - A single new run: it has no spread, so the interval is made of the spread of the past values alone.
+    The values of a set are its runs. But runs of one host lie closer together than hosts do. So if several hosts ran,
+    and some of them more than once, the values are the means of the hosts (`independent_values`).
 
-    The past values are the past runs. But runs of one host lie closer together than hosts do. So if several hosts ran,
-    and some of them more than once, the past values are the means of the hosts (`independent_values`).
+    - Several new runs: the interval is made of the spread of the values of both sets. If one set is of one host and the
+      other of several, the spread of the several hosts is taken where it is wider (`interval_of_means`).
+    - A single new run: it has no spread, so the interval is made of the spread of the past values alone.
 
     Args:
         past: The throughputs of earlier runs, and the host of each if known.
@@ -61,14 +62,14 @@ def interval_of_new_to_past(past: Runs, new: Runs) -> tuple[float, float] | None
         return None
     if len(new.values) > 1:
         host_means = host_means_against_one_host(past, new)  # None unless only one set has several hosts
-        return interval_of_means(past, new, host_means).bounds
+        return interval_of_means(past, new, host_means).bounds  # forms the values of both sets itself
 
     [new_value] = new.values
     return spread.single_value_interval(
         ratio=new_value / past_mean.value,
         relative_sd=spread.relative_sd(past_values.values),
         freedom=past_mean.freedom,
-        count=past_values.effective_count,  # fewer than the past values if these are of unequal numbers of runs
+        count=past_values.effective_count,  # how many past values; less if they are means of unequal numbers of runs
         other_count=1,  # the new run
     )
 
@@ -123,8 +124,11 @@ def check(past: Sequence[Row], hosts: Sequence[str] | None, result: Score) -> Ju
 
     1. The ratio has no 95 % interval, because the past runs or hosts are too few: it cannot be told.
     2. The interval has no width, because the figures are printed with too few digits: it cannot be told.
-    3. The upper bound is below 1, and the ratio is below 1 by as much as like hosts differ, or more: it is lower.
+    3. The upper bound is below 1, and the ratio is below 1 by `smallest_difference()` or more: it is lower.
     4. Otherwise it is not lower.
+
+    `_verdict` tells the last two cases apart. `smallest_difference()` is the share by which even two hosts of one kind
+    (like hosts) differ.
 
     Args:
         past: The earlier runs of the same system, work and protocol, in images/s.
@@ -366,13 +370,14 @@ def _add_runs(args: argparse.Namespace) -> int:
 
 
 def _check_runs(args: argparse.Namespace) -> int:
-    """Compare the runs of the logs with the last like runs in the history, and print whether they are lower.
+    """Compare the runs of the logs with the last comparable runs in the history, and print whether they are lower.
 
-    Like runs are runs of the same system, workload, precision and protocol. Nothing is added to the history.
+    Comparable runs are other runs of the same system, workload, precision and protocol. Nothing is added to the
+    history.
 
     Args:
-        args: The parsed command line: the logs, `file` (the history), `last` (how many earlier runs to compare with),
-            and the options that score the logs.
+        args: The parsed command line: `logs`, `file` (the history), `last` (the most runs of the history to compare
+            with), `system` (name of the machine, if the logs do not say it), and the options of `add_score_options`.
 
     Returns:
         The exit status: 1 if the new runs are lower, else 0.

@@ -282,8 +282,13 @@ def _is_valid(column: str, value: object) -> bool:
 def add(connection: sqlite3.Connection, result: Score, system: str | None) -> Added:
     """Add the runs of a score to the history, and return how many rows are new or changed.
 
-    A row of the same run and the same protocol is replaced, but only if it differs in more than the log's path and
-    date.
+    The old rows of a run are the stored rows of the same run and the same protocol (`_rows_to_replace`). For each run,
+    the first case that fits decides:
+
+    1. There is no old row: the new row is written, and counts as new.
+    2. There is one, which differs at most in the log's path and date: nothing is written.
+    3. Otherwise the new row takes the place of all old rows, and counts as corrected. There may be several old rows:
+       for example, one was added with another --system, and one when the log was shorter.
 
     Args:
         connection: The history file, open for writing.
@@ -305,7 +310,7 @@ def add(connection: sqlite3.Connection, result: Score, system: str | None) -> Ad
             continue  # nothing to write
         else:
             corrected += 1
-        for old in olds:  # each by itself: a row with another digest would not be replaced by the new one
+        for old in olds:  # by their own digests: `_write_row` replaces only a row of the new row's digest
             connection.execute("DELETE FROM run WHERE sha256 = ? AND protocol = ?", [old.sha256, old.protocol])
         _write_row(connection, row, record)
     return Added(new, corrected)
@@ -319,8 +324,9 @@ def _rows_to_replace(
     A stored row is replaced in two cases:
 
     - It has the same digest of its log, and the same protocol.
-    - It is of the same series (system, workload, precision and protocol), and the records of the two logs are of one
-      run. The digests differ if, for example, the old row was added before the run ended.
+    - It is of the same series (system, workload, precision and protocol), and both logs are of one run
+      (`Record.is_of_same_run`). For example, the row was added before the run ended, when the log was shorter and had
+      another digest.
 
     Args:
         connection: The history file.
@@ -338,6 +344,7 @@ def _rows_to_replace(
     for old in rows_of(connection):
         has_new_row_of_series = any(new.series == old.series for new in new_rows)
         old_record = _record_of_row(connection, old) if has_new_row_of_series else None  # only the series needs it
+        # `replaced` is the list of the new row `new` in `rows_to_replace`.
         for new, record, replaced in zip(new_rows, records, rows_to_replace, strict=True):
             is_of_same_log = (old.sha256, old.protocol) == (new.sha256, new.protocol)
             is_of_same_run = old_record is not None and old.series == new.series and record.is_of_same_run(old_record)

@@ -28,6 +28,10 @@ class Intervals:
 def intervals_of_one_run(run: RunFigure, record: Record, protocol: Protocol) -> Intervals:
     """Return the two 95 % intervals of a single run: of its own mean, and of another run of the same system.
 
+    Half the width of each is calibrated: a rule that was fitted to published logs computes it from how much the windows
+    of the run vary. There is one set of rules for windows that are whole epochs, and one for shorter windows
+    (`kind_of`).
+
     Args:
         run: The figure of the run, with the rates of its windows (what one printed row of the log covers).
         record: The run as read from its log.
@@ -47,7 +51,14 @@ def _why_not_calibrated(record: Record, protocol: Protocol) -> str | None:
     """Return why the figure of a single run can have no 95 % interval; None if it may have one.
 
     The width of such an interval was calibrated on published logs. It says how far the mean of a run's separately
-    measured windows may be off, so only a figure that is such a mean can have one.
+    measured windows may be off, so only a figure that is such a mean can have one. The other figures, by the
+    protocol's `over_steps`, in the order of the code:
+
+    - "own_summary": a figure that the log itself closes with
+    - "run_time" and "between_stamps": made of the time from one time stamp of the log to a later one
+    - "epoch_rates": a mean of the rates that the log prints after each epoch. No width was calibrated for such rates.
+    - "mean_of_printed_rates" and "mean_step_time", if the log prints running averages: a mean of rows that each average
+      over earlier rows, too
 
     Args:
         record: The run as read from its log. It tells whether the printed rates are running averages.
@@ -73,8 +84,8 @@ def _intervals_by_calibrated_widths(run: RunFigure, kind: str, deviation: float 
     Half the width of each is computed by a rule that was fitted to published logs (a calibrated width), from a measure
     of how much the run varies:
 
-    - the run's own mean: how far the times of its windows lie apart
-    - a repeat of the run: the interval that the windows alone give (`run.windows_interval_95`)
+    - the run's own mean: the relative standard deviation of the times of its windows
+    - a repeat of the run: half the width of the interval that the windows alone give (`run.windows_interval_95`)
 
     Args:
         run: The figure of the run, with the rates of its windows (what one printed row of the log covers).
@@ -93,7 +104,7 @@ def _intervals_by_calibrated_widths(run: RunFigure, kind: str, deviation: float 
 
     half_width_share = width.half_width(_relative_sd_of_times(run))
     is_wider_than_figure = half_width_share > 1
-    # A rule takes 10 windows, their own interval 8 (LEAST_WINDOWS). So they are not too few, and None means too uneven.
+    # `windows_interval_95` is None for fewer than 8 windows, or too uneven ones. `width_for` has refused fewer than 10.
     if is_wider_than_figure or run.windows_interval_95 is None:
         return Intervals(deviation=deviation, method="none: the windows are too uneven for one")
     return Intervals(

@@ -54,18 +54,22 @@ def change_point(values: Sequence[float], first_index: int, last_index: int) -> 
 
 
 def _rises_from(start: int, strengths: Mapping[int, float], direction: int) -> bool:
-    """Tell whether strengths climb from an index to a greater strength in one direction, without a deep dip between.
+    """Tell whether a greater strength lies in one direction from an index, without a deep dip on the way.
 
-    A level change makes a peak of strengths. If they climb on from `start`, the change is at the peak, and `start` only
-    lies on its slope.
+    A level change makes a peak of strengths. If a greater strength lies in one direction, the change is there, and
+    `start` is only on the slope of the peak.
 
-    Noise makes strengths dip a little on the way up. A dip by LEAST_CHANGE_STRENGTH or more is deep: it separates two
-    peaks, so the change at `start` is separate from any change beyond the dip.
+    Noise makes strengths dip a little on the way up. A dip by 6 (LEAST_CHANGE_STRENGTH) or more is deep: it separates
+    two peaks, so the change at `start` is separate from any change beyond the dip. For example, with the strengths from
+    `start` on:
+
+    - 20, 17, 21: True
+    - 20, 13, 21: False, because 13 is a deep dip
 
     Args:
         start: The index to start from.
-        strengths: For each index, how many standard errors the mean of the series before it is away from the mean from
-            it on.
+        strengths: The strength of the split at each index: the distance between the mean of the values before the index
+            and the mean of the values from the index on, in standard errors.
         direction: +1 to look at higher indexes, -1 at lower ones.
     """
     bottom_of_deep_dip = strengths[start] - LEAST_CHANGE_STRENGTH

@@ -144,14 +144,14 @@ def level_in_words(level: Level) -> str:
 def _counted_in_words(level: Level) -> str:
     """Return how many windows, runs or hosts were measured, and how far they vary, such as "3 runs +-0.31%".
 
-    The other forms, in the order of the code. UNKNOWN stands for the text of `level.unknown`, which was written when
-    the level was made:
+    The forms, in the order of the code:
 
-    - the count is not known: "hosts: UNKNOWN", where UNKNOWN is "the logs do not name their hosts"
+    - the count is not known: "hosts: the logs do not name their hosts"
     - none: "no run"
-    - one host: UNKNOWN alone, which is "one host", or "one set of 8 hosts" if each run was on 8 hosts at once
+    - one host: "one host", or "one set of 8 hosts" if each run was on 8 hosts at once
     - one window or run: "one run"
-    - several, whose spread is not known: "2 runs (UNKNOWN)", where UNKNOWN is "one run of each host"
+    - several, whose spread is not known: "2 runs (one run of each host)"
+    - several: "3 runs +-0.31%"
 
     Args:
         level: The windows, the runs or the hosts of a measurement, with their spread.

@@ -86,12 +86,13 @@ def interval_by_spread_of_hosts(ratio: float, host_means: IndependentValues) -> 
     The runs of one host do not show how much hosts differ. So the width of the interval is computed from how much the
     means of the several hosts differ. Both means must be of one system. The interval is
 
-        ratio * exp(-h) to ratio * exp(h),   h = t * sd * sqrt(1 / k + 1 / 1)
+        ratio * exp(-h) to ratio * exp(h),   h = t * relative_sd * sqrt(1 / count + 1 / other_count)
 
-    - t: Student's, as `single_value_interval` takes it
-    - sd: the standard deviation of the host means / their mean
-    - k: the effective number of the several hosts (`effective_count`): their number if all ran equally often, else less
-    - 1 / 1: the single host
+    - t: the quantile of Student's t that `single_value_interval` takes, for `freedom`: the number of host means - 1
+    - relative_sd: the standard deviation of the host means / their mean. It is about that of their logarithms, in which
+      a ratio is a difference.
+    - count: the number of the several hosts if all ran equally often, else less (`effective_count`)
+    - other_count: 1, the single host
 
     Args:
         ratio: The ratio of the two means, above zero. Either may be the numerator.
@@ -106,7 +107,7 @@ def interval_by_spread_of_hosts(ratio: float, host_means: IndependentValues) -> 
         ratio=ratio,
         relative_sd=spread.relative_sd(host_means.values),
         freedom=hosts - 1,
-        count=host_means.effective_count,  # k
+        count=host_means.effective_count,
         other_count=1,  # the single host
     )
     return RatioInterval(bounds, f"one host against {hosts}: the spread of {hosts} hosts of this system")

@@ -68,11 +68,14 @@ def _deepest_of_enough_confidence(n: int) -> int:
 
 
 def _weight_of_inner_bounds(k: int, n: int) -> float:
-    """Return the weight of the inner bounds in the 95 % bounds of a median, 1 - the weight of the outer bounds.
+    """Return the weight of the inner bounds in the 95 % bounds of a median; that of the outer bounds is 1 - weight.
 
-    The outer bounds, the k-th least and the k-th greatest value, have a confidence of 95 % or more. The inner bounds,
-    the (k + 1)-th, have less. Between them the confidence does not fall linearly. So the weight is not `share`, which a
-    linear interpolation would take, but by Hettmansperger and Sheather (Statistics & Probability Letters 4, 1986)
+    - outer bounds: the k-th least and the k-th greatest value, which have a confidence of 95 % or more
+    - inner bounds: the (k + 1)-th least and the (k + 1)-th greatest value, which have less
+
+    A linear interpolation would take `share` as the weight. But the confidence does not fall linearly from the outer to
+    the inner bounds, so the weight is made of `share` by the formula of Hettmansperger and Sheather (Statistics &
+    Probability Letters 4, 1986):
 
         share = (outer confidence - 95 %) / (outer confidence - inner confidence)
         weight = (n - k) * share / (k + (n - 2 * k) * share)
@@ -104,15 +107,15 @@ def median_ratio_interval(base: Sequence[float], other: Sequence[float]) -> tupl
     """Return the 95 % interval of the ratio median(other) / median(base) of two sets of values.
 
     The bounds are the k-th least and the k-th greatest of all quotients of a value of `other` by one of `base` (Hodges
-    and Lehmann, Annals of Mathematical Statistics 34, 1963). Both sets are assumed to have one distribution but for
-    a factor.
+    and Lehmann, Annals of Mathematical Statistics 34, 1963). If the ratio of the medians itself lies outside them, the
+    interval is widened up to it. Both sets are assumed to have one distribution but for a factor.
 
     Args:
         base: The values in the denominator, such as the figures of runs.
         other: The values in the numerator, in the same unit.
 
     Returns:
-        The bounds (low, high), between which the ratio of the medians always lies; None for too few values.
+        The bounds (low, high); None for too few values.
     """
     rank = _rank_of_bounds(len(base), len(other))
     if rank == 0:
@@ -122,7 +125,7 @@ def median_ratio_interval(base: Sequence[float], other: Sequence[float]) -> tupl
     low = quotients[rank - 1]
     high = quotients[-rank]
     ratio = statistics.median(other) / statistics.median(base)
-    return min(ratio, low), max(ratio, high)  # the ratio of the medians need not lie between `low` and `high`
+    return min(ratio, low), max(ratio, high)  # widened if the ratio of the medians does not lie between the two
 
 
 def _rank_of_bounds(m: int, n: int) -> int:
@@ -130,14 +133,15 @@ def _rank_of_bounds(m: int, n: int) -> int:
 
     A quotient is a value of one set / a value of the other. The bounds are the k-th least and the k-th greatest of all
     quotients. Let U be how many quotients lie below the true ratio (the statistic of Mann and Whitney). The k-th least
-    quotient is no lower bound, because it lies above the true ratio, if U <= k - 1. The chance of that may be 2.5 %:
+    quotient holds as a lower bound if at least k quotients lie below the true ratio, and fails if U is 0, 1, ... or
+    k - 1. It may fail in 2.5 % of cases:
 
-        k is the greatest number with P(U <= k - 1) <= 2.5 %
+        k = how many of the numbers u = 0, 1, 2, ... have P(U <= u) <= 2.5 %
 
-    By symmetry, the k-th greatest quotient is no upper bound with the same chance.
+    By symmetry, the k-th greatest quotient fails as an upper bound with the same chance.
 
-    For sets of 5 and 5 values, 1, 2, 4 and 7 of the 252 rankings have U <= 0, 1, 2 and 3. As 2.5 % of 252 are 6.3, the
-    first three are rare enough, and k is 3.
+    For sets of 5 and 5 values, there are 252 equally likely rankings, and 2.5 % of them are 6.3. U <= 0 holds in 1 of
+    them, U <= 1 in 2, U <= 2 in 4 and U <= 3 in 7. So u may be 0, 1 or 2: these are three numbers, and k is 3.
 
     Args:
         m: The number of values of one set.
@@ -149,9 +153,9 @@ def _rank_of_bounds(m: int, n: int) -> int:
     # If one set is divided by the true ratio, both have the same distribution. All rankings are then equally likely.
     all_rankings = math.comb(m + n, m)
     most_rankings = (1 - CONFIDENCE) / 2 * all_rankings  # 2.5 % of them
-    rankings_up_to_u = itertools.accumulate(_rankings_by_u(m, n))  # how many have U <= 0 (k = 1), U <= 1 (k = 2), ...
+    rankings_up_to_u = itertools.accumulate(_rankings_by_u(m, n))  # how many have U <= 0, U <= 1, U <= 2, ...
     rare_enough = [rankings for rankings in rankings_up_to_u if rankings <= most_rankings]
-    return len(rare_enough)  # the greatest such k, because the numbers rise with k
+    return len(rare_enough)  # k
 
 
 def _rankings_by_u(m: int, n: int) -> list[int]:

@@ -23,13 +23,14 @@ def add_score_options(
 ) -> None:
     """Add the options of commands that score logs: --protocol, --skip, --runs, and those of `add_log_options`.
 
+    The user must give --protocol, unless `protocol` or `default_in_words` is given here.
+
     Args:
         parser: The parser of the command.
         convert: Function that turns the text of --devices or --batch into a value, such as `counts` for a list of
             numbers.
-        protocol: The default of --protocol, such as "window". None: without `default_in_words`, the user must give the
-            option.
-        default_in_words: Description of the default for the help, if the command chooses the default later.
+        protocol: The default of --protocol, such as "window"; None for no default here.
+        default_in_words: How the command itself chooses a protocol later, for the help; empty if it does not.
     """
     _add_protocol_option(parser, protocol, shown_default=protocol or default_in_words)
     add_skip_option(parser)
@@ -48,12 +49,18 @@ def add_skip_option(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_protocol_option(parser: argparse.ArgumentParser, default: str | None, shown_default: str) -> None:
-    """Add the option --protocol. The user must give it if there is no default to show in the help.
+    """Add the option --protocol, which the user must give if the help shows no default.
+
+    The two defaults are given in three combinations:
+
+    - "window" and "window": the protocol that is taken if the user gives none
+    - None and a text: if the user gives none, the command chooses a protocol later, as the text says
+    - None and an empty text: the user must give one
 
     Args:
         parser: The parser of the command.
-        default: The default of the option, such as "window"; None for none, or if the command chooses it later.
-        shown_default: The default in words, for the help; empty if there is none.
+        default: The default of the option.
+        shown_default: The default in words, for the help.
     """
     text = "a name, or a YAML file of your own"
     if shown_default:

@@ -119,11 +119,9 @@ class Protocol:
     def _runs_in_words(self, counts: Sequence[int]) -> str:
         """Return in words how many runs the rule of a figure takes: "1 run", "5 runs" or "5 to 7 runs".
 
-        If the benchmark decides the number, and is not known yet, the text says only that.
-
-        A system with fewer runs than the protocol asks for is shown with as many as are asked for, because the text
-        states the rule (`message_of_missing_runs` reports what is missing). If 6 are asked for, systems with 5 and with
-        7 runs give "6 to 7 runs".
+        If the number depends on a benchmark that is not known yet, the text says only that. Otherwise each count is
+        raised to the protocol's number, because the text states the rule: if 6 runs are asked for, systems with 5 and
+        with 7 runs give "6 to 7 runs". `message_of_missing_runs` reports what is missing.
 
         Args:
             counts: The number of runs of each system that is shown. If empty, the protocol's own number is said.
@@ -132,7 +130,7 @@ class Protocol:
             return "as many runs as MLPerf asks for of the benchmark"
         run_counts = [self.runs]
         if counts:
-            run_counts = [max(count, self.runs) for count in counts]  # the rule takes `self.runs` at least
+            run_counts = [max(count, self.runs) for count in counts]
         fewest = min(run_counts)
         most = max(run_counts)
         if fewest < most:

@@ -37,8 +37,8 @@ def rate_of(record: Record, item: Window, *, printed: bool = False) -> float | N
         record: The run as read from its log. It tells the devices, and whether printed rates are of one device or of
             all.
         item: The window (what one printed row of the log covers) or the summary of an epoch.
-        printed: Whether the rate that the row prints goes before images / seconds. Otherwise images / seconds goes
-            first.
+        printed: Whether the rate that the row prints is preferred to images / seconds. Otherwise images / seconds is
+            preferred.
 
     Returns:
         The rate. It may be the rate of one device if the number of devices is not known.
@@ -66,20 +66,20 @@ def _printed_rate_of_all(record: Record, item: Window) -> float | None:
 
 
 def _rate_by_step_time(record: Record, item: Window) -> float | None:
-    """Return the images/s of a window or an epoch: the batch of all devices / the step time that its row prints.
+    """Return the images/s of a window or an epoch: the batch of one device * devices / the printed step time.
 
-    If the number of devices is not known, it depends on the rates that the log prints, because the rates of a log must
-    not mix one device and all devices:
+    The rates of a log must not mix one device and all devices, so the first case that fits gives the devices:
 
-    - rates of all devices together: there is no rate by the step time
-    - otherwise: the rate by the step time is of one device
+    1. Their number is not known, and the log's rates are of one device (`are_rates_of_one_device`): 1.
+    2. The number of devices is known: all of them.
+    3. Otherwise the log prints rates of all devices without their number, and there is no rate by the step time.
 
     Args:
         record: The run as read from its log.
         item: The window (what one printed row of the log covers) or the summary of an epoch.
 
     Returns:
-        The rate; None if the step time, the batch or a needed number of devices is not known.
+        The rate; None in case 3, and if the step time or the batch is not known.
     """
     devices = 1 if are_rates_of_one_device(record) else record.devices
     if item.printed_step_time_s and devices and record.batch_per_device:
@@ -93,14 +93,14 @@ def rate_or_refuse(record: Record, item: Window, *, printed: bool) -> float:
     Args:
         record: The run as read from its log.
         item: The window (what one printed row of the log covers) or the summary of an epoch.
-        printed: Whether the rate that the row prints goes before images / seconds.
+        printed: Whether the rate that the row prints is preferred to images / seconds.
 
     Raises:
         InputError: There is no rate. The message asks for the batch or the number of devices if only that is missing.
     """
     rate = rate_of(record, item, printed=printed)
     if rate is None and item.printed_step_time_s is not None:
-        images_per_step(record)  # raises the error that asks for the missing batch or number of devices
+        images_per_step(record)  # called for its error, which asks for the missing batch or number of devices
     if rate is None:
         raise InputError(f"{record.file}: line {item.line} holds neither a rate nor images and time")
     return rate
@@ -138,16 +138,20 @@ class Work(NamedTuple):
 
 
 def work_over_time(record: Record, chosen: Sequence[Window]) -> Work:
-    """Return the images and seconds of each window: as measured if all rows give them, else at the printed speed.
+    """Return the images and seconds of each window, as measured or else at the printed speed.
 
-    If not all rows give their images, but all give their steps, steps * batch stands in for the measured images.
+    The first case that fits all rows decides:
+
+    1. They give their seconds and images: these are taken.
+    2. They give their seconds and steps: the images are steps * batch.
+    3. Otherwise the work is made of the speed that each row prints (`work_at_printed_speed`).
 
     Args:
         record: The run as read from its log.
         chosen: The windows to use. A window is what one printed row of the log covers.
 
     Returns:
-        The images and seconds. At the printed speed, only their ratio has a meaning.
+        The images and seconds. In case 3, only their ratio has a meaning.
 
     Raises:
         InputError: Something that is needed is not known, such as the batch, or a row does not give its speed.
@@ -214,7 +218,9 @@ def _equal_work_at_printed_speed(record: Record, chosen: Sequence[Window]) -> Wo
     1. A printed rate of all devices together. It goes first because it needs neither the batch nor the number of
        devices.
     2. A printed step time: the images are then the batch of all devices.
-    3. Any other rate, of one device or worked out (see `equal_work_at_printed_rates`).
+    3. Any other rate, of one device or worked out.
+
+    `equal_work_at_printed_rates` handles cases 1 and 3. They are apart only because the step time goes between them.
 
     Args:
         record: The run as read from its log. It tells the batch and the number of devices.
@@ -239,12 +245,14 @@ def _all_print_rates_of_all_devices(record: Record, chosen: Sequence[Window]) ->
 def equal_work_at_printed_rates(record: Record, chosen: Sequence[Window]) -> Work:
     """Return the same number of images for every window, and the seconds that they take at the rate of its row.
 
-    The number of images is arbitrary: only seconds / images has a meaning. The number depends on what the rows print:
+    A rate does not say how many images a window has, so all windows get the same number, and only seconds / images has
+    a meaning. The number depends on what the rows print:
 
     - rates of one device, in all rows: one image for each device. Rows that print 100 and 50 images/s for each of 8
       devices give 8 images in 0.01 s and 8 images in 0.02 s.
     - rates of all devices together, in all rows: one image.
-    - no rate, in some row: one image. Each row then has the rate of all devices that `rate_of` finds.
+    - no rate, in some row: one image. The rate of each row is then images / seconds, if the row gives them, else the
+      printed rate of all devices, else a rate by the step time (`rate_or_refuse`).
 
     Args:
         record: The run as read from its log. It tells whether the printed rates are of one device or of all.

@@ -367,11 +367,13 @@ def _rows_of_next_steps(
 ) -> list[StampedRow]:
     """Return the rows after the start of a measurement, up to the last one that is at most `steps` steps later.
 
-    The rows may cover fewer than `steps` steps: with a row every 30 steps, the last one within 100 steps is at 90.
+    Two things are asked separately:
 
-    The log itself must go on for `steps` steps after the start. One step less is accepted, because the measurement may
-    start one step late: of a log of 120 steps, a warm-up of 20 steps may end at a row after 21 steps, which leaves 99
-    of the 100 steps that the protocol takes.
+    - Which rows are returned: those at most `steps` steps after `start`. With a row every 30 steps, the last one within
+      100 steps is at 90.
+    - Whether the log is long enough: its last row must be at least `steps` - 1 steps after `start`. It need not be
+      `steps`, because the warm-up may end one step late (`_row_ending_warm_up`): if a warm-up of 20 steps ends at the
+      row after 21 steps, a log of 120 steps has only 99 left.
 
     Args:
         record: The run as read from its log, for the error.
@@ -383,8 +385,7 @@ def _rows_of_next_steps(
         InputError: There is no such row, or the log has fewer than `steps` - 1 steps after `start`.
     """
     rows = _rows_up_to(start.steps_done + steps, stamped, start)
-    # Up to the last row of the log. `rows` may end before it, and before `steps` steps.
-    steps_left_in_log = max(0, stamped[-1].steps_done - start.steps_done)
+    steps_left_in_log = max(0, stamped[-1].steps_done - start.steps_done)  # to its last row, not to the end of `rows`
     fewest_steps_accepted = steps - 1
     if not rows or steps_left_in_log < fewest_steps_accepted:
         raise too_short(record, steps, steps_left_in_log)
@@ -561,14 +562,19 @@ def _run_time_figure(record: Record) -> RunFigure:
 def _refuse_if_clock_was_set(record: Record, run_s: float) -> None:
     """Raise an error if the times in a log show that the system's clock was set during the run.
 
+    They show it in these cases:
+
+    1. The stop is not after the start.
+    2. The time stamp of a window is earlier than the one before it.
+    3. All windows together take over 2 % (AGREES_WITHIN) longer than the run. This case is left out for the benchmarks
+       of TRAINING_ON_AFTER_STOP, whose windows go on after their stop.
+
     Args:
         record: The run as read from its log. It has a start and a stop.
         run_s: The seconds from the run's start to its stop.
 
     Raises:
-        InputError: The stop is not after the start, a time stamp is earlier than the one before it, or all windows
-            together take over 2 % (AGREES_WITHIN) longer than the run. The last is accepted of the benchmarks of
-            TRAINING_ON_AFTER_STOP, which train on after their stop.
+        InputError: One of these cases holds.
     """
     cause = "the clock was set, or the log edited"
     if run_s <= 0:

@@ -28,13 +28,17 @@ def benchmark_of(record: Record) -> str | None:
 def with_runs_of_benchmark(protocol: Protocol, records: Sequence[Record]) -> Protocol:
     """Return the protocol with the numbers of runs and of dropped runs that MLPerf sets for the logs' benchmark.
 
-    If the user gave the number of runs (--runs), only the number of dropped runs is set. A protocol that does not leave
-    these numbers to the benchmark (`by_benchmark`) is returned as it is.
+    The first case that fits decides:
+
+    1. The protocol does not leave these numbers to the benchmark (`by_benchmark`): it is returned as it is.
+    2. The first log has no start: the protocol is returned as it is. `score`, which calls this function, computes the
+       figure of each run next (`run_figure`), and that refuses such a log.
+    3. The user gave the number of runs (--runs): only the number of dropped runs is set.
+    4. Otherwise both numbers are set.
 
     Args:
         protocol: The rules of the score.
-        records: The runs as read from their logs, all of one benchmark. If the first has no start, the protocol is
-            returned as it is, because `run_figure` will refuse that log.
+        records: The runs as read from their logs, all of one benchmark.
 
     Raises:
         InputError: The benchmark's numbers are not known, or all of the user's number of runs would be dropped.
@@ -43,8 +47,7 @@ def with_runs_of_benchmark(protocol: Protocol, records: Sequence[Record]) -> Pro
         return protocol
     record = records[0]  # all logs are of one benchmark, because they are repeats of one system
     if record.run_start_s is None:
-        # `run_figure` will refuse this log, as it has no start. An error about its benchmark here would hide that.
-        return protocol
+        return protocol  # an error about the benchmark here would hide that of `run_figure` about the missing start
 
     benchmark = benchmark_of(record)
     if protocol.runs_given:

@@ -138,15 +138,18 @@ class Score:
         return self.footnotes_where_shown(next_to_verified=False)
 
     def footnotes_where_shown(self, *, next_to_verified: bool) -> list[str]:
-        """Return the notes that must stand with the figure if it is of logs in the form of MLPerf logs.
+        """Return the notes that must stand with the figure if it is an MLPerf result (`standing`).
+
+        The metric of MLPerf is the time to train. So the notes of a throughput also say that images/s is a metric that
+        is only derived from the logs.
 
         Args:
             next_to_verified: Whether the figure is shown next to results that MLCommons verified.
 
         Returns:
-            The notes; empty for other logs.
+            The notes; empty for other figures.
         """
-        if self.standing is None:
+        if self.standing is None:  # no log has the form of MLPerf logs
             return []
         derived = "images/s" if self.protocol.figure == "throughput" else ""
         return self.standing.footnotes(derived_metric=derived, next_to_verified=next_to_verified)
@@ -217,11 +220,14 @@ def score(
 ) -> Score:
     """Return the throughput or training time of one or several runs of one system, with intervals and warnings.
 
+    A protocol that leaves its numbers of runs to the benchmark is first settled: they become those that MLPerf sets for
+    the benchmark of the logs.
+
     Args:
         records: The runs as read from their logs: repeats of one system, each run once.
         protocol: The rules of the score: the warm-up to drop, how to average, and how many runs are asked for.
-        skip: The value of the option --skip, which replaces the protocol's warm-up. `run_figure` says what it counts,
-            such as windows (printed rows). None takes the protocol's warm-up.
+        skip: The value of the option --skip, which replaces the protocol's warm-up: a number of windows (printed rows)
+            or, for some protocols, of something else (see `run_figure`). None takes the protocol's warm-up.
         system: Name of the machine, as the user gave it. If None, logs that name no machine get a warning.
 
     Raises:
@@ -232,12 +238,12 @@ def score(
     if not records:
         raise InputError("no runs to score; give the logs of one system")
     refuse_unless_repeats(records)
-    settled_protocol = with_runs_of_benchmark(protocol, records)  # MLPerf may set its numbers of runs
+    settled_protocol = with_runs_of_benchmark(protocol, records)
     chosen = _chosen_runs(records, settled_protocol, skip)
     unit = _unit(chosen.records, settled_protocol)
     refuse_if_no_mean(chosen.figures, settled_protocol, unit)
 
-    # The figures have already left out what `skip` says. It is put into the protocol only for display.
+    # The score holds the protocol for display, so this one says the warm-up that `_chosen_runs` has left out.
     shown_protocol = settled_protocol if skip is None else settled_protocol.skipping(skip)
     without_warnings = _score_and_intervals(chosen, shown_protocol, unit)  # warnings need the score, so they come next
     missing_runs = message_of_missing_runs(chosen.figures, settled_protocol, unit)
@@ -278,7 +284,9 @@ class _ChosenRuns(NamedTuple):
 def _chosen_runs(records: Sequence[Record], protocol: Protocol, skip: int | None) -> _ChosenRuns:
     """Return the runs to score, each with its figure: all of them, or the one set of runs that MLPerf scores.
 
-    MLPerf scores one set of consecutive runs if there are more runs than it asks for.
+    If there are more runs than MLPerf asks for, it scores the set of consecutive runs whose score is the median of all
+    such sets (`_median_set_of_runs`). No protocol says that it is MLPerf's. One counts as such if it measures training
+    times and asks for 3 runs or more.
 
     Args:
         records: The runs as read from their logs.
@@ -452,7 +460,7 @@ def _minutes_to_end(record: Record, run: RunFigure) -> float:
 
     Args:
         record: The run as read from its log.
-        run: The figure of the run; infinite if it did not reach its target.
+        run: The figure of the run: the minutes to its target; infinite if it did not reach the target.
 
     Returns:
         The minutes; infinite if the end of the run is not known.

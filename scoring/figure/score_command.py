@@ -168,9 +168,11 @@ def _bounds_in_words(interval: tuple[float, float]) -> str:
 def _more_runs_in_words(more_runs: int | None) -> str:
     """Return in words how many runs to add for a 95 % interval of +-1 %, for the printed row "for +-1 %".
 
-    "5 more runs, all of them counted, by the spread of these" tells the user to add 5 runs, and not to stop earlier at
-    an interval that looks narrow: it would hold the true figure too seldom. The number is an estimate, by the spread of
-    the runs that were scored.
+    For example "5 more runs, all of them counted, by the spread of these":
+
+    - "all of them counted": the user must not stop earlier, at an interval that looks narrow
+      (`Score.more_runs_for_1_percent` says why)
+    - "by the spread of these": the number is estimated from the spread of the runs that were scored
 
     Args:
         more_runs: The number of runs; None if it is not known.
@@ -217,14 +219,17 @@ def score_lines(result: Score) -> list[str]:
 def _fact_rows(result: Score) -> list[tuple[str, str]]:
     """Return the printed rows of a score, as (name, text): ("spread", "1.234 (standard deviation over runs)").
 
-    The rows; a row whose fact is not known is left out:
+    These rows are returned, without those whose fact is not known:
 
-    - the 95 % intervals, how many more runs to add, and the median of the window rates
+    - the 95 % intervals, or why there is none
+    - for +-1 %: how many more runs to add for an interval of +-1 %
+    - median: of the window rates
     - limit: how near the figure is to the limits of the machine, such as its peak FLOP/s
-    - spread, and levels: how many windows, runs and hosts were measured, and how far these vary
-    - each run
-    - one clock: the logs in which only one clock gives the times, so that a wrong clock would not show
-    - result and data set: how the result stands by the rules of MLPerf, for logs in the form of MLPerf logs only
+    - spread: the standard deviation over the runs, or over the windows of a single run
+    - levels: how many windows, runs and hosts (the levels of repetition) were measured, and how far these vary
+    - run: the figure of each run
+    - one clock: of a throughput, the logs in which only one clock gives the times, so that a wrong one would not show
+    - result and data set: whether the figure is an MLPerf result, for logs in the form of MLPerf logs only
 
     Args:
         result: The score.

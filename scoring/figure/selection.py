@@ -40,15 +40,16 @@ def select(record: Record, protocol: Protocol, *, skip: int | None = None) -> Se
 def _after_warm_up(record: Record, protocol: Protocol, skip: int | None) -> Sequence[Window]:
     """Return the windows of a run after its warm-up; a window is what one printed row of the log covers.
 
-    A log may mark windows as warm-up or as measured (`phase`). Those marked as warm-up count towards the windows or
-    steps that the protocol skips. What is dropped, by the first case that fits:
+    A log may mark windows as warm-up or as measured (`phase`). In cases 1 to 3, all windows that are marked as warm-up
+    are dropped. The first case that fits says what else is dropped:
 
-    1. `skip` is given: all marked as warm-up, and the first `skip` of the other windows.
-    2. The protocol skips windows: all marked as warm-up. If these are fewer than the protocol's number, the first of
-       the other windows too, up to that number.
-    3. The protocol skips steps, and the log marks some windows as measured: all marked as warm-up.
-    4. The protocol skips steps, and the log marks none as measured: those that begin within so many steps. If a later
-       window is marked as warm-up, the log contradicts the protocol, which is an error.
+    1. `skip` is given: the first `skip` of the other windows.
+    2. The protocol skips windows: if fewer than the protocol's number are marked as warm-up, as many of the other
+       windows, from the first on, as are missing to that number.
+    3. The protocol skips steps, and the log marks some windows as measured: nothing else.
+    4. The protocol skips steps, and the log marks none as measured: of all windows of the log, marked or not, those
+       that begin within so many steps. If a later window is marked as warm-up, the log contradicts the protocol, which
+       is an error.
 
     Args:
         record: The run as read from its log.
@@ -56,8 +57,8 @@ def _after_warm_up(record: Record, protocol: Protocol, skip: int | None) -> Sequ
         skip: The value of the option --skip; None if not given.
 
     Raises:
-        InputError: No window is left. In case 4 also if one that is left is marked as warm-up, or if the steps are not
-            known.
+        InputError: No window is left. In case 4 also if a window that is left is marked as warm-up, or if the steps are
+            not known.
     """
     not_warm_up = [window for window in record.windows if window.phase != "warmup"]
     if not not_warm_up:
@@ -96,17 +97,19 @@ def _drop_first(record: Record, rows: Sequence[Window], number: int, unit: str) 
 def _windows_after_skipped_steps(record: Record, protocol: Protocol) -> Sequence[Window]:
     """Return the windows of a run that begin after the warm-up, which is given in steps.
 
+    The warm-up is counted from the first row of this log. In the log of a run that was resumed after 1000 steps, step
+    numbers may go on from there, so 1000 are taken off (`steps_done_before_log`): the run warms up anew.
+
     Args:
         record: The run as read from its log.
-        protocol: The rules of the measurement. `skip` is the number of warm-up steps, such as 20. A run that was
-            resumed warms up anew from there on.
+        protocol: The rules of the measurement. `skip` is the number of warm-up steps, such as 20.
 
     Returns:
         The windows, at least one. A window that does not say its steps is left out, because its beginning is not known.
 
     Raises:
-        InputError: No window is left, one that is left is marked as warm-up in the log, or the log does not say for
-            every window how many steps were done at its end.
+        InputError: No window is left, the log marks a window to be measured as warm-up, or it does not say for every
+            window how many steps were done at its end.
     """
     done_by_window = _known_steps_done(record, protocol)
     done_before_log = steps_done_before_log(record)
@@ -218,8 +221,11 @@ def _progress_after(window: Window, before: _Progress, first_step: int) -> _Prog
 
         steps done at the last restart + the printed step number, counted from 1
 
-    If it prints none, they are the steps done before + the steps that the row says it covers (`window.steps`). The last
-    restart and its epoch stay as they were, for the next row that prints a step number.
+    The last restart may be in this row: `_done_at_last_restart` sees it by a new epoch with a number that is too low to
+    go on from the rows before.
+
+    If the row prints no step number, they are the steps done before + the steps that the row says it covers
+    (`window.steps`). The last restart and its epoch stay as they were, for the next row that prints a step number.
 
     Args:
         window: What one printed row of the log covers, with the step number that the row prints (`window.step`), if
@@ -239,11 +245,12 @@ def _progress_after(window: Window, before: _Progress, first_step: int) -> _Prog
 
 
 def _done_at_last_restart(window: Window, before: _Progress, printed_steps: int) -> int:
-    """Return what to add to the step number that a row prints, to get the steps of the run.
+    """Return the offset of the step number that a row prints: what to add to it to get the steps of the run.
 
-    Some logs begin their step numbers again in each epoch. What is to add is the number of steps done at the last such
-    restart. For example, the first epoch ends after 100 steps. If the first row of the next epoch prints 50, the
-    numbers have begun again, and the result is 100. If it prints 150, they go on, and the result is still 0.
+    Some logs begin their step numbers again in each epoch. The offset is the number of steps done when the numbers last
+    began again, which may be in this row. For example, the first epoch ends after 100 steps. If the first row of the
+    next epoch prints 50, the numbers have begun again, and the offset is 100. If it prints 150, they go on, and the
+    offset is still 0.
 
     Args:
         window: What the row covers, with its epoch.
@@ -251,7 +258,7 @@ def _done_at_last_restart(window: Window, before: _Progress, printed_steps: int)
         printed_steps: The step number that the row prints. In a log that numbers the first step 0, it is 1 more.
 
     Returns:
-        The steps; 0 if the numbers never began again.
+        The offset in steps; 0 if the numbers never began again.
     """
     is_new_epoch = before.epoch is not None and window.epoch != before.epoch
     done_if_numbers_go_on = before.done_at_restart + printed_steps

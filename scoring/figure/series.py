@@ -244,11 +244,17 @@ def _least_noise_squares(sums: DeviationSums, r: float) -> float:
         sqrt(1 - r**2) * (d[0] - m)           of the first value
         (d[i] - m) - r * (d[i - 1] - m)       of each later value
 
-    Its squares add up to a * m**2 - 2 * b * m + c, which is least at m = b / a, where it is c - b**2 / a, with
+    Its squares add up to
 
-        a = (1 - r) * (n - (n - 2) * r)          see `_weight_of_mean`
+        a * m**2 - 2 * b * m + c = a * (m - b / a)**2 + c - b**2 / a
+
+    with
+
+        a = (1 - r) * (n - (n - 2) * r)          see `_weight_of_mean`; above 0, because r is below 1
         b = (1 - r) * r * (d[0] + d[n - 1])      see `_linear_coefficient`
         c = the sum of the squares at m = 0      see `_noise_squares_about_plain_mean`
+
+    So the least sum is c - b**2 / a, at m = b / a.
 
     Args:
         sums: Sums over the deviations of the values from their plain mean.
@@ -265,19 +271,25 @@ def _least_noise_squares(sums: DeviationSums, r: float) -> float:
 
 
 def _linear_coefficient(sums: DeviationSums, r: float) -> float:
-    """Return b of `_least_noise_squares`: the sum of squared noise has the term -2 * b * m.
+    """Return b of `_least_noise_squares`, where the sum of squared noise has the term -2 * b * m.
 
-    With the deviations d of the values from their plain mean, and i from 1 to n - 1, it is
+    m is the assumed true mean less the plain mean, and d are the deviations from the plain mean. The squared noise is
 
-        (1 - r**2) * d[0] + (1 - r) * sum(d[i] - r * d[i - 1])
+        (1 - r**2) * (d[0] - m)**2                           of the first value
+        ((d[i] - r * d[i - 1]) - (1 - r) * m)**2             of each later value, i = 1 to n - 1
 
-    All d add up to 0, so the sum is r * d[n - 1] - d[0].
+    Multiplied out, these have the terms -2 * m * (1 - r**2) * d[0] and -2 * m * (1 - r) * (d[i] - r * d[i - 1]). All d
+    add up to 0, so the sum of all d[i] is -d[0], and that of all d[i - 1] is -d[n - 1]:
+
+        b = (1 - r**2) * d[0] + (1 - r) * (-d[0] + r * d[n - 1])
+          = (1 - r) * ((1 + r) * d[0] - d[0] + r * d[n - 1])
+          = (1 - r) * r * (d[0] + d[n - 1])
 
     Args:
         sums: Sums over the deviations d.
         r: The assumed correlation of neighbours, between -1 and 1.
     """
-    return (1 - r) * r * sums.ends
+    return (1 - r) * r * sums.ends  # `ends` is d[0] + d[n - 1]
 
 
 def _noise_squares_about_plain_mean(sums: DeviationSums, r: float) -> float:
@@ -304,9 +316,11 @@ def _noise_squares_about_plain_mean(sums: DeviationSums, r: float) -> float:
 def _weight_of_mean(r: float, n: int) -> float:
     """Return 1 / the variance of the best estimate of the true mean of a first-order autoregression.
 
-    It is for noise of variance 1. The log-likelihood of a true mean that is m above the plain mean is then -1/2 times
-    the sum of squared noise, a * m**2 - 2 * b * m + c (`_least_noise_squares`). As a function of m this is a normal
-    distribution of variance 1 / a, so the result is a.
+    For noise of variance 1, it is a = (1 - r) * (n - (n - 2) * r).
+
+    If the true mean is m above the plain mean, the sum of squared noise is a * m**2 - 2 * b * m + c
+    (`_least_noise_squares`), and the likelihood is proportional to exp(-sum / 2). As a function of m, this is a normal
+    density of variance 1 / a, so the result is a.
 
     m enters the noise of the first value as -sqrt(1 - r**2) * m, and of the n - 1 later values as -(1 - r) * m. So
 
@@ -324,13 +338,18 @@ def _weight_of_mean(r: float, n: int) -> float:
 def _log_likelihood(noise_squares: float, r: float, n: int) -> float:
     """Return the logarithm of the likelihood of a correlation r of neighbours, less a constant that is equal for all r.
 
-    The model is a first-order autoregression with normal noise of standard deviation sigma. The true mean and sigma are
-    not known, so they are integrated out, with flat priors on the mean and on log(sigma) (Zellner and Tiao, JASA 59,
-    1964). With a from `_weight_of_mean` and Q for `noise_squares`, less constant factors:
+    With Q for `noise_squares`, and a for the factor of m**2 in the sum of squared noise (`_weight_of_mean`), it is
 
-        sqrt(1 - r**2) * sigma**-n * exp(-(sum of squared noise) / (2 * sigma**2))        given the mean and sigma
-        sqrt((1 - r**2) / a) * sigma**-(n - 1) * exp(-Q / (2 * sigma**2))                 over all means
-        sqrt((1 - r**2) / a) * Q**(-(n - 1) / 2)                                          over all sigma, too
+        log((1 - r**2) / a) / 2 - (n - 1) / 2 * log(Q)
+
+    The model is a first-order autoregression with normal noise of standard deviation sigma. If the true mean is m above
+    the plain mean, the sum of squared noise is Q + a * (m - b / a)**2 (`_least_noise_squares`). m and sigma are not
+    known, so they are integrated out, with flat priors on m and on log(sigma) (Zellner and Tiao, JASA 59, 1964). The
+    likelihood is, less constant factors:
+
+        sqrt(1 - r**2) * sigma**-n * exp(-(sum of squared noise) / (2 * sigma**2))        given m and sigma
+        sqrt((1 - r**2) / a) * sigma**-(n - 1) * exp(-Q / (2 * sigma**2))                 over all m
+        sqrt((1 - r**2) / a) * Q**(-(n - 1) / 2)                                          over all log(sigma), too
 
     Args:
         noise_squares: The least sum of the squared noise (`_least_noise_squares`), above 0.
@@ -344,16 +363,18 @@ def _log_likelihood(noise_squares: float, r: float, n: int) -> float:
 def _variance_of_mean(r: float, n: int) -> float:
     """Return the variance of the plain mean of a first-order autoregression, for noise of variance 1.
 
-    One value has the variance 1 / (1 - r**2), and two values that are k places apart have the correlation r**k. Of n
-    values, n - k pairs are k places apart. So the variance of the mean is
+    It is
 
-        1 / (1 - r**2) / n * (1 + 2 * S),   S = sum of (1 - k / n) * r**k for k = 1 to n - 1
+        (1 + 2 * S) / (n * (1 - r**2)),   S = sum of (1 - k / n) * r**k for k = 1 to n - 1
+                                            = r / (1 - r) - r * (1 - r**n) / (n * (1 - r)**2)
 
-    S is the mean of n geometric sums, r + r**2 + ... + r**j for j = 0 to n - 1, because n - k of them hold r**k. Each
-    is (r - r**(j + 1)) / (1 - r), so
+    such as S = r / 2 for n = 2. For the sum: one value has the variance 1 / (1 - r**2), two values that are k places
+    apart have the correlation r**k, and n - k pairs of the n values are k places apart.
 
-        S = r / (1 - r) - (r + r**2 + ... + r**n) / (n * (1 - r))
-          = r / (1 - r) - r * (1 - r**n) / (n * (1 - r)**2)
+    For the closed form: the sum is the mean of n geometric sums, r + r**2 + ... + r**j for j = 0 to n - 1, because
+    n - k of them hold r**k. Each of them is (r - r**(j + 1)) / (1 - r), so S is
+
+        r / (1 - r) - (r + r**2 + ... + r**n) / (n * (1 - r))
 
     Args:
         r: The correlation of neighbours, between -1 and 1.

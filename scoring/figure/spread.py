@@ -210,9 +210,9 @@ def single_value_interval(
 
     It is ratio * exp(-h) to ratio * exp(h), with h = t * relative_sd * sqrt(1 / count + 1 / other_count).
 
-    t is Student's for 98 %, 1 % to each side (SINGLE_RUN_PROBABILITY), to make the interval hold in 95 % of cases.
-    Single values lie far out more often than Student's t assumes, and no mean evens that out. With a smaller t, too
-    many pairs of equal systems of MLPerf v1.0 were called different (benchmarks/calibration.py).
+    t is the quantile of Student's t for 98 %, 1 % to each side (SINGLE_RUN_PROBABILITY), not for 95 %: the tails of
+    single values are heavier than Student's t assumes, and no mean evens that out. The 98 % were calibrated: with less,
+    too many pairs of equal systems of MLPerf v1.0 were called different (benchmarks/calibration.py).
 
     Args:
         ratio: The ratio of the two means.

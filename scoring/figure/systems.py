@@ -190,11 +190,14 @@ def read_described(log: str | Path, **options: Any) -> Record:
 
 
 def _are_devices_from_batch(record: Record) -> bool:
-    """Return whether the number of devices was worked out from batches, not stated by the log or by --devices.
+    """Tell whether the number of devices was worked out from batches, not stated by the log or by --devices.
 
-    A number that was worked out is batch_of_all divided by the user's --batch. The importer then notes for it the line
-    of the log that states batch_of_all. A number that the log states has a line of its own, and a number from --devices
-    has none.
+    No field of the record says this. It shows in the line of the log that the importer noted as the source of the
+    number of devices (`field_lines`):
+
+    - worked out, as batch_of_all / the user's --batch: the line that states batch_of_all
+    - stated by the log: a line of its own
+    - given by --devices: no line
 
     Args:
         record: The run as read from its log.

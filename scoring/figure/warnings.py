@@ -58,8 +58,9 @@ def warn_if_other_rates_differ(
     Args:
         record: The run as read from its log.
         value: The run's throughput in images/s.
-        lines: The first and the last line of the log that it comes from.
-        is_by_stamps: Whether it is of the time between the stamps of these two lines.
+        lines: The first and the last line of the log that the throughput comes from.
+        is_by_stamps: Whether the throughput was measured between the time stamps of these two lines. The rows' own
+            times are then a second clock, from which it may differ less before there is a warning.
     """
     first_line, last_line = lines
     message_start = f"the figure, of lines {first_line} to {last_line}, is"
@@ -71,22 +72,22 @@ def warn_if_other_rates_differ(
 def _warn_if_rows_disagree(
     record: Record, value: float, lines: tuple[int, int], message_start: str, *, is_by_stamps: bool
 ) -> Iterator[Verdict]:
-    """Yield a warning if a throughput is far off the rate of the same rows by the times that they print themselves.
+    """Yield a warning if a throughput is far off the rate of the same rows.
 
-    The throughput may have been measured between two time stamps (`is_by_stamps`), not by these times. The first case
-    that fits gives the cause that the warning names:
+    The rate of the rows is by the steps and the times that the rows print themselves (`_rate_by_rows`). The throughput
+    may have been measured in another way, such as between two time stamps. The first case that fits gives the cause
+    that the warning names:
 
-    1. The throughput is by stamps, and the two are over 5 % apart for a reason that `_cause_by_stamps` knows.
-    2. They are apart by a factor of over 1.5 (MAX_PLAUSIBLE_RATIO), up or down: the clock was set, or the run stood
-       still.
+    1. The throughput is by stamps, and `_cause_by_stamps` finds why the two rates are over 5 % apart: this cause.
+    2. One rate is over 1.5 (MAX_PLAUSIBLE_RATIO) times the other: the clock was set, or the run stood still.
     3. Otherwise there is no warning.
 
     Args:
         record: The run as read from its log.
         value: The run's throughput in images/s.
-        lines: The first and the last line of the log that it comes from.
+        lines: The first and the last line of the log that the throughput comes from.
         message_start: Beginning of the message, such as "the figure, of lines 12 to 480, is".
-        is_by_stamps: Whether the throughput is of the time between the stamps of these two lines.
+        is_by_stamps: Whether the throughput was measured between the time stamps of these two lines.
     """
     first_line, last_line = lines
     rate_of_rows = _rate_by_rows(record, first_line, last_line)
@@ -109,10 +110,10 @@ def _cause_by_stamps(record: Record, ratio: float, lines: tuple[int, int]) -> st
     """Return why the rate between two time stamps is off the rate by the times that the rows print themselves.
 
     - Over 5 % faster between the stamps: no pause makes a run faster, so one of the two times is wrong.
-    - Over 5 % slower, and an epoch ended between the stamps: the time between them also has the evaluation, and the
-      steps after the last row of the epoch, which no row counts.
+    - Over 5 % slower, and an epoch ended between the stamps. The steps are too few, because no row counts those after
+      the last row of the epoch. The time is too long, because it includes these steps and the evaluation.
 
-    The 5 % are CLOCKS_AGREE_WITHIN. The limit grows by the rounding error of the stamps if these are whole seconds.
+    The 5 % are CLOCKS_AGREE_WITHIN. If the stamps are whole seconds, their rounding error is added (`most_gap`).
 
     Args:
         record: The run as read from its log.
@@ -367,17 +368,18 @@ def warn_if_machine_is_unknown(records: Sequence[Record]) -> Iterator[Verdict]:
 
 
 def warn_if_mean_of_run_rates_is_high(rates: Sequence[float]) -> Iterator[Verdict]:
-    """Yield a warning if the mean of the runs' rates is over 0.1 % (MOST_RATE_GAP) above their common rate.
+    """Yield a warning if the mean of the runs' rates is over 0.1 % (MOST_RATE_GAP) above their harmonic mean.
 
-    The common rate is all images / all seconds, as if all runs had the same number of images: 1 / the mean time per
-    image. It is lower than the mean of the rates unless all runs are equally fast, because a slow run takes more time.
+    The harmonic mean is 1 / the mean time per image. If all runs have equally many images, it is their images over
+    their time, as the warning calls it. It is lower than the mean of the rates unless all runs are equally fast. For
+    100 and 300 images/s the mean is 200, but 300 images of each take 3 s and 1 s: 600 images in 4 s are 150 images/s.
 
     Args:
         rates: The images/s of each run.
     """
     mean_rate = statistics.fmean(rates)
     mean_time_per_image = statistics.fmean(1 / rate for rate in rates)
-    gap = mean_rate * mean_time_per_image - 1
+    gap = mean_rate * mean_time_per_image - 1  # mean_rate / harmonic mean - 1
     if gap > MOST_RATE_GAP:
         message = f"the mean of the runs' rates is {percent(gap, decimals=2)} above their images over their time"
         yield warning("rates_averaged", message)
@@ -386,8 +388,11 @@ def warn_if_mean_of_run_rates_is_high(rates: Sequence[float]) -> Iterator[Verdic
 def warn_of_mixed_settings(records: Sequence[Record]) -> Iterator[Verdict]:
     """Yield a warning for each setting in which runs differ: model, batch, precision, math mode, then software.
 
-    A log that does not give a setting agrees with the others. The one exception is the precision: a log that names none
-    may be of FP32, so it differs from the others if none of them names FP32 (see `_different_values`).
+    A log that does not give a setting agrees with the others. The one exception is the precision, because a log that
+    names none may be of FP32 (see `_different_values`):
+
+    - no precision and FP32: they agree
+    - no precision and FP16: they differ
 
     Args:
         records: The runs as read from their logs.

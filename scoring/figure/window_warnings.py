@@ -194,7 +194,9 @@ def _warn_if_mean_of_window_rates_is_high(
 ) -> Iterator[Verdict]:
     """Yield a warning if the mean of the windows' rates is over 0.1 % (MOST_RATE_GAP) above all images / all time.
 
-    The mean counts a fast window for more than its share of the time.
+    The rate of a window is 1 / its time per image. All images / all time is 1 / the mean time per image, weighted by
+    the steps of the windows. The mean of the rates may be higher, because it counts a fast window for more than its
+    share of the time.
 
     Args:
         record: The run as read from its log.
@@ -369,9 +371,13 @@ def _late_change(times: Sequence[float]) -> LevelChange | None:
 def _is_sudden(times: Sequence[float], index: int) -> bool:
     """Tell whether a change of level at an index is a jump, not the middle of a slow drift.
 
-    A jump leaves the parts before and after it level. A steady drift moves within the parts, too: if the medians of the
-    parts differ by 3 % (THROTTLING_SLOWDOWN), the medians of the two halves of the longer part (`_absolute_drift`)
-    differ by at least half of that, because these halves lie at least half as far apart as the parts.
+    A jump leaves the parts before and after it level, while a steady drift moves within the parts, too. A part counts
+    as level if the medians of its two halves (`_absolute_drift`) differ by less than 1.5 %.
+
+    The limit is half of THROTTLING_SLOWDOWN, the 3 % by which the medians of the parts differ at least. For example,
+    100 windows drift steadily and are split at 50. The parts have their middles at 25 and 75, so they differ by 3 % in
+    50 windows. The halves of a part have their middles 25 windows apart, so they differ by 1.5 %. With an uneven split,
+    the halves of the longer part lie further apart, and differ by more.
 
     Args:
         times: A time for each window (what one printed row covers), in order.
