@@ -252,7 +252,7 @@ def equal_work_at_printed_rates(record: Record, chosen: Sequence[Window]) -> Wor
       devices give 8 images in 0.01 s and 8 images in 0.02 s.
     - rates of all devices together, in all rows: one image.
     - no rate, in some row: one image. The rate of each row is then images / seconds, if the row gives them, else the
-      printed rate of all devices, else a rate by the step time (`rate_or_refuse`).
+      printed rate, else a rate by the step time; of all devices, if their number is known (`rate_of`).
 
     Args:
         record: The run as read from its log. It tells whether the printed rates are of one device or of all.
