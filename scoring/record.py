@@ -206,9 +206,13 @@ class Record:
         A log of any other format is the next part if all of these hold:
 
         - The earlier log does not state the end of its run.
-        - This log lacks the beginning of its run.
-        - Its first row can follow the last row of the earlier log, with no row missing in between. The distances of
-          other rows tell this.
+        - This log lacks the beginning of its run. One sign of this is that its first row is of a later epoch than the
+          last row of the earlier log.
+        - No row seems to be missing between these two rows: they end no more steps apart than the longest row of the
+          earlier log covers. `_follows` has the rule for a program that counts steps anew in each epoch.
+
+        For example, a log with the rows of steps 70 and 80 is the next part after one with the rows of steps 10, 20 and
+        so on to 60. It is not the next part after one that ends at step 50: no row there covers 20 steps.
 
         Args:
             earlier: What the other log says.
@@ -227,9 +231,9 @@ class Record:
         return _follows(self.windows[0], earlier.windows, self.first_step)
 
     def _lacks_beginning(self, last_of_earlier: Window) -> bool:
-        """Return whether this log lacks the beginning of its run, which the earlier log may then have.
+        """Return whether this log begins in the middle of a run, so that it may be the next part of an earlier log.
 
-        An MLPerf log lacks it if the event run_start is missing. Any other log lacks it if one of these holds:
+        An MLPerf log does so if the event run_start is missing. Any other log does so if one of these holds:
 
         - The first row of training figures does not show how many steps it covers. Many programs show this only by the
           distance from the row before, which is not in this log.
@@ -250,12 +254,12 @@ class Record:
     def _lacks_rows_before_first(self) -> bool:
         """Return whether rows are missing that the program printed before the first row of this log.
 
-        A program prints a row every few steps, and the second row tells how many. If the first row is of a step beyond
-        that number, there were rows before it. For example, a log with the rows of steps 70 and 80 lacks the rows of
-        steps 10 to 60.
+        A program prints a row every few steps. If the first row is at a step beyond the number of steps that the second
+        row covers, there were rows before it. For example, a log with the rows of steps 70 and 80 lacks the rows of
+        steps 10 to 60: 70 is more than 10.
 
-        Steps are counted from `first_step`, the number that the format prints for a first step (0 or 1). Some programs
-        count anew in each epoch: then only the rows of the same epoch are looked for.
+        The step of a row is what the program printed; `first_step` is the number (0 or 1) that it prints for a first
+        step. If the program counts anew in each epoch, the step tells only of missing rows of the same epoch.
 
         Returns:
             False also if the log has fewer than two rows, or does not show these numbers of steps.
@@ -424,13 +428,17 @@ def _step_before(row: Window) -> int | None:
 def _follows(row: Window, rows_before: Sequence[Window], first_step: int) -> bool:
     """Return whether a printed row can be the next one of the training run that printed other rows before.
 
-    It can if no row seems to be missing between them. After rows of 10 steps, the last at step 90 of epoch 3:
+    It can if no row seems to be missing between them: the row ends after the last of them, by at most as many steps as
+    the longest of them covers. If the row is of the next epoch, and its step is not above that of the last one, the
+    program counts anew in each epoch. Then the row's steps are counted from the start of the epoch instead.
 
-        epoch 3, step 100 or 95  -> True
-        epoch 3, step 110 or 90  -> False
-        epoch 4, step 10         -> True: programs may count anew in each epoch, here from `first_step` 1
-        epoch 4, step 0          -> True: OneFlow prints a row there
-        epoch 5, step 10         -> False
+    After rows of 10 steps, the last at step 90 of epoch 3, with `first_step` 1:
+
+        epoch 3, step 100 or 95  -> True: 10 or 5 steps later
+        epoch 3, step 110 or 90  -> False: 20 or 0 steps later
+        epoch 4, step 10         -> True: counted anew, the 10th step of the epoch
+        epoch 4, step 0          -> True: counted anew; OneFlow prints a row there
+        epoch 5, step 10         -> False: neither the same epoch nor the next
 
     Args:
         row: The row in question.

@@ -77,11 +77,12 @@ class PublishedTable:
 def published_tables(rows: Sequence[Published]) -> list[PublishedTable]:
     """Return the throughputs of published systems by their numbers of nodes, a table for each system.
 
-    So that only the number of nodes differs in a table, it has only figures with as many devices on each node as the
-    system's largest measurement. A system with fewer than two such figures gets no table.
+    Only the number of nodes differs within a table: it has only the figures with the devices per node of the system's
+    largest measurement. A system with fewer than two such figures gets no table.
 
     Args:
-        rows: The published figures. Those without a number of nodes are left out.
+        rows: The published figures, each with the name of its report in `table`. Those without a number of nodes are
+            left out.
     """
     rows_with_nodes = [row for row in rows if row.nodes]
     tables = []
@@ -135,8 +136,10 @@ def fit_scaling_loss(tables: Sequence[PublishedTable]) -> ScalingLoss:
 
         images/s of M nodes = images/s of M0 nodes * M / M0 * exp(-loss * (1 / M0 - 1 / M))
 
-    Each figure on more than M0 nodes gives a loss by this formula, and `loss` is the mean of these. After n doublings
-    of the nodes, the logarithms of the figures have the standard deviation `spread` * sqrt(n) from the model.
+    - loss: the mean of the losses that this formula gives, one for each figure on more than M0 nodes. The throughput
+      lost levels off on many nodes, as does the share (M - 1) / M of a ring all-reduce's traffic that leaves a node.
+    - spread: how far the figures scatter about the model. This is assumed to grow with each doubling of the nodes:
+      after n doublings, the logarithms of the figures have the standard deviation spread * sqrt(n) from the model.
 
     Args:
         tables: Published throughputs by number of nodes, one table for each system. Together they must have at least

@@ -152,9 +152,11 @@ def read_campaign(name: str, folder: Path = CAMPAIGNS, *, shrink: bool = False, 
 def _full_size_campaign(name: str, fields: JsonObject) -> Campaign:
     """Return the campaign that a file describes: the runs that measure the throughputs of a published report again.
 
-    Its runs are of full size, that is on as many devices and with the same batch as the report's. `_shrunk_campaign`
-    puts tiny ones in their place. The report's figures are the rows of published.csv with the campaign's name in the
-    column `table`.
+    The runs are of full size: on as many devices and with the same batch as the report's. Among the fields are:
+
+    - `published`: all figures of the report, which are the rows of published.csv whose `table` is the campaign's name
+    - `cells`: of these, the throughputs of the first framework. They are what the runs measure again, and what our
+      throughputs are divided by. The figures of the other frameworks are only shown next to ours.
 
     Args:
         name: Name of the campaign, such as "dlperf".
@@ -162,7 +164,7 @@ def _full_size_campaign(name: str, fields: JsonObject) -> Campaign:
 
     Raises:
         KeyError, TypeError, AttributeError, ValueError: The fields describe no campaign: one is missing or unknown, or
-            has a wrong type or value. `read_campaign` makes an InputError of each.
+            has a wrong type or value.
     """
     protocol = protocols.find(fields["protocol"])
     environment = {key: str(value) for key, value in fields["environment"].items()}

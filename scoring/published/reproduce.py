@@ -79,12 +79,14 @@ def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> 
         published: The published figure.
 
     Returns:
-        A dictionary with "published", "recomputed", "verdict", "notes" and more. Among its values are:
+        A dictionary with "published", "recomputed", "notes" and more. Among its values are:
 
+        - "verdict": "borne out" if the logs give the published figure; else "not borne out", "not decided" or "not
+          recomputed"
         - "difference": recomputed / published - 1
-        - "borne_out": None if the figure was not decided or not recomputed
-        - "as_recorded": whether the figure was recomputed, and published.csv says that its logs do not bear it out.
-          `main` does not count such a known mismatch as a fault.
+        - "borne_out": the same verdict as True or False; None for "not decided" and "not recomputed"
+        - "as_recorded": True if the figure was recomputed, and published.csv has a `log_note` on it. So it was known
+          before that the logs do not bear the figure out, and `main` does not count the mismatch as a fault.
     """
     recomputed = _recompute(rule, paths, published)
     is_known_mismatch = recomputed.figure is not None and published.log_note is not None
@@ -125,12 +127,13 @@ def _recompute(rule: Rule, paths: Sequence[Path], published: Published) -> Recom
 
         - Notes say how the figure was made and judged. If the logs cannot be scored, the figure is None, and the only
           note says why.
-        - Footnotes are what the rules of MLPerf demand next to our own figure if it is an MLPerf result: that it is not
-          verified. If the published figure is a verified result, one more sentence says how the two may differ.
+        - Footnotes are what the rules of MLPerf demand next to our own figure. For an MLPerf result, they say that it
+          is not verified. Next to a published figure that is verified, they also say how the two may differ. For any
+          other figure there are none.
     """
     try:
         records = [_read_log(path, rule) for path in paths]
-        # With the name of a system the score does not warn that a log names no machine.
+        # `system` does nothing but keep the score from the warning that a log does not name its machine.
         result = score(records, protocols.find(rule.protocol), skip=rule.skip, system=published.accelerator)
         # MLCommons verified each published time to train.
         published_is_verified = published.metric == "time_to_train"
@@ -191,12 +194,14 @@ def _verdict_on_figure(rule: Rule, *, agrees: bool) -> str:
 def _figure_of_logs(rule: Rule, result: Score, records: Sequence[Record], published: Published) -> LogsFigure:
     """Return the figure of the logs that is to be compared with the published one.
 
-    - It is the score of the logs times the publisher's factor.
-    - If this differs from the published figure by more than TOLERANCE, it is the images/s in the closing line of a
-      single log, if these equal the published figure at all its printed digits.
+    It is the score of the logs times the publisher's factor. It is the images/s in a log's closing line instead if both
+    of these hold:
 
-    This lets no wrong figure pass. The closing line is the only other figure that is tried, and some publishers print
-    it. A wrong figure would hardly equal it in every digit.
+    - The score times the factor differs from the published figure by more than TOLERANCE.
+    - There is only one log, and its closing line gives the published figure at all its printed digits.
+
+    Some publishers print the figure of the closing line. No other figure is tried, and a wrong one would hardly equal
+    it in every digit.
 
     Args:
         rule: How the publisher made the figure from its logs, with the factor or None.
@@ -339,12 +344,12 @@ def _conditions_that_differ(records: Sequence[Record], published: Published) -> 
 def _fields_that_may_not_differ(log: Record, report: Published) -> list[str]:
     """Return the names of the conditions in which a difference between a log and its report counts, such as "devices".
 
+    `_conditions_that_differ` compares the log's text or number for each name with the report's.
+
     - always "devices" and "batch_per_device"
     - "math_mode" if both state FP32 or TF32
-    - else "precision" if only one of the two has half precision
-
-    So "precision" is named only if the two differ in it. Two names of half precision, such as "amp_o1" and "amp_o2",
-    count as the same, because reports rarely state the level of mixed precision.
+    - else "precision" if only one of the two has half precision. If both have it, their texts may differ all the same,
+      as "amp_o1" and "amp_o2" do. This must not count, because reports rarely state the level of mixed precision.
 
     Args:
         log: What the log says.

@@ -47,16 +47,16 @@ def our_figure(job: Job, protocol: Protocol) -> Score | str:
 
 
 def published_row_by_framework(campaign: Campaign, cell: Published, metric: str) -> dict[str, Published | None]:
-    """Return for each framework the row of published.csv with the framework's figure under the conditions of a cell.
+    """Return for each framework its published figure under the same conditions as a given published throughput.
 
-    A cell is a published throughput. Its conditions are the accelerator, nodes, devices, batch size and strategy, and
-    the kind of precision, such as AMP of any level. For example, a cell of Paddle on 8 devices gives the rows of Paddle
-    and of OneFlow on 8 devices.
+    Each figure is returned as its row of published.csv. The conditions are the accelerator, nodes, devices, batch size
+    and strategy, and the kind of precision, such as AMP of any level. For example, a throughput of Paddle on 8 devices
+    gives the rows of Paddle and of OneFlow on 8 devices.
 
     Args:
         campaign: The campaign of the report. It has the report's rows of published.csv and the names of frameworks.
-        cell: The cell, whose conditions the rows must have.
-        metric: The metric that the rows must have: "throughput", "speedup" or "gpu_memory", for example.
+        cell: The given throughput.
+        metric: What the figures are of: "throughput", "speedup" or "gpu_memory", for example.
 
     Returns:
         The rows by framework; None for a framework without such a row. Of several versions of a framework, the first
@@ -120,18 +120,19 @@ class _CellResult(NamedTuple):
 
 
 def table_rows(campaign: Campaign, jobs: Sequence[Job]) -> list[JsonObject]:
-    """Return a row for each throughput in a report's tables: our figure, the published ones, and their ratio.
+    """Return a row for each published throughput that a campaign measures again, as plain values by column.
 
-    Each row holds plain values by column.
+    A row has our figure, the published ones, and their ratio. If the report has speedups, the row has ours, too: our
+    throughput / our throughput on one device.
 
     Args:
-        campaign: The runs that measure the report's figures again.
-        jobs: The runs with their trials. They must cover every published throughput of the campaign.
+        campaign: The campaign. Its `cells` are the throughputs that its runs measure again.
+        jobs: Each run with its trials, which repeat it. There must be a run for each of the throughputs.
     """
     results = _results_of_cells(campaign, jobs)
     rows = []
     for result in results:
-        value_on_one_device = _our_value_on_one_device(result.reported_run, results)
+        value_on_one_device = _our_value_on_one_device(result.reported_run, results)  # for the speedup
         rows.append(_row_of_cell(campaign, result.cell, result.ours, value_on_one_device))
     return rows
 
@@ -154,18 +155,19 @@ def _our_value_on_one_device(reported_run: Run, results: Sequence[_CellResult]) 
 
 
 def _results_of_cells(campaign: Campaign, jobs: Sequence[Job]) -> list[_CellResult]:
-    """Return each throughput in a report's tables with our figure of it.
+    """Return each published throughput that a campaign measures again, with its run in the report and our figure.
 
-    In a shrunk campaign, this is the figure of a tiny run, which several published throughputs may share.
+    - In a full-size campaign, our figure is the score of the same run here.
+    - In a shrunk campaign, it is the score of a tiny run in its place. Several throughputs may share this run.
 
     Args:
-        campaign: The campaign, which measures the report's figures again.
-        jobs: The runs with their trials. They must cover every published throughput of the campaign.
+        campaign: The campaign. Its `cells` are the published throughputs.
+        jobs: The runs that were done here, with their trials. There must be one for each of the throughputs.
     """
     ours_by_run_of_job = {job.run: our_figure(job, campaign.protocol) for job in jobs}
     results = []
     for cell in campaign.cells:
-        reported_run = run_of_cell(cell, shrink=False)  # the run that the report names
+        reported_run = run_of_cell(cell, shrink=False)  # of full size, as the report names it
         scored_run = run_of_cell(cell, shrink=campaign.shrunk)  # the run that we did: a tiny one in a shrunk campaign
         results.append(_CellResult(cell, reported_run, ours_by_run_of_job[scored_run]))
     return results
@@ -176,18 +178,19 @@ def _row_of_cell(
 ) -> JsonObject:
     """Return the row that compares a published throughput with our own, as plain values by column.
 
+    The columns of conditions, such as "nodes" and "devices", are of the published run. The column "ran_as" names the
+    run that was done here: the same run, or in a shrunk campaign a tiny one in its place.
+
     The columns of speedup and of memory are left out if the report has no such figures.
 
     Args:
-        campaign: The campaign, which measures the report's figures again. A shrunk one does so with tiny runs.
+        campaign: The campaign, which measures the report's figures again.
         cell: The published throughput.
         ours: Our score of the run that measures it again, or a text that says why there is none.
         our_value_on_one_device: Our throughput on one device, by which ours is divided for the speedup; None if there
             is none.
     """
-    # The row shows the conditions of the published run, and in its column "ran_as" what was run in its place. The two
-    # differ only in a shrunk campaign.
-    reported_run = run_of_cell(cell, shrink=False)
+    reported_run = run_of_cell(cell, shrink=False)  # of full size
     scored_run = run_of_cell(cell, shrink=campaign.shrunk)
     unit_by_metric = {published.metric: published.unit for published in campaign.published}
     title_parts = (cell.accelerator, reported_run.precision, reported_run.strategy)
@@ -228,7 +231,8 @@ def _speedup_and_memory_columns(
     Args:
         campaign: The campaign, which measures the report's figures again. It has all figures of the report.
         cell: The published throughput.
-        ours: Our score of the run that measures it again, or a text that says why there is none.
+        ours: Our score of the run that measures it again, or a text that says why there is none. With a text, our
+            speedup and our memory are None.
         our_value_on_one_device: Our throughput on one device, or None if there is none.
     """
     published_metrics = {published.metric for published in campaign.published}
@@ -260,13 +264,17 @@ def _speedup_columns(
 def _memory_columns(campaign: Campaign, cell: Published, records: Sequence[Record]) -> JsonObject:
     """Return the columns of GPU memory in MiB: the most that our runs took, and the published memory.
 
-    The published memory is a figure of its own, under the same conditions as the row's throughput, such as devices and
-    batch size. It is the memory of the campaign's first framework, whose throughputs our runs measure again.
+    The published memory is that of the framework whose throughputs our runs measure again, the campaign's first one.
 
     Args:
         campaign: The campaign, which measures a report's figures again.
-        cell: The published throughput of the row.
+        cell: The published throughput of the row. The memory is published under its conditions, such as devices and
+            batch size.
         records: What the logs of our runs say.
+
+    Returns:
+        The two columns. Ours is None if there are no logs, or if one of them does not say it. The published one is None
+        if the report does not have it.
     """
     memory_by_framework = published_figure_by_framework(campaign, cell, "gpu_memory")
     first_framework = campaign.frameworks[0]
@@ -334,7 +342,7 @@ def _ratio_columns(ours: Score | str, cell: Published) -> JsonObject:
 
 
 def _log_value_by_framework(campaign: Campaign, cell: Published) -> dict[str, float | None]:
-    """Return for each framework the throughput by the log that was published with it, if this log contradicts it.
+    """Return for each framework the throughput by its publisher's log, if this log does not confirm the published one.
 
     If Paddle's throughput is published as 2450, and Paddle's log gives 2390.5, the result is {"Paddle": 2390.5}.
 
@@ -343,12 +351,16 @@ def _log_value_by_framework(campaign: Campaign, cell: Published) -> dict[str, fl
         cell: A published throughput. Its conditions, such as devices and batch size, count for all frameworks.
 
     Returns:
-        The throughput by the log, by framework. None if no throughput of the framework is published. None if the log
-        confirms it. None if the log does not confirm it, but gives no throughput either.
+        By framework:
+
+        - None if no throughput of the framework is published
+        - None if published.csv has no `log_note`, which says how the log does not confirm the throughput
+        - `log_value` if there is a `log_note`: the throughput of the log, or None if the log gives none. It may equal
+          the published one. The log then differs only in a condition, such as the batch size.
     """
     values: dict[str, float | None] = dict.fromkeys(campaign.frameworks)
     for framework, row in published_row_by_framework(campaign, cell, "throughput").items():
-        if row and row.log_note:  # a note of published.csv on how the log does not confirm the figure
+        if row and row.log_note:
             values[framework] = row.log_value
     return values
 
@@ -366,24 +378,24 @@ def _notes_on_ours(ours: Score | str) -> list[str]:
 
 
 def _notes_on_published(campaign: Campaign, cell: Published) -> list[str]:
-    """Return, for a row of our table, a note on each published figure that its publisher's log does not confirm.
+    """Return the notes on the published figures that stand next to ours in a row of the campaign's tables.
 
-    Each published throughput, called a cell, has a row. The figures of the row are all that the report has under the
-    cell's conditions, such as 8 devices and batch 128, of any metric and framework.
+    The row is that of a given published throughput. Its figures are all that the report has under the conditions of
+    this throughput, such as 8 devices and batch 128: of any metric and framework.
 
     Args:
         campaign: The campaign, which measures a report's figures again. It has all figures of the report.
-        cell: The published throughput.
+        cell: The given throughput.
 
     Returns:
-        A note on each such figure. If the log of the cell gives another throughput, a last
-        note says that the ratio in the row divides ours by the log's.
+        A note on each of these figures that its publisher's log does not confirm. If `cell` has a `log_value`, the
+        throughput by its log, a last note says that the ratio in the row divides ours by this value.
     """
     notes = []
     metrics = dict.fromkeys(row.metric for row in campaign.published)  # each once, in their order
     for metric in metrics:
         for figure in published_row_by_framework(campaign, cell, metric).values():
-            # `log_note` says how the log does not confirm the figure: by another value (`log_value`), or otherwise.
+            # `log_note` says how the log does not confirm the figure: by another value, or by other conditions.
             if figure is not None and figure.log_note is not None:
                 notes.append(_note_on_figure(figure))
     if cell.log_value is not None:
@@ -394,8 +406,8 @@ def _notes_on_published(campaign: Campaign, cell: Published) -> list[str]:
 def _note_on_figure(row: Published) -> str:
     """Return the note on a published figure that the log of its publisher does not confirm.
 
-    If the log gives another figure, the note begins "published speedup 7.59: its own log gives 7.5: ", and otherwise
-    "published speedup 7.59: ". Then it says how the log does not confirm the figure.
+    The note begins "published speedup 7.59: ", or "published speedup 7.59: its own log gives 7.5: " if the log gives a
+    value (`log_value`). Then it says how the log does not confirm the figure (`log_note`).
 
     Args:
         row: The published figure.
@@ -512,8 +524,8 @@ def _published_cell(
 
     - "not published": there is no such throughput
     - "2450": no note is on it
-    - "2450 [3]": note 3 says how the publisher's own log does not confirm it
-    - "2450 (log: 2390.5) [3]": note 3 does, and this log gives 2390.5
+    - "2450 [3]": the publisher's own log does not confirm it, as note 3 says, and gives no throughput
+    - "2450 (log: 2390.5) [3]": this log does not confirm it, as note 3 says, and gives 2390.5
 
     Args:
         row: The row, as `table_rows` returns it.

@@ -550,13 +550,13 @@ def _runs_of_groups_with(warning: Verdict, report: Report) -> Inline:
 
     Returns:
         Links to the first eight runs, and how many more there are. Empty if all groups have the warning. Empty also if
-        none has it, because it is about a scaling table.
+        no group has it: a warning about a scaling table is in no score.
     """
     groups = [group for group in report.groups if group.score and warning in group.score.warnings]
     is_about_all_groups = len(groups) == len(report.groups)
     if is_about_all_groups:
         return ""
-    runs = runs_of(groups)
+    runs = runs_of(groups)  # empty if no group has the warning
     links: list[Inline] = [blocks.run_link(run) for run in runs[:MOST_NAMED]]
     if len(runs) > MOST_NAMED:
         links.append(f"and {len(runs) - MOST_NAMED} more")

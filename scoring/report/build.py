@@ -73,8 +73,9 @@ class _FigureOptions(NamedTuple):
         """Return the one protocol that the page names for all groups.
 
         It is the protocol that the user gave, if any. Else each group is scored by a protocol of its own, which asks
-        for as many runs as the group has. The protocol of the smallest group is then named: it asks for no more runs
-        than any group has, and the page can say "mean of 3 to 5 runs".
+        for as many runs as the group has. The protocol of the smallest group is then named, because the page counts no
+        group as fewer runs than the named protocol asks for. So groups of 3 and of 5 runs are shown as "mean of 3 to 5
+        runs"; by the protocol of the larger group that would be "mean of 5 runs".
 
         Args:
             groups: Groups of repeated runs, at least one.
@@ -117,8 +118,13 @@ def build(logs: Sequence[GivenLog], protocol: Protocol | None, *, skip: int | No
         files_left_out: Number of files in the given folders that hold no run.
 
     Returns:
-        The content of the report. A group that cannot be scored has a `problem` in place of a figure. The protocol of
-        the report is the given one, or one that stands for the protocols of all groups.
+        The content of the report. Among its fields are:
+
+        - groups: A group that cannot be scored has a `problem` in place of a figure.
+        - protocol: The given one, or one that stands for the protocols of all groups.
+        - scaling: A table for each system that was run on several numbers of devices or of nodes.
+        - curves: Published throughputs that suit one of the groups, to draw next to ours in the plots of scaling.
+        - mixture: Warnings that runs of one scaling table differ in more than their devices, such as in their packages.
 
     Raises:
         InputError: A run is given twice, or as two logs of which one continues the other.
@@ -330,11 +336,12 @@ def _span_of_figure(record: Record, figure: RunFigure, protocol: Protocol) -> tu
         line 5: step 20
         line 6: epoch 2 ends
 
-    The result is `figure.first_line` and `figure.last_line`, with two exceptions:
+    The result depends on how the protocol makes the figure:
 
-    - "between_stamps": a figure of lines 1 to 5 is measured from the moment at which line 1 was printed. So its windows
-      are on lines 2 to 5.
-    - "epoch_rates": a figure of line 6 alone is of the whole epoch 2. So its windows are on lines 4 to 6.
+        over_steps         lines of the figure    result
+        "between_stamps"   1 to 5                 (2, 5): it is measured from the moment at which line 1 was printed
+        "epoch_rates"      6 alone                (4, 6): line 6 states the rate of the whole epoch 2
+        any other          2 to 5                 (2, 5)
 
     Args:
         record: The run as its log describes it.
@@ -354,7 +361,10 @@ def _span_of_figure(record: Record, figure: RunFigure, protocol: Protocol) -> tu
 
 
 def _groups_of_systems(groups: Iterable[Group]) -> list[list[Group]]:
-    """Return the groups of repeated runs of each system, with the parts of their mean step.
+    """Return the groups of repeated runs of each system, with their step times filled in.
+
+    The step time of a group has the parts of its mean step: the wait for data, the all-reduce and the rest. A group
+    whose logs do not tell how long a step takes has none.
 
     Args:
         groups: Groups of repeated runs. Those that differ only in their numbers of devices and nodes, machine or folder

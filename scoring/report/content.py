@@ -422,13 +422,17 @@ def _as_one_point(neighbours: Sequence[_RatedWindow]) -> Point:
 def _axis(windows: Sequence[Window], record: Record) -> _Axis:
     """Return the horizontal axis of a plot of windows: its unit, and each window's start and end on it.
 
-    The unit is "s" or "step" if the windows say their times or steps, else "row", the place in the list from 0 on.
+    The first of these that the log allows is taken:
+
+    - "s", by the times at which the windows ended
+    - "s", by how long each window took, one after the other from 0 on
+    - "step", by the last step of each window
+    - "row", by its place in the list from 0 on
 
     Args:
         windows: Windows of one run in their order.
         record: The run as its log describes it. If it says when the run started, the end times are counted from there.
     """
-    # The first that the log allows.
     axis = _axis_of_end_times(windows, record) or _axis_of_lengths(windows) or _axis_of_steps(windows)
     if axis is not None:
         return axis

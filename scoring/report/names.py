@@ -56,10 +56,15 @@ def with_own_names(groups: Sequence[Group]) -> list[Group]:
 def _with_more_in_equal_names(groups: Sequence[Group], describe: Callable[[Group], str]) -> list[Group]:
     """Return the groups, with more words in equal names where the words tell these groups apart.
 
+    For example, if two groups are named "8 devices" and the words are their frameworks:
+
+        Paddle and MXNet     -> "8 devices, Paddle" and "8 devices, MXNet"
+        Paddle and Paddle    -> "8 devices" and "8 devices"
+
     Args:
         groups: Groups of repeated runs.
-        describe: Returns the words for a group, such as its framework. They are added to an equal name if they differ
-            between the groups of that name.
+        describe: Returns the words for a group, such as its framework. They are added to an equal name unless all
+            groups of that name have the same words.
     """
     groups_of_name = Counter(group.name for group in groups)
     groups_of_name_and_words = Counter((group.name, describe(group)) for group in groups)

@@ -45,8 +45,8 @@ def _from_zero(report: Report, runs: Sequence[_DrawnRun]) -> Figure | Paragraph:
 
     Args:
         report: The content of the report.
-        runs: The runs with rates. Only those whose axes are those of the first one are drawn, and at most
-            MOST_OVERLAID.
+        runs: The runs with rates. Drawn are at most MOST_OVERLAID, and only runs with the same axes as the first run:
+            what the horizontal one counts, and the unit of the rates.
 
     Returns:
         The plot. If no log has rates, a sentence that says so.

@@ -73,14 +73,16 @@ def throughput(
 
     Args:
         drawing: The plot to draw on.
-        runs: The runs with their points, at least one run, each with at least one point.
+        runs: The runs with their points, at least one run, each with at least one point. The legend names the runs by
+            their labels, but a single run only "measured".
         axis_unit: What the horizontal axis counts: "s", "step" or "row".
         rate_unit: Unit of the throughput, such as "images/s".
-        level: A figure to draw as a dashed horizontal line; None for no such line.
+        level: The figure of the runs: their throughput as it is scored, in `rate_unit`. It is drawn as a dashed
+            horizontal line. None for no such line.
         starts_at_zero: Whether the vertical axis begins at 0. Otherwise it only spans the rates and the level.
     """
     axis = _shown_axis(axis_unit, longest=max(run.points[-1].end for run in runs))  # may show seconds as minutes
-    is_single = len(runs) == 1  # then the title of the plot names the run
+    is_single = len(runs) == 1  # then the legend need not name it
     for run in runs:
         shown_run = run._replace(label="measured") if is_single else run
         _draw_run(drawing, shown_run, axis, shaded=is_single)
@@ -140,7 +142,8 @@ def _draw_run(drawing: Plot, run: RunOfPlot, axis: _ShownAxis, *, shaded: bool) 
     Args:
         drawing: The plot to draw on.
         run: The run with its points, its label and the number of its colour and marker.
-        axis: The horizontal axis, which may be in minutes of points that count seconds.
+        axis: The horizontal axis. It converts the starts and ends of the points to its own unit, such as seconds to
+            minutes.
         shaded: Whether the background of each measured part is shaded.
     """
     for stretch in stretches(run.points):  # successive points, all of them measured or none

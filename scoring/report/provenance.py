@@ -451,12 +451,14 @@ def _options_to_copy(command: Sequence[str]) -> list[str]:
 def _options_for_what_logs_do_not_say(record: Record) -> list[str]:
     """Return the options that tell the command `score` what a group's logs do not say, such as ["--devices", "16"].
 
-    - --devices: if the report knows the number of devices from its own option --devices, or from the description of a
-      submission's system
-    - --batch: if the report knows the batch from its own option --batch
+    The report shows a `score` command for each group, which makes the group's figure again.
 
-    These options are not copied from the report's command line, where they may have a number for each of several
-    systems, such as "8,16". The command gets the number of its one group.
+    - --devices: if the report has the number of devices not from the logs, but from its own command line or from the
+      description of a submission's system
+    - --batch: if the report has the batch of a device from its own command line
+
+    The words of the report's command line are not copied, because they may have a number for each of several systems,
+    such as "8,16". `score` gets the number of the one group.
 
     Args:
         record: First run of the group.

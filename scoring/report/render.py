@@ -162,14 +162,15 @@ def _markdown_templates() -> jinja2.Environment:
 def html(page: Mapping[str, Any]) -> str:
     """Return the report's page as the text of one self-contained HTML file: it needs no scripts and no other files.
 
-    The folder that holds all the logs is left out of their paths, so that the text does not show where they are on this
-    machine. Logs that have only `/` in common keep their whole paths.
+    The folder that holds all the logs is removed from the text, so that it does not show where they are on this
+    machine. The text has the folder escaped for HTML, so this form of it is looked for.
 
     Args:
-        page: Content of the page, as `page` returns it.
+        page: Content of the page, as `page` returns it. Its "folder" is that of the logs; empty if they have only `/`
+            in common, and nothing is removed.
     """
     text = _html_templates().get_template("page.html").render(page=page)
-    folder_in_text = str(escape(_as_html(page["folder"])))  # as the templates write each value
+    folder_in_text = str(escape(_as_html(page["folder"])))  # escaped as the templates escape each value
     return _without_folder(text, folder_in_text)
 
 
@@ -186,14 +187,15 @@ def html_by_template(page: Mapping[str, Any], template: Path) -> str:
 def markdown_text(page: Mapping[str, Any]) -> str:
     """Return the report's page as Markdown, without plots and most folded parts.
 
-    The folder that holds all the logs is left out of their paths, so that the text does not show where they are on this
-    machine. Logs that have only `/` in common keep their whole paths.
+    The folder that holds all the logs is removed from the text, so that it does not show where they are on this
+    machine. The text has the folder escaped for Markdown, so this form of it is looked for.
 
     Args:
-        page: Content of the page, as `page` returns it.
+        page: Content of the page, as `page` returns it. Its "folder" is that of the logs; empty if they have only `/`
+            in common, and nothing is removed.
     """
     text = _markdown_templates().get_template("page.md").render(page=page)
-    folder_in_text = markdown(page["folder"])  # as the template writes each value
+    folder_in_text = markdown(page["folder"])  # escaped as the template escapes each value
     return _without_folder(text, folder_in_text)
 
 

@@ -285,12 +285,16 @@ def scaling(report: Report) -> Section:
     """Return the section on how throughput grows with the number of devices, in these runs and in published tables.
 
     Args:
-        report: The content of the report. Its `scaling` has only systems that were run on several numbers of devices,
-            or of nodes.
+        report: The content of the report. These fields of it are shown:
+
+            - `curves_note`: a sentence on which published figures are shown, or why there are none
+            - `scaling`: a table for each system that was run on several numbers of devices, or of nodes
+            - `curves`: the published figures
 
     Returns:
         The section: plots and tables of these systems and of the published figures. Without such a system, a sentence
-        says that efficiency was not measured.
+        says that efficiency was not measured. The gist, the words next to the title, has the efficiency of each system
+        on its most devices.
     """
     parts: list[Block] = [Paragraph(text=report.curves_note)]
     if not report.scaling:

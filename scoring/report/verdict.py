@@ -216,8 +216,11 @@ def _judge_failed_runs(failed: Sequence[ReportedRun], groups: Sequence[Group], p
     may fail as it drops.
 
     - fatal: in one of the groups, more runs failed than may fail
-    - else unknown: in one of the groups runs failed, and the rounds of MLPerf differ in how many its result drops
+    - else unknown: in one of the groups runs failed, and it is not known how many may fail, because the rounds of
+      MLPerf differ in how many runs the result of this group drops
     - else a warning: the result of each group drops all of its failed runs
+
+    The text of the verdict has the status of the first failed run. As a rule, the status of all of them is "aborted".
 
     Args:
         failed: Training runs that ended without success, at least one.
