@@ -59,7 +59,9 @@ def cpus(root: Path = ROOT, membership: Path = MEMBERSHIP) -> float | None:
     """
     limits: list[float] = []
     for folder in _folders("cpu", root, membership):
-        # Version 2 has "150000 100000" or "max 100000" in one file, version 1 has 150000 or -1 in the first of two.
+        # A folder is of one version; the other version's files are absent, and give no words. The words are a quota
+        # and a period: version 2 has "150000 100000" or "max 100000" in one file, version 1 has 150000 or -1 in the
+        # first of two files.
         words = [*_text(folder / "cpu.max").split(), *_texts_of_version_1(folder)]
         sets_a_limit = len(words) == 2 and all(_is_above_0(word) for word in words)
         if sets_a_limit:

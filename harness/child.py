@@ -135,16 +135,18 @@ def _listen(descriptor: int, silent_s: float) -> tuple[bytes, bool]:
 
 @functools.cache  # a node of a fleet asks twice, and NVML_S is long
 def hanging_call_of_nvml() -> str:
-    """Say which call of NVML hung or killed the process that made it; empty if NVML answers, even by an error.
+    """Name the call of NVML that hung or killed its process; return an empty text if NVML answers, even by an error.
 
-    NVML is NVIDIA's library that tells of the GPUs. A child process makes the calls, once in the life of this process;
-    without the package pynvml it makes none.
+    NVML is NVIDIA's library that tells of the GPUs. A child process, ask_nvml.py, makes the calls and prints the name
+    of each before. It is started once: later calls of this function return the first result.
 
     Returns:
-        A part of a sentence, as "NVML has not answered nvmlInit: no answer in 30 s".
+        A part of a sentence, as "NVML has not answered nvmlInit: no answer in 30 s". Empty also if the package pynvml
+        is missing: the child then makes no call.
     """
     child = talk(Path(__file__).with_name("ask_nvml.py"), environ=None, silent_s=NVML_S)  # None: this environment
     calls = [answer["call"] for answer in child.answers() if "call" in answer]
+    # Else it is empty, or "ended with status 1: ...", which is a Python error in the child and no fault of NVML.
     has_hung_or_died = child.hang_or_death.startswith(("no answer", "ended by signal"))
     if not calls or not has_hung_or_died:
         return ""

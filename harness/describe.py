@@ -63,13 +63,18 @@ def misspelt(environ: Mapping[str, str]) -> list[str]:
 
 
 def _what_is_read_instead(name: str) -> str:
-    """Return the end of the warning "NAME is read by nothing: ...", for a variable that is meant as a setting.
+    """Return which settings are read in place of a variable that its user has taken for a setting.
 
-    The end is empty if the variable may be another program's. Three kinds of names are taken as meant:
+    The text completes the warning "EPOCHS is read by nothing: ..."; its "is" or "are" stands for "is read" or "are
+    read". The first of these cases counts:
 
-        what other training programs call a setting:     "EPOCHS is read by nothing: MAX_EPOCHS is"
-        what begins as a family of settings does:        "SUBMISSION_X is read by nothing: SUBMISSION_ORG, ... are"
-        what begins with a workload and no precision:    "RN50_STRATEGY is read by nothing: RN50_BATCHSIZE and ... are"
+        the name is                                      example          text
+        what other training programs call a setting      EPOCHS           "MAX_EPOCHS is"
+        what they call a value of the recipe             LR               "the RECIPE has it"
+        of a family of settings, by its beginning        SUBMISSION_X     "SUBMISSION_ORG, ... are"
+        of a workload, by its beginning, and of no
+        precision                                        RN50_STRATEGY    "RN50_BATCHSIZE and RN50_RECIPE are, and ..."
+        any other: it may be another program's           MODEL            ""
 
     Args:
         name: Name of a variable that is no setting.
@@ -162,13 +167,17 @@ class _Described(NamedTuple):
 
 
 def _describe(given: dict[str, str]) -> _Described:
-    """Return the job that an environment and its system's config file describe.
+    """Return the job that an environment describes together with the config file of the system that it names.
 
     Args:
         given: The environment.
 
+    Returns:
+        The job, who set each of its values, and two environments: `given`, and the same with what the config file adds.
+        The difference between the two is what a shell must export.
+
     Raises:
-        ValueError: The system has no config file, or that fails, or a value is wrong.
+        ValueError: The system has no config file, the file fails, or a value is wrong.
     """
     environ = env.resolve(given)
     job, origins = env.read(environ)
@@ -176,10 +185,10 @@ def _describe(given: dict[str, str]) -> _Described:
 
 
 def _describe_for_user(given: dict[str, str]) -> _Described:
-    """Return the job that a user's environment describes, after four checks that are made once, when the job begins.
+    """Return the job that a user's environment describes, or refuse it by four checks that `_describe` does not make.
 
-    A job may be described again from the environment that its first description has completed. `main` then calls
-    `_describe` alone. That environment may have a RESULT_FILE by the trial loop, which `_refuse_result_file` refuses.
+    The four are of RESULT_FILE, the trials' seeds, variables of Paddle, and the paths that the job names. They are
+    right for the user's own environment alone: later in the job the trial loop sets RESULT_FILE itself.
 
     Args:
         given: The user's environment.
@@ -229,7 +238,8 @@ def main() -> int:
         return 0
 
     given = env.of_process()
-    is_first_call = not env.is_resolved(given)  # a first call's --shell has JOB_FROM_CONFIG, which shows it later
+    # A later call finds JOB_FROM_CONFIG in its environment, as it is among the variables that --shell has exported.
+    is_first_call = not env.is_resolved(given)
     has_packages = importlib.util.find_spec("numpy") is not None
     described = _describe_for_user(given) if is_first_call else _describe(given)
     if has_packages and not args.launch:  # a launcher leaves it to its nodes, which call this with --shell

@@ -117,7 +117,7 @@ def _segment_fault(segment: Segment, content: bytes, scan_has_begun: bool) -> st
     """
     if segment.kind == START_OF_IMAGE:  # a second one, as the first lies before all segments
         return f"{TRUNCATED}: another picture begins at byte {segment.start}, before its end marker"
-    # Pixels that are damaged may hold these two bytes in any JPEG.
+    # Behind the start of a scan FF F7 may be damaged pixels of any JPEG, and is taken for no marker (below).
     if segment.kind == JPEG_LS_FRAME and not scan_has_begun:
         return "it is a JPEG-LS, which is not supported"
     if segment.kind not in KNOWN_KINDS:
@@ -149,14 +149,14 @@ def _frame_fault(frame: Segment, content: bytes) -> str:
 def _ends_with_marker(content: bytes, scan_start: int) -> bool:
     """Tell whether an end marker lies among the last JPEG_TAIL bytes of a JPEG with only one scan.
 
-    To search through the whole scan would take 20 times as long. Without that, a picture that was cut off passes if
-    another one follows it in the file.
+    Only these bytes are searched, because to search the whole scan takes 20 times as long. The price is that a picture
+    that was cut off passes if another picture follows it in the file: the end marker is then the other's.
 
     Args:
         content: All bytes of the JPEG.
         scan_start: Where the pixels of its only scan begin; no earlier byte is looked at.
     """
-    # Within a scan FF is followed by 00 or a restart, so an end marker there is the picture's own.
+    # Among pixels FF is followed by 00 or the kind of a restart, so pixels are not mistaken for an end marker.
     tail_start = max(scan_start, len(content) - JPEG_TAIL)
     return content.rfind(JPEG_END, tail_start) >= 0
 
@@ -187,12 +187,15 @@ def _segments(content: bytes) -> Iterator[Segment]:
 
 
 def _segment_length(content: bytes, start: int) -> int:
-    """Return the length of a JPEG's segment behind its marker, in bytes; the two bytes that tell it count, too.
+    """Return how long a JPEG's segment is behind its marker, in bytes, as its first two bytes there say.
 
     Args:
         content: All bytes of the JPEG.
-        start: Place of the two bytes. If the file ends before or within them, the length is one that goes beyond its
-            end.
+        start: Place of the two bytes, which count as a part of the length.
+
+    Returns:
+        The length. If the file ends before or within the two bytes, 4 (LEAST_SEGMENT): from `start` on that is more
+        than the file has, so that the caller sees a segment that was cut off.
     """
     length_bytes = content[start : start + 2]
     if len(length_bytes) < 2:
@@ -298,10 +301,12 @@ def _webp_fault(content: bytes) -> str:
 
 
 def _fault_by_decoding(content: bytes) -> str:
-    """Say why Pillow cannot decode an image of a rarer kind; return an empty text if it can.
+    """Say why an image of a rarer kind cannot be taken, by decoding it with Pillow; return an empty text if it can.
 
-    A PNM or a TIFF of colours that DALI would mistake has a fault, too. An image of a kind that Pillow does not know
-    gives an empty text, because DALI may know it.
+        Pillow does not know its kind:                              empty, because DALI may know it
+        Pillow cannot decode it:                                    Pillow's error
+        it is a PNM or a TIFF whose colours DALI would mistake:     what is wrong with the colours
+        else:                                                       empty
 
     Args:
         content: All bytes of the file.
@@ -309,7 +314,7 @@ def _fault_by_decoding(content: bytes) -> str:
     try:
         with Image.open(io.BytesIO(content)) as opened:
             if isinstance(opened, PpmImagePlugin.PpmImageFile):
-                pnm_fault = _pnm_fault(opened)  # first, as `load` forgets how it decodes
+                pnm_fault = _pnm_fault(opened)  # before `load`, which empties the attribute `tile` that this reads
                 opened.load()
                 return pnm_fault
             opened.load()
@@ -325,17 +330,19 @@ def _fault_by_decoding(content: bytes) -> str:
 def _pnm_fault(opened: PpmImagePlugin.PpmImageFile) -> str:
     """Say that DALI would decode a PNM too dark; return an empty text if it would not.
 
-    The head of a PNM says which value is white. DALI goes by it in the first of these cases alone:
+    The head of a PNM says which value is white (its "maxval"). DALI goes by that in one case, and else takes a fixed
+    value for white. Where the head's white is lower than DALI's, the picture becomes too dark.
 
-        white up to 255, pixels as text:           the white of the head
-        white up to 255, pixels in binary:         255
-        white above 255, pixels as text or binary: 65,535
+        white in the head, pixels                  white that DALI takes
+        up to 255, pixels as text                  that of the head
+        up to 255, pixels in binary                255
+        above 255, pixels as text or in binary     65,535
 
     Args:
         opened: The image as Pillow has opened it, not loaded yet: `load` empties its `tile`.
     """
-    # A tile is (codec, box, offset, arguments), the arguments (mode, white). Two have none but the mode, and no fault:
-    # pixels that are bits, and those that Pillow takes as they are ("raw"), whose white is 255 or 65,535.
+    # A tile is (codec, box, offset, arguments), the arguments (mode, white). Two kinds of pixels have the mode alone,
+    # and no fault: bits, and those that Pillow takes as they are (codec "raw"), whose white is 255 or 65,535.
     codec, _, _, arguments = opened.tile[0]
     if codec == "raw" or not isinstance(arguments, tuple):
         return ""

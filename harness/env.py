@@ -88,12 +88,13 @@ def _accepted_names(setting: Setting, environ: Mapping[str, str]) -> list[str]:
 def _source_of(setting: Setting, environ: Mapping[str, str]) -> str | None:
     """Return the name of the environment variable that gives a setting its value; None if the default counts.
 
-    For the setting RECIPE in a job of rn50 it is the first of these:
+    All variables of the setting are first tried for a value that is not empty. Only then an empty variable counts, and
+    only for a text: an empty number is no value. For the setting RECIPE in a job of rn50 the first of these counts:
 
-        "RECIPE":       if it is set and not empty
-        "RN50_RECIPE":  if it is set and not empty; a setting that is not in PER_WORKLOAD has no such variable
-        "RECIPE":       if it is set and empty, as an empty text is a value; not for a number, which is then not set
-        None:           if it is not set
+        RECIPE is set and not empty:       "RECIPE"
+        RN50_RECIPE is set and not empty:  "RN50_RECIPE"; only settings of PER_WORKLOAD have such a variable
+        RECIPE is set and empty:           "RECIPE"
+        else:                              None
 
     Args:
         setting: The setting.
@@ -110,14 +111,16 @@ def _source_of(setting: Setting, environ: Mapping[str, str]) -> str | None:
 def _origin(setting: Setting, value: str | int, environ: Mapping[str, str]) -> str:
     """Return who set the value of a setting that the environment has a variable for.
 
-    JOB_FROM_USER and JOB_FROM_CONFIG list the names of variables. The setting's name is the first name in either list
-    that may set it: BATCHSIZE, else RN50_BATCHSIZE in a job of rn50. The first of these cases counts:
+    Several variables may set a setting: for BATCHSIZE in a job of rn50 they are BATCHSIZE and RN50_BATCHSIZE.
+    `resolve` lists the variables that the user has set in JOB_FROM_USER, and those of the config file in
+    JOB_FROM_CONFIG. The first of the setting's variables that is in a list decides:
 
-        "environment":       there are no lists: `resolve` has not been called, so only a user can have set it
-        "environment":       its name is in JOB_FROM_USER
-        "config_DGX1.sh":    its name is in JOB_FROM_CONFIG
-        "launch/trials.sh":  neither has it, and the value is not the default: the trial loop sets each trial's SEED
-        ORIGIN_OF_DEFAULTS:  neither has it, and the value is the default: run_and_time.sh exports defaults, too
+        there are no lists:                        "environment", as without `resolve` only a user can have set it
+        it is in JOB_FROM_USER:                    "environment"
+        it is in JOB_FROM_CONFIG:                  "config_DGX1.sh"
+        none is listed, the value is another one
+            than the default:                      "launch/trials.sh", as the trial loop sets each trial's SEED
+        none is listed, the value is the default:  ORIGIN_OF_DEFAULTS, as run_and_time.sh exports defaults, too
 
     Args:
         setting: The setting.
@@ -232,20 +235,24 @@ def _unread(variables: Mapping[str, str]) -> set[str]:
 
 
 def _copied_from(variables: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return which general variables of a job get the value of a variable for such jobs alone, and of which.
+    """Return which general variables of a job, as STRATEGY, are to be set from a variable for such jobs alone.
 
-    {"STRATEGY": "RN50_AMP_O2_STRATEGY"} says that `resolve` must copy the value of RN50_AMP_O2_STRATEGY to STRATEGY. In
-    a job of WORKLOAD=rn50 and PRECISION=amp_o2 the first of these cases decides what is copied to BATCHSIZE. What the
-    user sets empty is not set.
+    {"STRATEGY": "RN50_AMP_O2_STRATEGY"} says that `resolve` must copy the value of RN50_AMP_O2_STRATEGY to STRATEGY.
+
+    Whatever the user sets comes before what the config file sets. A variable that the user has left empty counts as not
+    set. In a job of WORKLOAD=rn50 and PRECISION=amp_o2 the first of these cases decides what is copied to BATCHSIZE:
 
         1. the user sets BATCHSIZE:                           nothing
         2. the user sets RN50_AMP_O2_BATCHSIZE:               RN50_AMP_O2_BATCHSIZE
-        3. the user sets RN50_BATCHSIZE:                      RN50_BATCHSIZE, if the config file sets BATCHSIZE
+        3. the user sets RN50_BATCHSIZE, and
+           the config file sets BATCHSIZE:                    RN50_BATCHSIZE
+           the config file does not set BATCHSIZE:            nothing
         4. the config file sets RN50_AMP_O2_BATCHSIZE:        RN50_AMP_O2_BATCHSIZE
         5. the config file sets BATCHSIZE or RN50_BATCHSIZE:  nothing
 
-    Where nothing is copied, `_source_of` later takes BATCHSIZE, or RN50_BATCHSIZE if there is no BATCHSIZE. A setting
-    that is not in PER_WORKLOAD, as STRATEGY, has no case 3: nothing reads RN50_STRATEGY.
+    Where nothing is copied, `_source_of` later takes BATCHSIZE, or RN50_BATCHSIZE if there is no BATCHSIZE. That is why
+    case 3 copies only over a BATCHSIZE of the file, which would be taken in place of the user's RN50_BATCHSIZE. A
+    setting that is not in PER_WORKLOAD, as STRATEGY, has no case 3: nothing reads RN50_STRATEGY.
 
     Args:
         variables: The environment after the config file.
@@ -270,7 +277,7 @@ def _copied_from(variables: Mapping[str, str], environ: Mapping[str, str]) -> di
         if environ.get(for_job):
             copied_from[general_name] = for_job
         elif user_sets_for_workload:
-            if variables.get(general_name):
+            if variables.get(general_name):  # set by the config file, as the user's was looked for above
                 copied_from[general_name] = for_workload
         elif config_sets_for_job:
             copied_from[general_name] = for_job
@@ -446,10 +453,11 @@ def export(settings: Mapping[str, str]) -> None:
 
 
 def of_ranks(job: Job, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the environment that the job's ranks compute in.
+    """Return the environment that the job's ranks compute in: the given one with two changes.
 
-    It has what `runtime` sets where the user has set nothing, and on one node no variable of NCCL's network between
-    nodes.
+        added:     the project's own variables of the libraries, for threads, executor and GPU (`runtime`), unless the
+                   given environment has them with a value that is not empty
+        left out:  in a job of one node, the variables of NCCL's network between nodes
 
     Args:
         job: The settings of the job.

@@ -16,16 +16,18 @@ MADE_IN_IMAGE = {"DATA_CACHE": "data"}  # the folder of the embedded data set, w
 def for_node(environ: Mapping[str, str], set_by_config: Mapping[str, str], origins: Origins) -> dict[str, str]:
     """Return the variables that run_and_time.sh exports on a node.
 
-    They are those that the config file sets, all variables of the job, and lists of names, as "BATCHSIZE SEED":
+    They are those of `set_by_config`, all settings of the job, and three lists of names, as "BATCHSIZE SEED":
 
-        JOB_FORWARDED: variables that mpirun hands to the ranks
+        JOB_FORWARDED: variables that mpirun hands to the ranks: all settings of the job, JOB_FROM_USER,
+                       JOB_FROM_CONFIG, and those of libraries that `names_to_forward` chooses
         JOB_SECRETS:   secrets, which the shell unsets
         JOB_DROPPED:   settings of NCCL's network between nodes, which the shell unsets in a job of one node; the list
                        is left out if it would be empty
 
     Args:
         environ: The environment with what the config file adds.
-        set_by_config: The variables in `environ` that the config file added or changed.
+        set_by_config: The variables in `environ` that the config file added or changed. JOB_FROM_USER and
+            JOB_FROM_CONFIG, which say whose values the variables have, come with them.
         origins: The value of each setting of the job, with who set it.
     """
     variables_of_job = {name: str(entry["value"]) for name, entry in origins.items()}
@@ -45,14 +47,20 @@ def for_node(environ: Mapping[str, str], set_by_config: Mapping[str, str], origi
 def for_launcher(user_environ: Mapping[str, str], set_by_config: Mapping[str, str], job: Job) -> dict[str, str]:
     """Return the variables that a launcher needs to start the job on its nodes.
 
+    These have values:
+
+        CONT_...:    settings of the container that the config file sets
         DGXNNODES:   the number of nodes
         JOB_DEVICE:  "cpu" or "gpu"
-        CONT_...:    settings of the container that the config file sets
-        JOB_GIVEN:   names of the user's variables that the launcher hands to the nodes: settings; settings for this
-                     workload and precision alone, as RN50_AMP_O2_STRATEGY; variables of libraries, as
-                     `names_to_forward` knows them, of Open MPI (OMPI_MCA_) and of its launcher PRRTE (PRTE_MCA_)
         JOB_PATHS:   files and folders that the job names, whoever has set them, as "DATADIR=/data", one a line
-        JOB_SECRETS: names of the user's secrets, which the launcher's shell unsets
+
+    These are lists of names, as "BATCHSIZE SEED":
+
+        JOB_GIVEN:   variables of the user that the launcher hands to the nodes (see below)
+        JOB_SECRETS: secrets of the user, which the launcher's shell unsets
+
+    In JOB_GIVEN are settings, settings for this workload and precision alone, as RN50_AMP_O2_STRATEGY, and variables of
+    Open MPI (OMPI_MCA_), of its launcher PRRTE (PRTE_MCA_) and of other libraries, as `names_to_forward` knows them.
 
     Other variables that the config file sets are left out, because each node reads that file by itself.
 

@@ -127,7 +127,7 @@ class Folders:
         return not self.fault(path)
 
     def fault(self, path: str) -> str:
-        """Say why a path is no file, as "is absent"; return an empty text if it is one.
+        """Say why there is no file at a path, as "is absent"; return an empty text if there is one.
 
         Args:
             path: A path, absolute or relative to the root.
@@ -137,6 +137,7 @@ class Folders:
         if is_in_root_folder:
             folder = "/"
         if folder not in self._faults:
+            # What is in the folder, by name: "" for a file, and for anything else why it is no file.
             self._faults[folder] = self._faults_in(self._root / folder)
         return self._faults[folder].get(name, _ABSENT)
 

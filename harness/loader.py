@@ -87,7 +87,8 @@ class Loader(ABC):
 
         Args:
             samples: The samples of a part of the data set.
-            plan: Yields which samples each batch of this rank has, as those of harness/sampling.py.
+            plan: Yields for each batch of this rank its epoch, its sample numbers and which of them count, as
+                harness/sampling.py makes it.
             make_pipeline: The workload's function that returns a DALI pipeline. It gets a source of inputs, device,
                 image format, batch size, threads and queue depth, and the `settings`.
             reader: How this rank reads: batch size, image format, threads and device.
@@ -102,10 +103,12 @@ class Loader(ABC):
         self._reader = reader
         self._device_id = reader.device_id if reader.device == "gpu" else None  # to which batches go; None: the host
         self._pool = ThreadPoolExecutor(max_workers=PREFETCH_BATCHES, thread_name_prefix="read")
-        # A thread reads a batch, then DALI decodes it. Both work ahead, so each has several batches, the oldest first.
+        # A batch is read by a thread, then decoded by DALI, then returned by `__next__`. Threads and DALI work ahead on
+        # several batches each. In both deques the oldest batch is first.
         self._being_read: deque[_BatchBeingRead] = deque()
         self._ids_being_decoded: deque[Array] = deque()  # sample numbers of each batch
-        # Tensors to which batches are copied, by name: those of `write_to`. Before, each batch gets tensors of its own.
+        # Tensors by name to which `__next__` copies each batch, given by `write_to`. While there are none, each batch
+        # gets tensors of its own.
         self._targets: dict[str, Any] = {}
         self._pipeline = make_pipeline(
             source=self._next_inputs,  # DALI calls it for each batch

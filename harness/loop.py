@@ -215,7 +215,7 @@ class Trainer:
                 takes.
 
         Raises:
-            Refused: The check found a difference. It is a ValueError.
+            Refused: The check found a difference. Refused is a kind of ValueError.
         """
         programs = self.step.program.update
         feed = {"image": batch.image, "label": batch.label}
@@ -224,7 +224,7 @@ class Trainer:
             if is_first:
                 kernels.check_feed(program, feed_of_part)
             self.step.run(program, feed_of_part)
-            if read_loss:
+            if read_loss:  # from the variable in Paddle's scope in which the run has left its loss
                 losses.append(loss_of_last_run())
         if not read_loss:
             return math.nan

@@ -98,9 +98,9 @@ def _peak_mib(peak_by_images: Mapping[int, int], images: float) -> float:
 
 
 def _images_at_once_in_measured_size(model: ModelSettings, measured: MemoryPeaks) -> float:
-    """Return the number of images computed at once, counted by their pixels in images of the measured size.
+    """Return how many images of the measured size have as many pixels as the images that the model computes at once.
 
-    For example 64 images at once of twice the measured height and width count as 256.
+    For example 64 images of twice the measured height and width have the pixels of 256 measured ones.
 
     Args:
         model: Settings of the model, with its batch and image size.
@@ -186,16 +186,18 @@ class _DecoderBuffers(NamedTuple):
 
 
 def _decoder_buffers(job: Job) -> _DecoderBuffers:
-    """Return how much memory DALI reserves for a pipeline's decoder: enough for the largest image in DATADIR.
+    """Return how much memory DALI reserves for a pipeline's decoder.
 
-    It is the least that DALI reserves if the workload does not decode on the GPU, or if DATADIR is not set: the images
-    of the embedded data set are small.
+        the workload decodes on the host:  the least that DALI reserves
+        DATADIR is not set:                the least, too, as the images of the embedded data set are small
+        else:                              enough for the largest image in DATADIR
 
     Args:
         job: The settings of the job.
 
     Returns:
-        Bytes for each thread of the decoder on the GPU and in the host's pinned memory, and bytes of a GPU's JPEG unit.
+        device_bytes and pinned_bytes for each thread of the decoder, unit_bytes for a GPU's JPEG unit, and words that
+        say for which images that is enough. The least has no unit_bytes (0) and no words.
     """
     decoder = job.model.traits.decoder  # None: this workload decodes on the host
     if decoder is None or not job.data.folder:

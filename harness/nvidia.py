@@ -50,14 +50,16 @@ def opened() -> Iterator[tuple[list[Handle], str]]:
 
     Yields:
         (handles, reason). The handles are those of the visible GPUs; there are none without NVML. The reason says why
-        GPUs of the node are missing. It is the first of these that holds:
+        GPUs of the node are missing; if there are both kinds of reasons, the first of these counts:
 
             "CUDA_VISIBLE_DEVICES=5,4 names 2 of 8 whole GPUs":  the variable hides GPUs that NVML has a handle of
             NVML's errors, as "GPU3: GPU is lost":               NVML has no handle of some GPUs, or cannot be opened
             "":                                                  none is missing
+
+        A lost GPU has no handle, so that it counts neither as hidden nor among the 8.
     """
     with contextlib.ExitStack() as at_exit:
-        handles, why_missing = _open_nvml(at_exit)
+        handles, why_missing = _open_nvml(at_exit)  # NVML's reason, which the variable's replaces below
         visible = _visible_handles(handles)
         some_are_hidden = len(visible) < len(handles)
         if some_are_hidden:
@@ -276,9 +278,12 @@ class Memory:
 def memory_of(handle: Handle) -> Memory:
     """Return how much memory a GPU has and how much of it processes use, in bytes.
 
-    Version 2 of NVML's query tells what processes use. Version 1, asked if there is no other, may also count the 0.3 to
-    1 GiB that the driver reserves for itself: it does from driver 510 on. Its answer is then `used_or_reserved`, also
-    if the driver's version is not known.
+    NVML's query has two versions, of which the second is asked first. The first version, from driver 510 on, also
+    counts the 0.3 to 1 GiB that the driver reserves for itself as used. So the use goes into one of two fields:
+
+        version 2:                                          used
+        version 1, driver below 510:                        used
+        version 1, driver from 510 on, or of no known one:  used_or_reserved
 
     Args:
         handle: NVML's handle of the GPU.

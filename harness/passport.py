@@ -233,7 +233,7 @@ def _note_on_contradictions(part: str, names: Sequence[str], contents: Contents)
 
 
 def _note_on_shared_labels(part: str, names: Sequence[str], contents: Contents) -> list[str]:
-    """Return a sentence on the images of a part that have the label file of another image.
+    """Return a sentence that says how many images of a part have the label file of another image, and names the first.
 
     Args:
         part: Name of the part for the sentence, as "training".
@@ -246,7 +246,9 @@ def _note_on_shared_labels(part: str, names: Sequence[str], contents: Contents) 
     if contents.labels is None or isinstance(contents.labels, np.ndarray):
         return []
     label_files = contents.labels
-    owner_by_image = {}  # an image with the label file of another image: the image that had this label file first
+    # {image: the first image with the same label file}, for all images but that first one
+    owner_by_image = {}
+    # A conflict is a label file (its key) that stands in the list again, with another image than at first.
     for conflict in _conflicts(zip(label_files, names, strict=True)):
         image, owner = conflict.value, conflict.first_value
         owner_by_image[image] = owner
@@ -312,15 +314,17 @@ def _note_on_untrained_classes(train: Contents, evaluation: Contents) -> list[st
 def _note_on_renumbered_folders(train: Contents, evaluation: Contents) -> list[str]:
     """Return a sentence on the class folders whose images are evaluated under another label than they are trained on.
 
-    Such are found where the lists of the two parts number the classes in different ways. Folders are compared by their
-    own names, as "n01440764", and taken for class folders only if both parts have two or more, each with one class.
+    There are such folders if the lists of the two parts number the classes in different ways. Folders are compared by
+    their own names, as "n01440764". Those whose names are in both parts are taken for class folders if they are at
+    least two, and each has one label in each part. A single one with several labels ends the check.
 
     Args:
         train: The training files with their labels.
         evaluation: The evaluation files with their labels.
 
     Returns:
-        One sentence in a list. An empty list if there is no such folder, or labels are not numbers.
+        One sentence in a list. An empty list if no folder is evaluated under another label, the folders are no class
+        folders, or labels are not numbers.
     """
     if not isinstance(train.labels, np.ndarray) or not isinstance(evaluation.labels, np.ndarray):
         return []

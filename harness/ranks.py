@@ -286,6 +286,7 @@ def _connect_by_gloo(gloo_port: int, ranks: Ranks, own_address: str, first_addre
     os.register_at_fork(after_in_child=_end_with_parent_of_fork)  # for the processes that Paddle forks below
     # Paddle writes files into the working directory. The import of its server's module alone creates http.log there.
     with in_temporary_folder():
+        # The two calls replace a class and a method of Paddle in this process, and stay in force until it ends.
         _have_gloo_listen_at(own_address)
         if ranks.is_first:
             _have_server_of_gloo_listen_at(first_address)

@@ -244,10 +244,14 @@ def _titles_that_hold_fixed_loss_scale() -> list[str]:
 def of_seeds(job: Job) -> Iterator[str]:
     """Yield a sentence if the seed of a job's last trial is beyond the largest one.
 
-    Only the user's command asks this: a rank's SEED is that of its own trial, and not of the first.
+    The first trial has the seed SEED, and each later one 1 more. With SEED=-1 the system draws all seeds, and there is
+    nothing to refuse.
+
+    Ask this of the user's settings alone. A rank's SEED is that of its own trial: to count up from there again would
+    refuse a good job.
 
     Args:
-        job: The settings of the job, with the seed of its first trial; later ones count up.
+        job: The settings of the job, with the seed of its first trial.
     """
     last_seed = job.course.seed + job.trials.nexp - 1
     if job.course.seed >= 0 and last_seed > LAST_SEED:
@@ -258,10 +262,13 @@ def of_seeds(job: Job) -> Iterator[str]:
 
 
 def of_paddle_flags(job: Job, environ: Mapping[str, str]) -> Iterator[str]:
-    """Yield a sentence for each variable of Paddle's by which the ranks would not compute as the job says.
+    """Yield a sentence for each of two variables of Paddle by which the ranks would not compute as the job says.
 
-    This is asked once, of the user's environment. It must not be asked of a rank's: there FLAGS_selected_gpus is set by
-    the rank itself, to the number of its GPU.
+        FLAGS_selected_gpus, on GPUs:  each rank would compute on the GPU that it names, not on the one of the rank's
+                                       number; "0" is right if a node has one rank
+        FLAGS_use_mkldnn, on CPUs:     unless it is off, it turns on oneDNN, which trains wrongly in this Paddle
+
+    Ask this of the user's environment alone: a rank sets FLAGS_selected_gpus itself, to the number of its GPU.
 
     Args:
         job: The settings of the job.

@@ -304,12 +304,14 @@ def train_epoch(run: session.Run, trainer: Trainer, batches: Iterator[Batch], ep
     """
     start = run.start.position
     done_in_epoch = start.epoch_step if epoch == start.epoch else 0
+    # Steps of the whole run before those of this call.
     done = (epoch - 1) * run.steps_per_epoch + done_in_epoch
     steps = run.steps_per_epoch - done_in_epoch
     run.log.mark(schema.EPOCH_START, schema.InEpoch(epoch_num=epoch))
     timing = trainer.run(batches, steps=steps, epoch=epoch, done=done, phase="train")
     if timing.steps > 0:
-        trainer.report_clock(done + steps)  # it may have been set behind the last window, as during a checkpoint
+        # The system's clock may have been set after the last window was reported, as during a checkpoint.
+        trainer.report_clock(done + steps)
     run.log.mark(schema.EPOCH_STOP, schema.InEpoch(epoch_num=epoch))
     session.log_throughput(run.log, timing, epoch)
 

@@ -55,14 +55,17 @@ class Workload(ABC):
     def eval_input(self, samples: Any) -> tuple[Any, int]:
         """Return the format of an evaluation's images, and how many a rank evaluates at once.
 
+        These are the training's. A workload that evaluates images of another size overrides this, as HRNet does: it
+        takes whole images, whose size it finds in the samples.
+
         Args:
-            samples: The evaluation samples. This version does not need them; HRNet's finds the images' size in them.
+            samples: The evaluation samples; of no effect if this is not overridden.
 
         Returns:
             (image format, images).
 
         Raises:
-            ValueError: The samples do not say their size.
+            ValueError: The samples do not say their size. Only a method that overrides this raises it.
         """
         return self.image, self.batch
 
@@ -168,9 +171,9 @@ class Workload(ABC):
         return {}
 
     def training_program(self, schedule: Schedule, *, seed: int) -> build.TrainingProgram:
-        """Build the training program of this rank, with its start-up program and its loss.
+        """Build the training program of this rank and the start-up program that gives its parameters their values.
 
-        Paddle's fleet must know the ranks before.
+        Call this when `env.export_trainer` has told Paddle's fleet, its layer for several ranks, which ranks there are.
 
         Args:
             schedule: The learning rate by step.
@@ -181,15 +184,17 @@ class Workload(ABC):
         """
         training, startup = static.Program(), static.Program()
         startup.random_seed = seed
+        # Here the two are Paddle's default programs, to which the calls append. `minimize` returns both.
         with static.program_guard(training, startup):
             loss = self.training_loss(self.plan.micro_batch(self.batch))
             return build.minimize(loss, self.recipe.optimizer, schedule, plan=self.plan)
 
 
 def add_to_total(name: str, value: static.Variable) -> None:
-    """Append operators to Paddle's default program that add a batch's value to a variable.
+    """Append operators to Paddle's default program that add a batch's value to a total.
 
-    The variable keeps its value in Paddle's scope from run to run.
+    The total is a variable that keeps its value in Paddle's scope from run to run. Nothing here sets it to 0: for that
+    the `Evaluator` of harness/loop.py sets it in the scope before each evaluation.
 
     Args:
         name: Name of the variable, which is created.

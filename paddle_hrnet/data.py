@@ -309,7 +309,7 @@ class _Windows(NamedTuple):
 
 
 def _windows(crop: ImageFormat, sizes: Array, scales: Array, *, drawn_corners: Array) -> _Windows:
-    """Return the window of each image that becomes its training crop when it is scaled.
+    """Return which window of each image is cut out: scaled by the image's factor, the window is the training crop.
 
     An example, along one side:
 
@@ -328,7 +328,8 @@ def _windows(crop: ImageFormat, sizes: Array, scales: Array, *, drawn_corners: A
     start_counts = scaled_sizes - window_sizes + 1
     scaled_starts = np.floor(drawn_corners * start_counts)
     scaled_ends = scaled_starts + window_sizes
-    # DALI cuts the window out of the unscaled image, and then scales it.
+    # DALI cuts the window out of the unscaled image, and then scales it. The way back divides by the real ratio of the
+    # sizes. It differs a little from `scales`, because the scaled size was rounded to whole pixels.
     starts = scaled_starts * sizes / scaled_sizes
     ends = scaled_ends * sizes / scaled_sizes
     return _Windows(starts, ends, window_sizes)
@@ -386,14 +387,17 @@ def _decompressed(pair: Pair, rows: int) -> Array:
 
 
 def _decompressed_to_windows(pairs: list[Pair], drawn: _Drawn) -> list[Array]:
-    """Return the images of pairs as PNGs with only the top rows, down to the drawn window's bottom, not compressed.
+    """Return the PNG image of each pair as a PNG without compression that ends at the bottom of the drawn window.
 
-    Rows further down are not needed, so that they are not decompressed, for speed. A JPEG is returned as it is, whole
-    and encoded.
+    This is for speed: rows below the window are not decompressed at all, and the others faster than by DALI's decoder.
+    A JPEG, and an interlaced or damaged PNG, are returned whole, as they are.
 
     Args:
         pairs: Images and their labels, encoded.
         drawn: The random augmentation, which has the window of each pair.
+
+    Returns:
+        The bytes of each image file, as uint8, in the order of `pairs`.
     """
     images = []
     for pair, window_end in zip(pairs, drawn.window_ends, strict=True):
@@ -421,7 +425,7 @@ class Loader(loader.Loader):
         super().__init__(pairs, plan, _pipeline, reader, augmented=augment is not None, renumbered=self._renumbered)
 
     def _read(self, epoch: int, ids: Array, valid: Array) -> tuple[Any, ...]:
-        """Return the inputs of the DALI pipeline for a batch.
+        """Read a batch of training or evaluation samples, and return the inputs of the DALI pipeline for it.
 
         Args:
             epoch: Number of the epoch, which the augmentation depends on.
@@ -432,7 +436,7 @@ class Loader(loader.Loader):
             The inputs in the order in which `_pipeline` takes them:
 
                 the encoded images, and the encoded labels
-                if labels are renumbered, where each sample's row begins in the table RENUMBERED
+                if labels are renumbered, the offset that `_row_starts` gives each sample
                 in training the fields of `_Drawn`, in evaluation `valid`
 
         Raises:
@@ -443,7 +447,7 @@ class Loader(loader.Loader):
         further_inputs: list[Array] = []
         if self._renumbered:
             further_inputs.append(self._row_starts(ids, valid))
-        if self._augment is None:
+        if self._augment is None:  # an evaluation
             all_rows = [pair.size.height for pair in pairs]
             images = [_decompressed(pair, rows) for pair, rows in zip(pairs, all_rows, strict=True)]
             further_inputs.append(valid.astype(np.float32))
@@ -455,20 +459,21 @@ class Loader(loader.Loader):
         return images, labels, *further_inputs
 
     def _row_starts(self, ids: Array, valid: Array) -> Array:
-        """Return where the row of each sample begins in the table RENUMBERED, whose rows are laid end to end.
+        """Return for each sample the offset of its row in the table RENUMBERED, whose rows are laid end to end.
 
-        A row tells what each number in a label file is trained as. Which row a sample has depends on its label file:
+        A row has what each of the numbers 0 to 255 in a label file is trained as. The pipeline adds the offset to each
+        number, and looks the sum up in the table. A sample has one of these rows:
 
-            AS_IT_IS:        the file has the classes themselves
-            FROM_LABEL_IDS:  the file has Cityscapes' label ids
-            FILLED_UP:       the sample only fills up the batch, so that all its pixels are ignored
+            AS_IT_IS:        its label file has the classes themselves
+            FROM_LABEL_IDS:  its label file has Cityscapes' label ids
+            FILLED_UP:       it only fills up the batch, so that all its pixels are ignored
 
         Args:
             ids: Numbers of the samples, [N].
             valid: Which samples count, [N]; the others fill up the batch.
 
         Returns:
-            Positions, [N] uint16.
+            Offsets, [N] uint16: 0, 256 or 512.
         """
         row_numbers = np.where(valid, self._row[ids], FILLED_UP)
         row_length = RENUMBERED.shape[1]

@@ -81,18 +81,20 @@ def few_classes(labels: str, classes: Sequence[int]) -> str:
 
 
 def _trained_numbers(pairs: PairList, number: int) -> Array:
-    """Return the numbers that the pixels of a pair's label are trained as: classes, and what is wrongly no class.
+    """Return the classes that the pixels of a pair's label are trained as, and wrong numbers in the label.
 
-    A label file holds either classes or Cityscapes' label ids. The table RENUMBERED has a row for each of the two,
-    which tells what each number in the file, 0 to 255, is trained as.
+    The table RENUMBERED makes classes of the numbers in the file, by a row for each kind of file:
+
+        the file holds           row               a number becomes                 a wrong number becomes
+        classes                  AS_IT_IS          itself                           itself
+        Cityscapes' label ids    FROM_LABEL_IDS    its class, or 255 if ignored     254 (OUT_OF_RANGE)
 
     Args:
         pairs: Images with their labels.
         number: Which pair; counts from 0.
 
     Returns:
-        The numbers, sorted, each once, without the 255 of ignored pixels. A wrong number in a file of classes is as it
-        is in the file. A wrong one in a file of label ids is 254 (OUT_OF_RANGE).
+        The numbers, sorted, each once, without the 255 of ignored pixels.
 
     Raises:
         OSError: Pillow cannot read or decode the label. It may raise SyntaxError or ValueError instead.
@@ -124,16 +126,17 @@ def no_class(pairs: PairList, number: int, trained_as: int) -> str:
 
 
 def _label_in_file(pairs: PairList, number: int, trained_as: int) -> str:
-    """Return words for the label in a pair's label file that the table RENUMBERED makes a given number of.
+    """Say which number stands in a pair's label file, given the number that it is trained as.
 
-        "40":                     the file has classes, which are trained as they are
-        "above 33":               the file has Cityscapes' label ids, 0 to 33, and this label is not one of them
-        "26, which is class 13":  the file has Cityscapes' label ids; 26 is the one that is trained as class 13
+        trained_as    the file holds                    words
+        40            classes, trained as they are      "40"
+        254           Cityscapes' label ids, 0 to 33    "above 33": the number is none of them
+        13            Cityscapes' label ids, 0 to 33    "26, which is class 13"
 
     Args:
         pairs: Images with their labels.
         number: Which pair; counts from 0.
-        trained_as: What the table makes of the label.
+        trained_as: Number that the table RENUMBERED has for the one in the file.
     """
     has_classes = not pairs.has_label_ids(number)
     if has_classes:

@@ -158,6 +158,7 @@ def image_head(path: Path) -> Size:
             size.
     """
     content = _head(path, pictures.PNG_HEAD_BYTES)
+    # A JPEG, which begins with FF, may state its size far behind its start, as behind a thumbnail.
     if content.startswith(b"\xff"):
         content = _head(path, pictures.HEAD_BYTES)
     return pictures.image_size(os.fspath(path), content)
@@ -234,7 +235,9 @@ def find(root: Path, part: str, classes: int) -> PairList:
 def _existing_pair(listed: Listed, folders: lists.Folders, root: Path) -> tuple[str, str]:
     """Return the paths of an image and its label, relative to the folder of the data set.
 
-    Where only Cityscapes' file of label ids is there, it takes the place of the listed label.
+    The label is the one that is named, with one exception (by `_existing_label`). Where Cityscapes' file
+    NAME_gtFine_labelTrainIds.png (LABEL_END) is named and absent, NAME_gtFine_labelIds.png (LABEL_IDS_END) is taken if
+    it is there.
 
     Args:
         listed: Both paths as a list or the folders name them.

@@ -53,7 +53,8 @@ def image_size(name: str, content: bytes) -> Size:
     """
     if content.startswith(encoded.JPEG_START):
         return _jpeg_size(name, content)
-    depth, colour_type, size = _png_header(name, content, "no PNG or JPEG file")
+    depth, colour_type, size = _png_header(name, content, "no PNG or JPEG file")  # the words are for one that is no PNG
+    # The message is as "a.png: has 16 bits of RGB a pixel, must have 8 of RGB: convert it or remove it from the list".
     if (depth, colour_type) != (8, RGB):
         raise ValueError(f"{name}: {_is_but_must(depth, colour_type)} of RGB: {FIX}")
     return size

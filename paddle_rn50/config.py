@@ -155,13 +155,16 @@ EVAL_EVERY, EVAL_OFFSET = 4, 3  # epochs
 def _first_step_at_end_rate(point: ReferencePoint, global_batch: int, per_epoch: int) -> int:
     """Return the first step, counted from 0, at which the learning rate has its end value.
 
-    The rate has its end value when the warm-up and the decay are over. In `lars_util.py` of the MLPerf reference the
-    decay has
+    That is the step after the warm-up and the decay:
 
-        length_of_decay = train_steps - warmup_steps + 1
+        warmup_steps + length_of_decay
 
-    steps. The field `decay_steps` of a point is train_steps at the batches in WARMUP_COUNTED, and length_of_decay at
-    all others.
+    The field `decay_steps` of a reference point has one of two meanings. Published logs show which one it has at which
+    global batch; the comment at WARMUP_COUNTED names the logs.
+
+        batches in WARMUP_COUNTED:  the steps of the whole training, train_steps. In `lars_util.py` of the MLPerf
+                                    reference, length_of_decay is then train_steps - warmup_steps + 1.
+        all other batches:          length_of_decay itself
 
     Args:
         point: Hyperparameters of a reference run of MLPerf.

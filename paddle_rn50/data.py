@@ -81,14 +81,16 @@ class _Noted(NamedTuple):
 
 
 def _read_sizes_file(sizes_file: Path) -> _Noted:
-    """Return the size of the largest image of a data set's part, and what the part was packed from.
+    """Return the size of the largest image of a data set's part, and the passport of the files it was packed from.
+
+    A passport is the number, the bytes and a digest of some files.
 
     Args:
-        sizes_file: PART.sizes.json, which tools.pack writes, as {"width": 500, "height": 375, "source": {...}}.
+        sizes_file: PART.sizes.json, which tools.pack writes, as {"width": 500, "height": 375, "source": {...}}. The
+            "source" is the passport of the files; images that are not packed have none.
 
     Returns:
-        Width and height in pixels, and the number, bytes and digest of the original files; None for those if the file
-        has no "source".
+        Width and height in pixels, and the passport; None if the file has no "source".
 
     Raises:
         ValueError: The file is no JSON, has no width and height, or has a "source" of other fields.
@@ -98,7 +100,7 @@ def _read_sizes_file(sizes_file: Path) -> _Noted:
         largest = (int(content["width"]), int(content["height"]))
         passport = content.get("source")
         source = schema.Passport(**passport) if passport else None
-        if min(largest) < 1:
+        if min(largest) < 1:  # its error is caught below, as any other fault of the file
             raise ValueError("an image has a pixel at least")
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(
@@ -277,14 +279,17 @@ def _crop(image_shape: Any, drawn: _Drawn, augment: Augmentation) -> _Crop:
     It is the first of the ten drawn crops that fits into the image, at the drawn place. If none fits, it is the largest
     crop that `augment` allows, at the centre, as in torchvision. It has a pixel at least.
 
+    The ten crops are drawn for a square image of side 1. `_in_shares_of_image` turns their sides into shares of this
+    image's sides, which keep the crop's share of the area and its aspect in pixels. From there on all sides are shares.
+
     DALI's graph has no branches. So what is chosen is computed from numbers that are 1 for what is taken and 0 for all
     else.
 
     Args:
         image_shape: Node of the image's height and width in pixels.
-        drawn: Nodes of the ten crops, drawn for a square image of side 1, and of their place: how far the crop is moved
-            to the right and down, from 0 to 1 of the margin that it leaves.
-        augment: Least and most width over height of a crop.
+        drawn: Nodes of the ten crops, and of the place of the one that is taken: x and y in shares of the margin that
+            it leaves, from 0 (left, top) to 1 (right, bottom).
+        augment: Least and most aspect of a crop, which is width over height in pixels.
     """
     size = fn.cast(image_shape, dtype=types.FLOAT)
     height_over_width = size[0] / size[1]
@@ -327,10 +332,11 @@ def _in_shares_of_image(drawn: _Drawn, height_over_width: Any) -> _Sides:
     """Return the sides of the drawn crops as shares of the image's height H and width W.
 
     A crop is drawn for a square of side 1, with the sides w and h. In the image it is to have the same share of the
-    area, w h, and in pixels the same aspect, w / h. Both hold for
+    area and the same aspect in pixels. The factor sqrt(H / W) corrects the aspect of the image; one side is multiplied
+    and the other divided by it, so that the area stays.
 
-        width = w * sqrt(H / W)      in pixels w * sqrt(H W)
-        height = h / sqrt(H / W)     in pixels h * sqrt(H W)
+        width = w * sqrt(H / W)          height = h / sqrt(H / W)
+        width * height = w * h           (width * W) / (height * H) = w / h
 
     Args:
         drawn: DALI's nodes of the drawn crops, CROP_TRIES for each image.
@@ -363,8 +369,11 @@ def _is_first_that_fits(tries: _Sides) -> Any:
 def _largest_within_bounds(height_over_width: Any, augment: Augmentation) -> _Sides:
     """Return the largest crop whose aspect, width over height in pixels, is within the bounds of `augment`.
 
-        width = min(1, aspect_max * H / W)
-        height = min(1, 1 / (aspect_min * H / W))
+    In shares of the image's height H and width W a crop has the aspect (width * W) / (height * H). Each side is as long
+    as the bounds allow where the other side has its full length, 1. That is enough, as only one can be below 1.
+
+        width = min(1, aspect_max * H / W)            with height 1 the aspect is aspect_max at most
+        height = min(1, 1 / (aspect_min * H / W))     with width 1 the aspect is aspect_min at least
 
     Args:
         height_over_width: Node of the image's height H over its width W.

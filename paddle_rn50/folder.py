@@ -106,24 +106,31 @@ class ClassFolders(NamedTuple):
 def find(root: Path, part: str, classes: int) -> ImageList:
     """Return the images and labels of a part of a data set: those of its list, or else of its class folders.
 
+    What is there first in this order decides:
+
+        1. PART_list.txt:                           its images
+        2. class folders PART/<class>/:             their images
+        3. tables, files of Parquet or Arrow:       ValueError, as they are not read
+        4. a folder PART/ without class folders:    ValueError
+        5. none of these:                           ValueError, with a hint at what may be meant
+
     Args:
         root: Folder of the data set.
-        part: "train" or "val"; the list is PART_list.txt, the class folders are PART/<class>/.
+        part: "train" or "val".
         classes: Number of classes that the labels may have, such as 1000.
 
     Raises:
-        ValueError: There is neither a list nor a folder, or the list or the class folders have a fault, or there are
-            only tables, files of Parquet or Arrow, which are not read.
+        ValueError: There is neither a list nor class folders, or those that there are have a fault.
     """
     list_file = root / LIST.format(part)
     if named_files.is_file(list_file):
         return read_list(root, part, classes)
     is_folder = (root / part).is_dir()
     has_class_folders = is_folder and bool(folder_names(root / part))
-    if not has_class_folders:  # else the images are read from these, and a table next to them does not matter
+    if not has_class_folders:  # next to class folders, which are read, a table does not matter
         require_no_table(root, part, instead=f"save its images into class folders {part}/<class>/")
     if is_folder:
-        return by_class_folders(root, part, classes)
+        return by_class_folders(root, part, classes)  # refuses a folder without class folders
     raise ValueError(
         f"{list_file}: no such file: DATADIR must hold {list_file.name}, lines 'path label', "
         f"or class folders {part}/<class>/, or packed images under a name of docs/data.md{_hint_at_near(root, part)}"
@@ -173,11 +180,18 @@ def _hint_at_near(root: Path, part: str) -> str:
 
 
 def _hint_at_tfrecord(root: Path, part: str) -> str:
-    """Return words for a message on the TFRecord file that may be meant where a part is absent; empty if there is none.
+    """Return the end of a message: which TFRecord file may be meant, and that it must be renamed; empty for no file.
+
+    Callers ask when they have found no images of a part. It may be that TFRecord files are there, but under a name that
+    `tfrecord.files_of` does not look for. Looked for here are, in this order:
+
+        in `root`, the part's name, then .tfrecord:  imagenet2012-train.tfrecord-00000-of-01024
+        in a folder of the part, .tfrecord:          train/0.tfrecord
+        in a folder of the part, -of-:               val/val-00000-of-00128
 
     Args:
         root: The folder that DATADIR names.
-        part: "train" or "val". Files of this part under a name by which they are read do not come here.
+        part: "train" or "val".
     """
     for pattern in (f"*{part}*.tfrecord*", f"{part}*/*.tfrecord*", f"{part}*/*-of-*"):
         files = [file for file in sorted(root.glob(pattern)) if file.suffix != ".idx"]
@@ -254,13 +268,14 @@ def by_class_folders(root: Path, part: str, classes: int) -> ImageList:
     Folders PART/<class>/ are numbered from 0 in the order of their names. The result also has notes for the user, on
     fewer folders than classes and on files that are passed over.
 
-    Labels of both parts must mean the same classes. Three checks are made, each if the other part has what it needs:
+    Labels of both parts must mean the same classes. For that three functions compare this part with the other. The last
+    two are called always, and look by themselves whether there is something to compare:
 
-        `_require_same_classes`:     this part is val, train has class folders: they must have the same names
-        `_require_same_numbers`:     the other part has a list: its labels must be the numbers of the class folders
-                                     that its images lie in
-        `note_on_numbered_folders`:  the other part has a list, and folders here are named by numbers, as "10": a note
-                                     is made if such a number is not the folder's label
+        `_require_same_classes`, for val:  if train has class folders, they must have the same names
+        `_require_same_numbers`:           if the other part has a list, its labels must be the numbers of the class
+                                           folders that its images lie in
+        `note_on_numbered_folders`:        if the other part has a list, and all folders here are named by numbers, as
+                                           "10", a note is made if such a number is not the folder's label
 
     Args:
         root: Folder of the data set.
@@ -291,7 +306,7 @@ def by_class_folders(root: Path, part: str, classes: int) -> ImageList:
         paths=tuple(listed.paths),
         labels=np.array(listed.labels, dtype=np.int64),
         notes=tuple(note for note in (on_fewer_folders, on_numbers, passed_over) if note),
-        passed_over=passed_over,  # again, because packing shows this note alone
+        passed_over=passed_over,  # also a field of its own, because packing shows this one of the notes alone
     )
 
 
@@ -397,9 +412,10 @@ def class_folders(root: Path, part: str) -> ClassFolders:
 
 
 def _require_unpacked(folder: Path, names: Sequence[str]) -> None:
-    """Raise ValueError if a part has an archive of a class of ImageNet, as n01440764.tar, without that class folder.
+    """Raise ValueError if a part has an archive of a class of ImageNet, as n01440764.tar, that was not unpacked.
 
-    Without the folder the classes behind it would have other numbers.
+    Labels are the numbers of the class folders, sorted by name. Without the folder n01440764 all classes that are
+    sorted after it would have a number 1 too low.
 
     Args:
         folder: Folder of the part.
@@ -541,11 +557,14 @@ def _require_same_classes(root: Path, part: str, names: list[str]) -> None:
 
 
 def _require_same_numbers(root: Path, part: str, names: list[str]) -> None:
-    """Raise ValueError if the list of the other part gives a class another number than this part's class folders do.
+    """Raise ValueError unless the list of the other part numbers the classes as this part's class folders do.
 
-    A label of training would then mean another class than the same label of evaluation. An example: train/ has the
-    class folders n01440764 and n01443537, numbers 0 and 1, and val_list.txt the line "val/n01443537/7.jpeg 5". It is
-    wrong, because its label for n01443537 is 5.
+    Otherwise a label would mean one class in training and another in evaluation. An example of a wrong line:
+
+        train/          has the class folders n01440764 (number 0) and n01443537 (number 1)
+        val_list.txt    has the line "val/n01443537/7.jpeg 5", in which n01443537 is not 1
+
+    Lines are passed over if their image lies in no class folder, or in one that this part does not have.
 
     Args:
         root: Folder of the data set.

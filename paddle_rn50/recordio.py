@@ -187,7 +187,10 @@ def parse(record: bytes) -> Parsed:
 
 
 def _payload(record: bytes) -> bytes:
-    """Return what a RecordIO record holds: its parts, joined by the word MAGIC, at which they were cut.
+    """Return what a RecordIO record holds, without the heads of its parts: a header with a label, and an image.
+
+    MAGIC is a word of 4 bytes that marks the start of a part. Where the content itself had this word, the writer has
+    left the word out and begun a new part. Here it is put back between the parts.
 
     Args:
         record: All bytes of the record, its head included.
@@ -200,6 +203,8 @@ def _payload(record: bytes) -> bytes:
     while part.flag in (FIRST, MIDDLE):  # another part follows
         part = _part_at(part.end, record, (MIDDLE, LAST))
         contents_of_parts.append(part.content)
+    # By the index a record reaches up to the next one. Bytes behind its last part are a record that the index lacks, or
+    # no record at all.
     if part.end != len(record):
         raise ValueError(
             f"it ends at its byte {part.end} of {len(record)}: the index does not name the record behind it, or these "

@@ -184,10 +184,12 @@ class Records:
         return [(self.name(number), images[0])]
 
     def contents(self, on_progress: OnProgress) -> Contents:
-        """Return the name and the size in bytes of each record's image and, for RecordIO, its label.
+        """Return a name, a size in bytes and, where the form tells it, a label for each record, by its first bytes.
 
-        They are found from the first bytes of each record, which each format lays out in its own way. Sizes of a
-        TFRecord set are of whole messages, which hold more than the image.
+        What the first bytes tell depends on the form:
+
+            RecordIO:  the exact size of the image, and its label
+            TFRecord:  the size of the whole message, which holds more than the image; no label
 
         Args:
             on_progress: Called with the number of records read so far and the number of all.

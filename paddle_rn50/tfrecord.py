@@ -234,15 +234,17 @@ def contents_by_first_bytes(records: Records, first_bytes: Array) -> Contents:
 
 
 def _require_lengths_of_index(records: Records, message_bytes: Array) -> None:
-    """Raise ValueError if the length that a record states is not its length by the index.
+    """Raise ValueError unless each record is as long as the index says.
+
+    A record has AROUND_MESSAGE (16) bytes more than its message: 8 for the length of the message and 4 for each of two
+    checksums.
 
     Args:
         records: Where each record lies by the index.
-        message_bytes: Length of its message that each record states, [records]. A record is longer by AROUND_MESSAGE,
-            which is this length itself and checksums.
+        message_bytes: Length of its message that each record states, [records].
 
     Raises:
-        ValueError: A length is not; the first such record is named.
+        ValueError: A record has another length than the index says. The message names the first such record.
     """
     bytes_by_index = records.places[:, SIZE_COLUMN]
     bytes_by_record = message_bytes + AROUND_MESSAGE

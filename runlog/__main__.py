@@ -14,10 +14,14 @@ from runlog.writer import close_log_of_killed_run
 def main() -> int:
     """Run the command that the command line names, and return the exit status of the process.
 
-    - `schema` prints the JSON Schema of the lines of a log.
-    - `close LOG REASON` completes the log of a run that was killed: it adds the end of the log, with REASON as why the
-      run was aborted. Then it prints why the run ended: the reason that the log states, which is another one if the log
-      had its end already. A log that does not exist is not created, and REASON is printed.
+    `schema` prints the JSON Schema of the lines of a log. `close LOG REASON` completes the log of a run that was
+    killed, and prints why the run ended:
+
+        LOG has no end yet:             an end is added that states REASON, which is printed
+        LOG has an end with a reason:   nothing is added, and that reason is printed
+        LOG has an end without one:     nothing is added, and REASON is printed
+        LOG does not exist:             it is not created, and REASON is printed
+        LOG cannot be read or written:  REASON is printed, and why
 
     Returns:
         0 if the command succeeded. 1 if the log cannot be read or written, or if the schema cannot be printed. A wrong
@@ -36,8 +40,8 @@ def main() -> int:
     try:
         print(close_log_of_killed_run(args.log, args.reason))
     except RunError as error:
-        # It goes to stdout, because launch/trials.sh takes what is printed there as the reason. @one_line would print
-        # it to stderr. The message begins with the reason.
+        # The message begins with REASON. It is printed on stdout, and not left to @one_line, which prints on stderr:
+        # launch/trials.sh takes from stdout why the run ended.
         print(error)
         return 1
     return 0

@@ -57,14 +57,21 @@ def refuse_unusable(path: Path) -> None:
 
 
 def require_file_if_present(path: Path) -> None:
-    """Raise an error if a path leads to something that is not a file, such as a folder or a pipe.
+    """Raise an error if a path leads to something that is not a file; accept it if nothing is there.
+
+    The first of these cases counts. `_mode_to_check` decides the first three:
+
+        /dev/null, a stream of this process, such as /dev/stdin:  accepted, even if the stream is a pipe
+        a link that leads back to itself:                         UnusableError
+        nothing, or nothing that can be looked up:                accepted, as the code that opens the path reports it
+        a file:                                                   accepted
+        a folder, a pipe, a socket, a device:                     UnusableError
 
     Args:
-        path: Path as the user gave it. A path is also accepted if there is nothing at it, as the function that opens it
-            reports that, or if it is /dev/null or a stream of this process, such as /dev/stdin.
+        path: Path as the user gave it.
 
     Raises:
-        UnusableError: The path leads to something else, or is a link that leads back to itself.
+        UnusableError: See above.
     """
     mode = _mode_to_check(path)
     if mode is None or stat.S_ISREG(mode):
@@ -77,14 +84,13 @@ def require_file_if_present(path: Path) -> None:
 def is_file(path: Path) -> bool:
     """Return whether there is a file at a path, and refuse a path at which something else is.
 
-    The first of these cases counts:
+    First `require_file_if_present` raises UnusableError for a folder, a pipe, a socket, a device, and a link that leads
+    back to itself. What it accepts is one of these:
 
-        /dev/null, a stream of this process, such as /dev/stdin:  True if the stream is a file, else False
-        a folder, a pipe, a socket, a device:                     UnusableError, by `require_file_if_present`
-        a link that leads back to itself:                         the same
         a link that leads nowhere:                                UnusableError, as the user meant a file to be there
         a file, or a link to one:                                 True
         nothing:                                                  False
+        /dev/null, a stream of this process, such as /dev/stdin:  True if the stream is a file, else False
 
     Args:
         path: Path as the user gave it.
@@ -119,13 +125,15 @@ def refusal_of_new_file(folder: Path) -> OSError | None:
 def require_folder_if_present(path: Path) -> None:
     """Raise an error if a path leads to something that is not a folder; accept it if nothing is there.
 
+    Also accepted, by `_mode_to_check`, are /dev/null and the streams of this process, such as /dev/stdin.
+
     Args:
-        path: Path as the user gave it. /dev/null and the streams of this process are accepted, too.
+        path: Path as the user gave it.
 
     Raises:
         UnusableError: The path leads to something else, or is a link that leads back to itself.
     """
-    mode = _mode_to_check(path)
+    mode = _mode_to_check(path)  # None: it is accepted whatever it is
     if mode is not None and not stat.S_ISDIR(mode):
         raise UnusableError(f"{path}: is no folder: name a folder")
 

@@ -264,8 +264,8 @@ def read_text(text: str | bytes) -> Iterator[Entry]:
 def read_stream(stream: BinaryIO) -> Iterator[Entry]:
     """Yield the events, header sections and problems of an open log, in the order of its lines.
 
-    A line ends with a line feed or a carriage return, and its number is 1 plus the line feeds before it: a progress bar
-    writes several lines of one number, each but the last ended by a carriage return.
+    A line ends with a carriage return (CR), a line feed (LF) or both. Its number is 1 plus the LFs before it. So the
+    bytes a CR b LF c are three lines, of the numbers 1, 1 and 2. Progress bars write lines that end with a CR alone.
 
     The stream is read in blocks, so that a file of any size takes little memory. A line that goes on in the next block
     is kept until it ends. If it is over MAX_LINE_BYTES, `_kept_of_open_line` shortens what is kept. A line so long is
@@ -291,6 +291,7 @@ def read_stream(stream: BinaryIO) -> Iterator[Entry]:
         for piece in block.splitlines(keepends=True):  # of bytes: it splits only behind line feeds and carriage returns
             bytes_read += len(piece)
             text = kept + piece
+            # A block that ends between CR and LF leaves an empty line to the next one, which gives nothing.
             if not piece.endswith(_LINE_ENDS):  # the block ends here: the line may go on in the next one
                 kept = _kept_of_open_line(text)
                 continue
@@ -316,13 +317,16 @@ def _kept_of_open_line(text: bytes) -> bytes:
         The text, if it has at most MAX_LINE_BYTES. A longer line is not parsed, so what is kept of it need only show
         that it is longer, and whether it holds the token of an event (`:::MLLOG`):
 
-            it holds a token:    its beginning, a space, the token
-            it holds none yet:   its beginning, a space, its last 8 bytes: with ":::ML" at their end they form a token
-                                 if the next block begins with "LOG"
+            it holds a token:    its first MAX_LINE_BYTES, a space, the token
+            it holds none yet:   its first MAX_LINE_BYTES, a space, its last 8 bytes (the length of the token), which
+                                 may be the beginning of a token that goes on in the next block
+
+        If MAX_LINE_BYTES were 3, "abcdefghijk:::ML" would become "abc ijk:::ML", and with a next block of "LOG {"
+        the token would be found.
     """
     if len(text) <= MAX_LINE_BYTES:
         return text
-    # Without the space a beginning that ends with ":::ML" and last bytes that begin with "LOG" would form a token.
+    # The space keeps apart what is not adjacent in the line. Without it "...:::ML" and "LOG..." would form a token.
     beginning = text[:MAX_LINE_BYTES] + b" "
     if TOKEN in text:
         return beginning + TOKEN

@@ -147,10 +147,13 @@ def _continued_fraction(d_1: float, further_pairs: Iterable[tuple[float, float]]
         c_1 = 1                 c_n = 1 + d_n / c_(n-1)
         e_1 = 1 / (1 + d_1)     e_n = 1 / (1 + d_n e_(n-1))
 
+    The reason: cut off after d_n, the fraction is a quotient A_n / B_n. c_n is A_n / A_(n-1), and e_n is B_(n-1) / B_n.
+    So their product is the factor by which d_n changes the fraction.
+
     Args:
         d_1: The first coefficient.
-        further_pairs: (d_2, d_3), (d_4, d_5), ..., in pairs because even and odd numbers have two formulas. They are
-            read up to a pair whose second coefficient hardly changes the result.
+        further_pairs: (d_2, d_3), (d_4, d_5), ..., in pairs because even and odd numbers have two formulas. No more
+            are read when the second of a pair has changed the result by a share of less than 1e-15.
     """
     c = 1.0
     e = 1 / (1 + d_1)

@@ -78,8 +78,9 @@ def _nesting_of(value: Any) -> int:
         value: The JSON value. An empty list or object is an item like a number: [[]] -> 1, [] -> 0.
     """
     nesting = 0
-    items = _items_of([value])
-    while items:  # a loop, because a recursion would fail at the very depths that are looked for
+    items = _items_of([value])  # what lies directly in the value; [] for a number, and for an empty list or object
+    # Each turn goes one level down. A loop, because a recursion would fail at the very depths that are looked for.
+    while items:
         nesting += 1
         items = _items_of(items)
     return nesting

@@ -79,8 +79,8 @@ class RunLog:
         else:
             logger.addHandler(_open_lines(path, append=append))
         self._lines = logger
-        # mllog writes into each event which line of code logged it, and finds this line STACK_OFFSET frames up the call
-        # stack. So it is the line that calls `event` or `mark`, not a line of these methods.
+        # mllog writes into each event the line of code that logged the event. STACK_OFFSET makes it pass over the
+        # methods `event` and `mark` of this class, so that the line is the one that calls them.
         self._mllogger = MLLogger(logger, default_stack_offset=STACK_OFFSET, root_dir=str(REPOSITORY))
 
     def section(self, section: schema.Section[V], value: V) -> None:

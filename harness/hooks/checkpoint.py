@@ -297,11 +297,14 @@ class Keeper(Hook):
     def _save(self, main: Any, position: Position) -> None:
         """Have rank 0 copy the run's state to host memory and write it in a thread; every rank must call this.
 
-        The training waits for the copy, and never for the disk. Rank 0 writes no checkpoint, but a warning,
+        The training waits for the copy, and never for the disk. All ranks take part because each has batch norm
+        statistics of its own, which rank 0 collects. All other state is the same on every rank.
 
-            - if the checkpoint before is still being written
-            - if there is no memory for the copy
-            - if no thread can be started
+        In three cases there is a warning in place of the checkpoint:
+
+            - the checkpoint before is still being written
+            - there is no memory for the copy
+            - no thread can be started
 
         Args:
             main: The training program.
@@ -317,7 +320,7 @@ class Keeper(Hook):
             self._warn(f"checkpoint of step {position.step} left out: the one before is still being written")
             return
 
-        self._report()  # logs how the checkpoint before came out, which the new thread overwrites
+        self._report()  # logs the outcome of the checkpoint before, as the new thread will overwrite `self._outcome`
         try:
             arrays = self._copy_shared(main) | statistics
             blocked_s = time.monotonic() - started_s

@@ -76,15 +76,20 @@ def find(job: Job, ranks: Ranks, identity: dict[str, Any]) -> Start:
 
 
 def _newest_good(job: Job, identity: dict[str, Any], ranks: int) -> Start:
-    """Return the start at the newest checkpoint that is not damaged, with arrays and notes; at step 0 if there is none.
+    """Read the newest checkpoint that is not damaged; without any checkpoint the run is to start at step 0.
 
     Damaged checkpoints are skipped, and the notes say so. If this run cannot go on from the newest good one, no older
     one is tried.
 
     Args:
         job: The settings of the job, which tell the folder.
-        identity: What this run's state depends on, by name.
+        identity: What this run's state depends on, by name, such as the recipe. The checkpoint's run must have had the
+            same, but for MAY_CHANGE.
         ranks: Number of this run's ranks, for a message.
+
+    Returns:
+        The checkpoint's position in its run, its path and arrays, and notes for the user. Without a checkpoint,
+        FROM_STEP_0 with a note.
 
     Raises:
         ValueError: This run cannot go on from the newest good checkpoint, or there are checkpoints and all are damaged.

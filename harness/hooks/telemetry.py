@@ -368,9 +368,9 @@ class Tracer(Hook):
             self._write()
 
     def step_begins(self, step: int) -> None:
-        """Start Paddle's profiler at the first step that is traced; do nothing at any other step, nor on a CPU.
+        """Start Paddle's profiler once: at the first step that begins within PROFILE's range of steps, on a GPU.
 
-        The first may be a later step than PROFILE names first, if the run goes on from a checkpoint.
+        Usually that is the range's lower end. A run that goes on from a checkpoint may begin in the midst of the range.
 
         Args:
             step: Number of the step that begins, counted from 1 over the whole run.
