@@ -280,16 +280,18 @@ def _apply_passes(main: static.Program, startup: static.Program, plan: Plan) -> 
 
 
 def _split_into_micro_steps(main: static.Program, startup: static.Program, count: int) -> Update:
-    """Make `main` the last of `count` micro-steps of an update, each on a part of the batch.
+    """Split an update into micro-steps, each on a part of the batch; return the programs of all but the last one.
+
+        earlier micro-steps   a new program, which only accumulates gradients
+        last micro-step       `main`, which adds what was accumulated, sums over the ranks and updates the parameters
 
     Args:
         main: Training program; changed in place.
-        startup: Its start-up program; changed to match.
+        startup: Its start-up program; changed in place, to fill the accumulators with zeros.
         count: Number of micro-steps; with 1 nothing changes.
 
     Returns:
-        The programs of the micro-steps before the last one: the same program `count` - 1 times; empty with a count of
-        1.
+        A tuple of the new program, `count` - 1 times; empty with a count of 1.
     """
     if count == 1:
         return ()
@@ -381,6 +383,8 @@ def _verify_normalizations(main: static.Program, plan: Plan) -> list[str]:
 def _verify_training(update: Update, optimizer: OptimizerConfig, plan: Plan) -> list[str]:
     """Prove that gradients, optimizer and arithmetic types are those of the job.
 
+    `check_gradients` proves that each parameter is trained by the mean of its gradients over ranks and micro-steps.
+
     Args:
         update: Programs whose runs, in this order, make one update, one for each part of the batch (micro-step). The
             last one has the optimizer.
@@ -397,6 +401,7 @@ def _verify_training(update: Update, optimizer: OptimizerConfig, plan: Plan) -> 
     micro_steps = len(update)  # one program for each
     ranks = fleet.worker_num()
     fixed_loss_scale = plan.start_of_gradients  # the gradient of the loss starts at it; 1 without a fixed scale
+    # One history for each parameter: how its gradient was summed and scaled. Only their number is used here.
     histories = check_gradients(update, ranks=ranks, scale=fixed_loss_scale)
     updated_by = verify.check_optimizer(main, optimizer)
     verify.check_compute_types(main, plan.precision.dtype)

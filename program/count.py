@@ -184,15 +184,18 @@ class Work:
     def _sizes_of_twice_read_inputs(self) -> list[int]:
         """Return the bytes of each tensor that a batch normalization reads twice.
 
-        In training it reads the image once for sums over the batch, and once more to compute its output. Its gradient
-        does the same with the image and the gradient of its output. A `resnet_unit`, whose convolutions compute the
-        sums while they write the image, reads nothing twice, but its gradient does.
+        The first reading is for sums over the batch, the second for the output. Read twice are:
+
+            resnet_unit            nothing
+            resnet_unit_grad       ConvX and ConvZ, which its batch norms normalize, and the gradient of its output Y
+            batch norm             its input X; nothing in evaluation
+            batch norm's gradient  its input X and the gradient of its output Y
 
         Returns:
-            The sizes; empty for any other operator, and in evaluation.
+            The sizes; empty if nothing is read twice, and for any other operator.
         """
         if self.kind == "resnet_unit":
-            return []  # its convolutions compute the sums while they write the image
+            return []  # its convolutions compute the sums while they write ConvX and ConvZ
         if self.kind == "resnet_unit_grad":
             return self._bytes_in("ConvX", "ConvZ", "Y@GRAD")
         if self._forward not in ops.NORMALIZATIONS:
@@ -293,10 +296,14 @@ class Work:
         return len(ops.operands(self._op, f"{slots.input}@GRAD", f"{slots.weights}@GRAD"))
 
     def _reread_bytes(self) -> int:
-        """Return the bytes of the readings that two other counts leave out.
+        """Return the bytes that some gradient operators read again and that two other counts leave out.
 
         `moved_bytes` counts the first reading of each tensor, and `twice_read_sizes` the second one of what a batch
-        norm reads twice. This adds one more reading of some tensors, or 0.
+        norm reads twice. Not counted there are:
+
+            conv2d_grad            the second reading of the output's gradient, by its second kernel
+            resnet_unit_grad       the same for the gradients of the outputs of its convolutions
+            sync_batch_norm_grad   the third reading of X and of the output's gradient
         """
         if self.kind == "conv2d_grad":
             # One kernel computes each of the two gradients. Both kernels read the gradient of the output.
@@ -305,7 +312,7 @@ class Work:
             return sum(self._bytes_in("Output@GRAD")) if has_two_kernels else 0
         if self.kind == "resnet_unit_grad":  # the same, for each of the one or two convolutions inside it
             return self._bytes_of_convolution_gradients()
-        if self.kind == "sync_batch_norm_grad":  # it reads both three times: this adds the third
+        if self.kind == "sync_batch_norm_grad":  # the two other counts have the first and the second reading
             return sum(self._bytes_in("X", "Y@GRAD"))
         return 0
 
@@ -352,10 +359,15 @@ def buckets(main: static.Program) -> list[dict[str, Any]]:
         main: Training program.
 
     Returns:
-        One dictionary for each all-reduce, as {"mib": 16.0, "dtype": "float32", "gradients": 9, "operator": 512, ...}.
-        Two values are shares from 0 to 1. "issued_after_operators": of the kernels of the backward pass, the share
-        before the all-reduce. "bytes_left_to_hide_it": of the bytes that the backward pass moves, the share after the
-        all-reduce, which can run at the same time.
+        One dictionary for each all-reduce:
+
+            "mib", "dtype"            size and data type of what it sums, as 16.0 and "float32"
+            "gradients"               number of gradients, as 9
+            "operator"                its index in the program
+            "issued_after_operators"  share (0 to 1) of the backward pass's kernels that come before it
+            "bytes_left_to_hide_it"   share (0 to 1) of the backward pass's bytes moved after it, at the same time
+            "ring"                    number of its communicator
+            "on_computing_stream"     whether it runs on the stream of the computation
     """
     block = main.global_block()
     gradients_by_buffer = ops.gradients_by_buffer(block)

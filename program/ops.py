@@ -176,19 +176,19 @@ def is_clear(op: Operator) -> bool:
 
 
 def added_to(op: Operator) -> list[str]:
-    """Return the image gradient to which a convolution's gradient operator adds its result (the knob `enable_addto`).
+    """Return the name of the image gradient to which an operator adds its result (the knob `enable_addto`).
 
-    The operator then adds to what an earlier operator has written to this output, and a separate operator that would
-    sum both is saved.
+    The gradient operator of a convolution then adds to what an earlier operator has written to this variable, and a
+    separate operator that would sum both is saved.
 
     Args:
         op: Any operator of a training program.
 
     Returns:
-        A list of the gradient's name; empty for an operator of another kind, and for one that overwrites its output.
+        A list of the one name; empty for an operator of another kind, and for one that overwrites its output.
     """
     if op.type in ADDING and op.has_attr("use_addto") and op.attr("use_addto"):
-        # The gradient of the image lies in the first slot for a convolution, in the second for a `resnet_unit`.
+        # An operator has one of these slots: the first of a convolution's gradient, the second of a `resnet_unit_grad`.
         return operands(op, "Input@GRAD", "X@GRAD")
     return []
 

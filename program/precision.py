@@ -71,8 +71,8 @@ def captured_loss_scale(global_batch: int) -> float:
 def fp32_statistics() -> Iterator[None]:
     """Keep scale, bias and statistics of `sync_batch_norm` in FP32 under mixed precision, as those of `batch_norm`.
 
-    While the context lasts, the two functions of Paddle's mixed precision (AMP) are replaced that decide which slots of
-    an operator stay in FP32. For `sync_batch_norm` all do but the image.
+    Two functions of Paddle's mixed precision (AMP) decide which slots of an operator stay in FP32. While the context
+    lasts, they are replaced by ones that keep every slot of a `sync_batch_norm` in FP32 except its image.
     """
     paddles_keep_input = fp16_utils._keep_fp32_input
     paddles_keep_output = fp16_utils._keep_fp32_output
@@ -195,12 +195,10 @@ def _last_writer(ops: Sequence[Operator], reader: Operator, name: str) -> Operat
 def make_input_float16(main: static.Program, precision: Precision) -> None:
     """Make the input `image` of a half-precision program float16, so that the program is fed float16 images.
 
-    Before, `image` is fed in float32, and AMP has inserted a cast for the operators that read float16. Three steps, in
-    this order, turn this round:
-
-        readers of float32    read a new copy `image.fp32`, which a cast of `image` fills
-        readers of the casts  read `image` itself; the casts are removed
-        `image`               is declared float16
+                                before                         after
+        fed                     `image` in float32             `image` in float16
+        operators in float16    read AMP's casts of `image`    read `image`; these casts are removed
+        operators in float32    read `image`                   read `image.fp32`, which a new cast of `image` fills
 
     Args:
         main: Program that Paddle's mixed precision (AMP) has cast; changed in place. Without an input `image` it stays
@@ -212,7 +210,7 @@ def make_input_float16(main: static.Program, precision: Precision) -> None:
     if not precision.is_half or not block.has_var(image):
         return
 
-    casts = [op for op in block.ops if _casts_to_half(op, image)]
+    casts = [op for op in block.ops if _casts_to_half(op, image)]  # AMP's; the new cast is to float32
     readers_of_fp32 = [op for op in block.ops if image in op.input_arg_names and op not in casts]
     if readers_of_fp32:
         _read_from_fp32_copy(block, readers_of_fp32, image, "image.fp32")
@@ -224,7 +222,7 @@ def make_input_float16(main: static.Program, precision: Precision) -> None:
 
 
 def _read_from_fp32_copy(block: Block, readers: Sequence[Operator], name: str, copy: str) -> None:
-    """Have operators read a float32 copy of an input, which the caller makes float16 after this call.
+    """Have operators read a float32 copy of an input, before the caller makes the input float16.
 
     The cast from float16 that fills the copy becomes the first operator of the block. It can be the first, because no
     operator writes an input.

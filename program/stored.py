@@ -38,6 +38,7 @@ _PASSES = (
 def forms(main: static.Program) -> dict[str, StoredForm]:
     """Return the tensors that a training program does not store as the plain network does, with their conversions.
 
+    The weights of a `resnet_unit`, for one, lie as [O, H, W, I] there, and as [O, I, H, W] in the plain network.
     Checkpoints are in the plain form, whatever passes the program was built with.
 
     Args:
@@ -47,7 +48,7 @@ def forms(main: static.Program) -> dict[str, StoredForm]:
         The conversions to and from the plain form, by name; empty if all tensors are stored plainly.
     """
     by_name: dict[str, StoredForm] = {}
-    for stored_by in _PASSES:
+    for stored_by in _PASSES:  # the passes that store tensors in a form of their own
         for name in stored_by.names(main):
             by_name[name] = stored_by.form
     return by_name

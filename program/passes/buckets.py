@@ -16,8 +16,8 @@ def _pack(gradients: list[str], sizes: dict[str, int], limit_mib: float) -> list
     """Cut gradients into buckets, which are groups that are summed over the ranks by one all-reduce each.
 
     The first bucket closes once it holds 1 MiB, so that its all-reduce starts early. The last gradients that fit into 1
-    MiB are the last bucket, because no computation is left to hide its all-reduce behind. A lower limit takes the place
-    of both.
+    MiB are the last bucket, because no computation is left to hide its all-reduce behind. A `limit_mib` below 1
+    replaces the 1 MiB of the first and of the last bucket.
 
     Args:
         gradients: Names of gradients of one data type, in the order in which they are computed.
@@ -33,8 +33,7 @@ def _pack(gradients: list[str], sizes: dict[str, int], limit_mib: float) -> list
     tail_limit_bytes = min(TAIL_MIB * ops.MIB, limit_bytes)
     tail_start = _tail_start(gradients, sizes, tail_limit_bytes)
     before_tail = gradients[:tail_start]
-    tail = gradients[tail_start:]  # the last bucket: no computation is left to hide its all-reduce behind
-    # The first bucket is closed at the head's limit, so that its all-reduce starts early.
+    tail = gradients[tail_start:]  # the last bucket
     buckets = _fill(before_tail, sizes, limit_bytes, head_limit_bytes)
     if tail:
         buckets.append(tail)
@@ -253,8 +252,9 @@ def remove_redundant_depends(main: static.Program) -> None:
     """Remove each `depend` operator that has no effect, to save memory of Paddle's executor.
 
     A `depend` makes the later readers of a gradient wait for the all-reduce of its bucket (the gradients that are
-    summed together). It has no effect if each of these readers waits for that all-reduce anyway, because of another
-    `depend` further down. The executor's memory grows by the square of the number of operators.
+    summed together). It has no effect if there are no later readers, or if each of them waits for the same all-reduce
+    anyway, because it also reads the gradient of a `depend` further down for this bucket. The executor's memory grows
+    by the square of the number of operators.
 
     Args:
         main: Training program whose gradients are all-reduced in buckets; changed in place. Without `depend` operators
@@ -273,7 +273,7 @@ def remove_redundant_depends(main: static.Program) -> None:
         (bucket,) = op.input("Dep")
         later_readers = {reader for reader in readers_by_variable[gradient] if reader > index}
         waiting_anyway = waiting_by_bucket.get(bucket, set())
-        if later_readers.issubset(waiting_anyway):
+        if later_readers.issubset(waiting_anyway):  # also if there are none
             redundant.add(op)
         else:
             waiting_by_bucket[bucket] = waiting_anyway | later_readers

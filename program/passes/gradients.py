@@ -46,8 +46,9 @@ class _Sharing(NamedTuple):
 def _find_shared_gradients(block: Block) -> _Sharing:
     """Find the additions whose equal gradients can share one variable, without changing the program.
 
-    The gradients of z = x + y are equal: dx = dy = dz. Variables that are to become one form a group; each variable
-    starts alone, and each addition merges the groups of its equal gradients if one variable can take the place of all.
+    The gradients of z = x + y are equal: dx = dy = dz. Variables that are to become one form a group, and each variable
+    starts alone. Each addition merges the groups of its equal gradients if one variable can take the place of all: what
+    is written to one of them after the addition must not change what an operator reads.
 
     Args:
         block: Main block of a training program with its gradients.
@@ -69,14 +70,18 @@ def _find_shared_gradients(block: Block) -> _Sharing:
 
 
 def _equal_gradients(op: Operator) -> list[str]:
-    """Return the variables that hold equal values once the gradient operator of an addition z = x + y has run.
+    """Return the variables that hold equal values once the gradient operator of an addition has run.
+
+    The operator reads dz in its slot Out@GRAD, and writes dx and dy to X@GRAD and Y@GRAD. Equal are
+
+        z = x + y          dz, dx and dy
+        z = relu(x + y)    dx and dy; the relu makes dz another value
 
     Args:
         op: Any operator of a training program.
 
     Returns:
-        Names of dz, dx and dy for a plain addition; of dx and dy for an addition that is fused with a relu, where the
-        gradient of the relu's output differs. Empty for any other operator, and if dx or dy is not computed.
+        Their names; empty for any other operator, and if dx or dy is not computed.
     """
     addend_gradients = operands(op, "X@GRAD", "Y@GRAD")
     if len(addend_gradients) != 2 or EMPTY in addend_gradients:
@@ -84,7 +89,7 @@ def _equal_gradients(op: Operator) -> list[str]:
     if op.type == "elementwise_add_grad":
         return [*op.input("Out@GRAD"), *addend_gradients]  # dz, dx and dy
     if op.type == "fused_elemwise_add_activation_grad" and op.attr("functor_list")[0] == "relu_grad":
-        return addend_gradients  # dx and dy; the gradient of the relu's output differs
+        return addend_gradients  # dx and dy
     return []
 
 
@@ -125,9 +130,10 @@ class _Groups:
         return {name: group.kept for name, group in self._group_of.items() if name != group.kept}
 
     def merge(self, names: list[str], index: int) -> bool:
-        """Merge the groups of these variables into one, if no operator would then read another value than before.
+        """Merge the groups of these variables into one, if one variable can then stand for all their variables.
 
-        A group holds the variables that are to become one; at first each variable is a group of its own.
+        A group holds the variables that are to become one; at first each variable is a group of its own. A variable can
+        stand for others if no operator would then read another value than before (`_variable_for_all`).
 
         Args:
             names: Variables that hold equal values once the operator at `index` has run.
@@ -137,7 +143,7 @@ class _Groups:
             Whether they were merged; if not, nothing changes.
         """
         groups = [self._group_of[name] for name in names]
-        kept = self._variable_for_all(groups, index)
+        kept = self._variable_for_all(groups, index)  # the variable that stands for all
         if kept is None:
             return False
         merged = _joined(groups, kept)
@@ -146,15 +152,17 @@ class _Groups:
         return True
 
     def _variable_for_all(self, groups: list[_Group], index: int) -> str | None:
-        """Return the variable that can stand for all variables of these groups, so that only one of them is needed.
+        """Return the variable that can stand for all variables of some groups without changing what operators read.
 
-        For y = x it may be x or y. The variables of a group are to become one already. The cases, in order:
+        Each group has a variable that stands for its own members already (`kept`). The cases, in order:
 
-            shapes or types differ                               none can
-            no group is written again after `index`              any can
-            several groups are written again                     none can: their values may differ later
-            one is, and another is read at that write or later   none can: the reader needs the old value
-            one is, and no other is read from there on           the variable of that group
+            the groups' shapes or types differ                         none
+            no group is written after `index`                          the first group's variable
+            several groups are written after `index`                   none: their values may differ then
+            one is written, first at w, and another read at w or later none: the reader needs the old value
+            one is written, first at w, and no other read from w on    the variable of the written group
+
+        With y = x at `index` 4 and x += 1 at 7: if y is read at 5 and x at 8, it is x; if y is read at 8, it is None.
 
         Args:
             groups: Groups that all hold the same value once the operator at `index` has run.
@@ -200,8 +208,8 @@ def _joined(groups: list[_Group], kept: str) -> _Group:
 def _stop_writing_sums(block: Block) -> None:
     """Have operators that compute z = relu(x + y) no longer write the sum x + y, if x and y have one shape.
 
-    Nothing needs the sum: the gradient of the relu is computed from z. With one shape it is also the gradient of x and
-    of y, so a `relu_grad` can take the place of the fused gradient operator.
+    Nothing needs the sum: the gradient of the relu's input is computed from z. If x and y have one shape, the gradients
+    of both are equal to it, and the caller later replaces the fused gradient operator by a `relu_grad`.
 
     Args:
         block: Block of a training program; changed in place.
@@ -218,8 +226,8 @@ def _stop_writing_sums(block: Block) -> None:
 def _replace_addition_gradients(main: static.Program, gradient_by_operator: dict[Operator, str]) -> None:
     """Replace the gradient operators of additions whose gradients share one variable.
 
-    A plain addition's gradient operator is removed, because nothing is left to compute. That of a fused addition and
-    relu becomes a `relu_grad`.
+        z = x + y         the operator is removed: dx and dy are dz, which has this variable already
+        z = relu(x + y)   it becomes a `relu_grad`, which computes dx = dy from z and dz
 
     Args:
         main: Training program; changed in place. Its other operators stay.
@@ -230,7 +238,7 @@ def _replace_addition_gradients(main: static.Program, gradient_by_operator: dict
         if op not in gradient_by_operator:
             return None  # it stays
         if op.type == "elementwise_add_grad":
-            return []  # it is removed: there is nothing to compute
+            return []  # it is removed
         inputs = {slot: operands(op, slot) for slot in ("Out", "Out@GRAD")}
         return [Step("relu_grad", inputs, {"X@GRAD": [gradient_by_operator[op]]}, {})]
 
@@ -282,8 +290,9 @@ def spread_mean_gradients(main: static.Program) -> int:
 def _spreading_pooling(op: Operator, image_sides: Sequence[int]) -> Step:
     """Return a forward average pooling that computes the gradient of a global average pooling.
 
-    Every pixel gets d / (height x width), where d is the gradient of the mean. The window is as large as the image, and
-    d is padded with zeros so that each window covers d once. For an image of 2 x 2 pixels:
+    Every pixel gets d / (height x width), where d is the gradient of the mean. Unlike a `pool2d_grad`, this operator
+    does not read the image. Its window is as large as the image and moves by 1 pixel; d is padded with zeros by height
+    - 1 and width - 1 pixels on each side, so that each window covers d once. For an image of 2 x 2 pixels:
 
         d, padded by 1      averages of the windows of 2 x 2
         0  0  0
@@ -323,11 +332,14 @@ def convolve_gradients(main: static.Program) -> None:
 
 
 def _gains_by_convolving(block: Block, op: Operator) -> bool:
-    """Tell whether an operator is a convolution's gradient that a forward convolution computes faster on a CPU.
+    """Tell whether a convolution's gradient becomes faster on a CPU with a forward convolution for its image gradient.
 
-    The convolution must be 3x3 in NCHW, padded by 1, with stride 1, without dilation and groups. It must also have few
-    output channels for the size of its image, because its weights are turned by 180 degrees at each step: 18 channels
-    at 32 x 32 pixels gain, 72 at 8 x 8 lose.
+    That convolution is of the output's gradient with the weights, turned by 180 degrees. It gains if the operator
+    computes the image gradient and
+
+        its form is    3x3 in NCHW, padded by 1, with stride 1, without dilation and groups, and
+        its size is    few output channels for the size of the image, because turning the weights takes time at each
+                       step: 18 channels at 32 x 32 pixels gain, 72 at 8 x 8 lose
 
     Args:
         block: Block that declares the operator's variables.

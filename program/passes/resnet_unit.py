@@ -206,8 +206,11 @@ class _Matcher:
     def _match(self, relu: Operator) -> _Pattern | None:
         """Return the group of operators that ends with this relu and that one `resnet_unit` can replace.
 
-        It computes relu(first) or relu(first + b). `first` is a side: a batch norm of a convolution that the unit can
-        compute. b is another side or any image.
+        The group computes one of these, where a side is a batch norm of a convolution that the unit can compute:
+
+            relu(side)    relu(side + image)    relu(side + side)
+
+        The two with an addition are left to `_match_addition`.
 
         Args:
             relu: A relu of the block.
@@ -324,9 +327,12 @@ def _unit_inputs(pattern: _Pattern) -> Slots:
         pattern: The operators that it replaces: convolution, batch norm, perhaps an addition, and relu.
 
     Returns:
-        Names by slot, as {"X": ["image"], "FilterX": ["res2a.w"], "Z": ["shortcut"], "FilterZ": [], ...}. There are
-        always slots for two convolutions ("...X" and "...Z"), because the operator's gradient looks them up. Without a
-        second convolution its slots are empty; only "Z", its input, then holds the image that is added, if any.
+        Names by slot, as {"X": ["image"], "FilterX": ["res2a.w"], "Z": ["shortcut"], "FilterZ": [], ...}. All slots are
+        there, because the operator's gradient looks them up:
+
+            X, FilterX, ...   the first convolution and its batch norm
+            Z                 input of the second convolution; without one, the image that is added; else empty
+            FilterZ, ...      the second convolution and its batch norm; empty without one
     """
     inputs = _variables_by_slot(_SLOTS_OF_FIRST.inputs, pattern.first)
     inputs |= {slot: [] for slot in _SLOTS_OF_SECOND.inputs}
@@ -355,12 +361,15 @@ def _outputs_of_convolutions_and_norms(pattern: _Pattern) -> Slots:
 
 
 def _variables_by_slot(replaced_slots: dict[str, str], side: _Side) -> Slots:
-    """Return the variables of a convolution and its batch norm by the slots that a `resnet_unit` has for them.
+    """Map slots of a `resnet_unit` to the variables of the convolution and the batch norm that it replaces.
 
     Args:
         replaced_slots: For each slot of the `resnet_unit`, the slot that holds the variable in the convolution or in
-            the batch norm, as {"FilterX": "Filter"}. No slot is in both.
+            the batch norm, as {"FilterX": "Filter", "ScaleX": "Scale"}. No slot is in both operators.
         side: The convolution and the batch norm.
+
+    Returns:
+        Names by slot of the `resnet_unit`, as {"FilterX": ["res2a.w"], "ScaleX": ["res2a.scale"]}.
     """
     variables: Slots = {}
     for slot, replaced_slot in replaced_slots.items():
@@ -373,7 +382,7 @@ def _variables_by_slot(replaced_slots: dict[str, str], side: _Side) -> Slots:
 def _attributes(pattern: _Pattern) -> dict[str, Any]:
     """Return the attributes of the fused operator `resnet_unit` that replaces a pattern.
 
-    Two are left out: `op_role` and `op_namescope`.
+    Two are left out, `op_role` and `op_namescope`: `_insert_unit` takes them from the relu.
 
     Args:
         pattern: The operators that it replaces: convolution, batch norm, perhaps an addition, and relu. Momentum and
@@ -381,7 +390,7 @@ def _attributes(pattern: _Pattern) -> dict[str, Any]:
 
     Returns:
         Values by Paddle's names, such as "stride", "padding", "fuse_add" (something is added before the relu) and
-        "has_shortcut" (what is added has a convolution of its own).
+        "has_shortcut" (what is added has a convolution of its own, whose stride is "stride_z").
     """
     first = pattern.first
     second = pattern.second
@@ -391,7 +400,7 @@ def _attributes(pattern: _Pattern) -> dict[str, Any]:
     if second is not None:
         attrs["stride_z"] = second.convolution.attr("strides")[0]
     attrs["fuse_add"] = pattern.add is not None
-    attrs["has_shortcut"] = second is not None  # Z has a convolution of its own
+    attrs["has_shortcut"] = second is not None
     return attrs | {"data_format": "NHWC", "act_type": "relu"}
 
 
@@ -413,7 +422,8 @@ def _declare_shapes(block: Block, variables: UnitVariables) -> None:
 def initialize(startup: static.Program, variables: list[UnitVariables]) -> None:
     """Change a start-up program to initialize variables in the memory layout that the operator `resnet_unit` takes.
 
-    Their values stay those of the network without this operator.
+    Weights change from [O, I, H, W] to [O, H, W, I], and values of channels from [O] to [1, 1, 1, O]. The values stay
+    those of the network without this operator.
 
     Args:
         startup: Start-up program of the training program; changed in place.
@@ -423,7 +433,8 @@ def initialize(startup: static.Program, variables: list[UnitVariables]) -> None:
     block = startup.global_block()
     for of_convolution in variables:
         _transpose_weights(block, of_convolution.weights)
-        _declare_shapes(block, of_convolution)  # after the weights' first shape was read
+        # In this order: the transpose reads the weights' first shape, the fill reads the new shapes of the others.
+        _declare_shapes(block, of_convolution)
         _fill_in_declared_shape(block, of_convolution.per_channel)
 
 

@@ -77,6 +77,10 @@ def check_on_gpu(main: static.Program) -> int:
 def replace_on_cpu(main: static.Program, ranks: int) -> None:
     """Replace each `sync_batch_norm` and its gradient, which have no CPU kernel, by operators that have one.
 
+        sync_batch_norm        `batch_norm` by the statistics of all ranks, which an all-reduce computes; two `lerp`,
+                               which move the running mean and variance towards these statistics
+        sync_batch_norm_grad   `batch_norm_grad` and `batch_norm`, with an all-reduce of the sums between them
+
     Args:
         main: Training program with its gradients; changed in place.
         ranks: Number of ranks over which the statistics are computed.
@@ -92,7 +96,7 @@ def replace_on_cpu(main: static.Program, ranks: int) -> None:
         return None  # any other operator stays
 
     rewrite(main, substitute)
-    # `lerp`, which moves the running statistics, reads its weight from a variable.
+    # A `lerp` reads its weight from a variable.
     for momentum in sorted(momentums):
         _fill_lerp_weight(block, momentum)
     block._sync_with_cpp()
@@ -174,8 +178,8 @@ class _CpuEquivalent:
         """Return the operators that compute the mean and the variance of this rank's images, for each channel.
 
         Paddle's `batch_norm` is the fastest way to both. With an epsilon of 0 it saves the mean and 1 / sqrt(variance),
-        which to the power of -2 is the variance. The image that it also writes is of no use: it goes to the output "Y"
-        of this operator, which `forward` overwrites later with the right image.
+        which to the power of -2 is the variance. The image that it also writes is of no use. It goes to the variable in
+        the slot "Y" of the `sync_batch_norm`, which a later operator of `forward` overwrites with the right image.
 
         Args:
             of_rank: Names of the two FP32 variables, of shape [channels], that the operators write.
@@ -226,9 +230,12 @@ class _CpuEquivalent:
             b = f / m * sum_ranks(d_bias)
 
         x_hat is the normalized image, gamma the scale, and m the number of values of a channel over all ranks
-        (`self.count`). Two operators of Paddle compute the two terms: f d_y is a batch norm's gradient with mean and
-        variance as constants; x_hat a + b is a forward batch norm with scale a and bias b. The gradients of scale and
-        bias, d_gamma and d_bias, are written as well, as sums over this rank alone.
+        (`self.count`). One operator of Paddle computes each of the two terms:
+
+            f d_y         a batch norm's gradient with mean and variance as constants; it also writes d_gamma and d_bias,
+                          the gradients of scale and bias, as sums over this rank alone
+            x_hat a + b   a forward batch norm with scale a and bias b, because it multiplies x_hat by its scale and
+                          adds its bias
         """
         d_gamma, d_bias, d_x = operands(self.op, "Scale@GRAD", "Bias@GRAD", "X@GRAD")
         shape = self.block.var(self.x).shape
@@ -245,13 +252,14 @@ class _CpuEquivalent:
         ]
 
     def _compute_a_and_b(self, d_gamma: str, d_bias: str, *, to: tuple[str, str]) -> list[Step]:
-        """Return the operators of a and b, by which `backward` corrects the image's gradient at constant statistics.
+        """Return the operators that compute the factors a and b of the image's gradient d_x.
 
+            d_x = f d_y - (x_hat a + b)
             a = f / m * sum_ranks(d_gamma)
             b = f / m * sum_ranks(d_bias)
             f = gamma / sqrt(variance + epsilon)
 
-        m is the number of values of a channel over all ranks (`self.count`).
+        x_hat is the normalized image, and m the number of values of a channel over all ranks (`self.count`).
 
         Args:
             d_gamma: Name of the gradient of the scale, summed over this rank's images.
@@ -274,8 +282,8 @@ class _CpuEquivalent:
 
             f / m = gamma / sqrt(m^2 variance + m^2 epsilon)
 
-        m is the number of values of a channel over all ranks (`self.count`). Under the root it costs no operator: the
-        `scale` that adds epsilon multiplies by m^2 as well.
+        m is the number of values of a channel over all ranks (`self.count`). Under the root it costs no operator of its
+        own: one `scale`, which multiplies first and then adds its bias, computes the whole radicand.
 
         Args:
             gamma: Name of the variable of the scale, of shape [channels].
@@ -297,8 +305,8 @@ class _CpuEquivalent:
         The constants are the mean and the variance of all ranks' images (`self.batch`).
 
         Args:
-            d_x: Name of the variable for the partial derivative by the image at constant statistics. In truth the image
-                changes the statistics; `backward` subtracts the term for this.
+            d_x: Name of the variable for gamma / sqrt(variance + epsilon) * d_y. The image's whole gradient has a
+                further term, because the image changes the statistics; `backward` subtracts it.
             d_gamma: Name of the variable for the gradient of the scale, summed over this rank's images alone.
             d_bias: Name of the variable for the gradient of the bias, likewise.
         """
@@ -317,17 +325,19 @@ class _CpuEquivalent:
         return Step("batch_norm_grad", inputs | constants | unused_inputs, outputs, attrs | unused_attrs)
 
     def _normalize(self, scale: str, bias: str, *, to: str) -> Step:
-        """Return the operator of (x - mean) / sqrt(variance + epsilon) * scale + bias.
+        """Return Paddle's `batch_norm` with the given mean and variance of all ranks' images.
 
-        x is this rank's image (`self.x`); mean and variance are those of all ranks' images (`self.batch`), which
-        earlier operators compute.
+            (x - mean) / sqrt(variance + epsilon) * scale + bias
+
+        x is this rank's image (`self.x`). Earlier operators compute the mean and the variance (`self.batch`).
 
         Args:
             scale: Name of the variable of the scale, of shape [channels].
             bias: Name of the variable of the bias, likewise.
             to: Name of the variable for the result.
         """
-        # Paddle's `batch_norm` demands variables for what it would save of its own statistics. Nothing reads them.
+        # Paddle's `batch_norm` demands variables for what it would save of the image's own statistics. Nothing reads
+        # them, so the name of the second one, which would get 1 / sqrt(variance + epsilon), does not matter.
         unused = _Saved(
             mean=self._var("unused_mean", self.channels),
             inverse_deviation=self._var("unused_variance", self.channels),

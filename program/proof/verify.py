@@ -52,7 +52,8 @@ def _check_update(op: Operator, config: OptimizerConfig) -> None:
         Refused: Something differs; the message names the first difference.
     """
     parameters = op.input("Param")
-    operators_of_kind = KINDS[config.kind].logged.operators  # the types by which runs of this optimizer are logged
+    # The operator types of this optimizer. They are kept with what a log says of it: readers of logs need them too.
+    operators_of_kind = KINDS[config.kind].logged.operators
     prove(
         op.type in operators_of_kind,
         f"the recipe asks for {config.kind}, the program updates {parameters[0]} by {op.type}",
@@ -82,15 +83,13 @@ def _check_decays(op: Operator, config: OptimizerConfig) -> None:
         decay = KINDS[config.kind].read_decay(op, index)
         expected = config.weight_decay if config.decays(name) else 0.0
         prove(
-            is_close(decay, expected, least=1e-3),  # up to 1e-6 of the expected value, or up to 1e-9 at or near 0
+            is_close(decay, expected, least=1e-3),  # they may differ by 1e-6 * max(|expected|, 1e-3)
             f"weight decay of {name} is {six_digits(decay)}, not {six_digits(expected)}",
         )
 
 
 def _check_attributes(op: Operator, config: OptimizerConfig) -> None:
-    """Prove that an update operator has the attributes of the recipe: the momentum, and for LARS two more.
-
-    The two are the coefficient and the epsilon of LARS.
+    """Prove that an update operator has the recipe's momentum, and for LARS also its coefficient and epsilon.
 
     Args:
         op: Operator that updates one or more parameters.
@@ -104,7 +103,7 @@ def _check_attributes(op: Operator, config: OptimizerConfig) -> None:
         value = op.attr(attribute)
         expected = getattr(config, field)
         prove(
-            is_close(value, expected, least=1e-3),  # up to 1e-6 of the expected value, or up to 1e-9 at or near 0
+            is_close(value, expected, least=1e-3),  # they may differ by 1e-6 * max(|expected|, 1e-3)
             f"{field} of {parameter} is {six_digits(value)}, not {six_digits(expected)}",
         )
 
@@ -159,12 +158,14 @@ def _multiplying_weights(op: Operator) -> list[str]:
     """Return the weights that an operator convolves or multiplies images with.
 
     Args:
-        op: Any operator. The gradient of a convolution or product has the weights of its forward operator.
+        op: Any operator. The gradient of a convolution or product reads the weights of its forward operator, whose type
+            has the same name without "_grad".
 
     Returns:
         Their names; empty if it is neither a convolution nor a matrix product.
     """
     weights: list[str] = []
+    # The table has the slots of each product by forward type; a `resnet_unit` has two: FilterX and FilterZ.
     for product in ops.FACTORS.get(op.type.removesuffix("_grad"), ()):
         weights += ops.operands(op, product.weights)
     return weights
