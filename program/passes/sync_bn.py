@@ -232,8 +232,8 @@ class _CpuEquivalent:
         x_hat is the normalized image, gamma the scale, and m the number of values of a channel over all ranks
         (`self.count`). One operator of Paddle computes each of the two terms:
 
-            f d_y         a batch norm's gradient with mean and variance as constants; it also writes d_gamma and d_bias,
-                          the gradients of scale and bias, as sums over this rank alone
+            f d_y         a batch norm's gradient with mean and variance as constants; it also writes d_gamma and
+                          d_bias, the gradients of scale and bias, as sums over this rank alone
             x_hat a + b   a forward batch norm with scale a and bias b, because it multiplies x_hat by its scale and
                           adds its bias
         """

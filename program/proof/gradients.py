@@ -97,9 +97,12 @@ def _check_history(parameter: str, history: GradientHistory, *, ranks: int, micr
 def _histories_at_optimizer(update: Sequence[static.Program], *, ranks: int, scale: float) -> Histories:
     """Return, by parameter, the history of the gradient that the optimizer reads.
 
-    A history records what operators did to a gradient from the loss on: how many micro-steps it adds up, how many times
-    it was summed over the ranks, and which factor and power of the loss scale are on it. To find it, the operators of
-    the programs are read one after the other; nothing is run.
+    A history records what operators did to a gradient from the loss on. A mean over 8 ranks is
+
+        GradientHistory(micro_steps=1, sums=1, factor=0.125, scale_power=0)
+
+    that is, the gradient of 1 micro-step, summed over the ranks once, multiplied by 1/8, and without the loss scale. To
+    find it, the operators of the programs are read one after the other; nothing is run.
 
     Args:
         update: The program of each micro-step of an update (a part of the batch), in order. The last one has the
@@ -113,8 +116,9 @@ def _histories_at_optimizer(update: Sequence[static.Program], *, ranks: int, sca
     """
     dynamic_scales = _dynamic_scales(update[-1])
     followed = _Followed(read_by_optimizer=[], accumulated={}, ever_summed=frozenset())  # nothing is known yet
-    # The micro-steps before the last one are runs of the same program, so each does the same to a gradient. The program
-    # is read once, and what it adds to an accumulator counts as that many micro-steps.
+    # The micro-steps before the last one are runs of the same program object, so each does the same to a gradient. The
+    # program is read once, and what it adds to an accumulator counts as that many micro-steps. A Counter keeps the
+    # order of its first entries, so the program with the optimizer comes last.
     for program, runs in Counter(update).items():
         follower = _Follower(ranks=ranks, scale=scale, runs=runs, dynamic_scales=dynamic_scales)
         followed = follower.follow(program.global_block(), before=followed)
@@ -173,8 +177,8 @@ def _by_parameter(read: list[_Read]) -> Histories:
 def _read_by_update(op: Operator, histories: Histories) -> list[_Read]:
     """Return the history of each gradient that an update operator reads, with the parameter that it updates.
 
-    A history records the micro-steps in a gradient, its sums over the ranks, and the factor and the power of the loss
-    scale on it.
+    A history records what operators did to a gradient. A mean over 8 ranks, summed once and multiplied by 1/8, is
+    GradientHistory(micro_steps=1, sums=1, factor=0.125, scale_power=0).
 
     Args:
         op: Operator that updates one or more parameters, such as `momentum`. If it multiplies the gradients itself
@@ -206,10 +210,16 @@ class _Follower:
     dynamic_scales: set[str]  # variables by which AMP multiplies the loss
 
     def follow(self, block: Block, *, before: _Followed) -> _Followed:
-        """Return what is known of the gradients at the end of a program, after each of its operators in turn.
+        """Return what is known of the gradients at the end of a program.
 
-        It serves to prove that a gradient is the mean over ranks and micro-steps when the optimizer reads it. A history
-        records what operators did to the gradient in a variable so far, among it the number of sums over the ranks.
+        Each variable with a gradient has a history of what operators did to the gradient so far. After an all-reduce
+        and a `scale` by 1/8 it is GradientHistory(micro_steps=1, sums=1, factor=0.125, scale_power=0). The operators
+        are gone through in order, and each changes what is known:
+
+            update of parameters   the gradients that it reads are noted with their histories (`_read_by_update`)
+            coalesce_tensor        its buffer and the gradients in it are noted, for the all-reduce of the buffer
+            c_allreduce_sum        the gradients that it sums get one sum more (`_summed_by`)
+            any other              `after` returns the histories of what it writes
 
         Args:
             block: Main block of one program of an update.
@@ -246,15 +256,17 @@ class _Follower:
     def after(self, op: Operator, histories: Histories, ever_summed: frozenset[str]) -> Histories:
         """Return the histories of all gradients after one operator.
 
-        A history records the micro-steps in a gradient, its sums over the ranks, and the factor and the power of the
-        loss scale on it. What operators do to histories, in this order:
+        A history records what operators did to a gradient, to prove at the end that it is a mean. A mean over 8 ranks,
+        summed once and multiplied by 1/8, is GradientHistory(micro_steps=1, sums=1, factor=0.125, scale_power=0). What
+        operators do to histories, in this order:
 
             start of the backward pass     the gradient of the loss gets its first history
-            gradient + accumulator         the micro-steps of both are added
-            accumulator = 0                its history is removed
-            check_finite_and_unscale       takes the loss scale off
-            update_loss_scaling            hands the histories on
-            any other of backward, update  its results get the history of what it reads, with its own factor
+            gradient + accumulator         the result gets the micro-steps of both
+            accumulator = 0                its history is removed: it holds no gradient any more
+            check_finite_and_unscale       its results have the loss scale on them one time less
+            update_loss_scaling            its results get the histories of what it copies
+            any other of backward, update  its results get the history of the gradients that it reads; a factor by
+                                           which it multiplies them is added to the history
             forward                        nothing
 
         Args:
@@ -289,9 +301,9 @@ class _Follower:
     def _unscaled(self, op: Operator, histories: Histories) -> Histories:
         """Return the histories of the gradients that `check_finite_and_unscale` of Paddle's mixed precision writes.
 
-        The operator looks for values that are not finite, and divides by the dynamic loss scale. `scale_power` of a
-        history counts how many times this scale is on the gradient: 1 since the loss was multiplied by it, 0 after this
-        operator.
+        The operator looks for values that are not finite, and divides by the dynamic loss scale. A history records the
+        sums over the ranks and the scalings of a gradient so far. Its `scale_power` says how many times the loss scale
+        is on the gradient: 1 since the loss was multiplied by it, 0 after this operator.
 
         Args:
             op: The operator.
@@ -316,13 +328,13 @@ class _Follower:
     def _computed_from_gradients(self, op: Operator, histories: Histories, ever_summed: frozenset[str]) -> Histories:
         """Return the history of each variable that an operator computes from gradients.
 
-        The operator is linear in the gradients that it reads. So each result has their history, changed by the factor
-        of the operator if it scales.
+        A history records the sums over the ranks and the scalings of a gradient so far. The operator is linear in the
+        gradients that it reads. So each result has their history, changed by the factor of the operator if it scales.
 
         Args:
             op: Operator of the backward pass or the optimizer.
-            histories: How each gradient was summed and scaled before it, by variable.
-            ever_summed: Variables whose gradient was summed over the ranks before it.
+            histories: Histories before the operator, by the variable that holds the gradient.
+            ever_summed: Variables whose gradient was summed over the ranks before the operator.
 
         Returns:
             Histories of what the operator writes; empty if it reads no gradient.
@@ -348,7 +360,8 @@ class _Follower:
         """Return the history of what an operator computes from a gradient.
 
         A history says that the gradient is multiplied by factor * loss_scale^scale_power. The dynamic loss scale
-        changes in training, so only its power is known.
+        changes in training, so only its power is known. It comes onto the gradient where the backward pass goes through
+        the multiplication loss * loss_scale, by an `elementwise_mul_grad`.
 
             scale                                            factor is multiplied by its constant
             elementwise_mul_grad that reads the loss scale   scale_power grows by 1
@@ -415,7 +428,8 @@ def _gradients_in(name: str, histories: Histories, gradients_by_buffer: dict[str
 
     Args:
         name: Name of the variable.
-        histories: How each gradient was summed and scaled so far, by variable.
+        histories: How each gradient was summed and scaled so far, by variable. A gradient that is not here is not
+            computed yet.
         gradients_by_buffer: For each buffer, the names of the gradients that lie side by side in it.
 
     Returns:
@@ -435,15 +449,18 @@ def _gradients_in(name: str, histories: Histories, gradients_by_buffer: dict[str
 
 
 def _summed_by(op: Operator, histories: Histories, gradients_by_buffer: dict[str, list[str]]) -> Histories:
-    """Return the histories of the gradients that an all-reduce sums over the ranks, after it.
+    """Return the new histories of the gradients that an all-reduce sums over the ranks: each has one sum more.
 
     Args:
         op: A `c_allreduce_sum` operator.
-        histories: How each gradient was summed and scaled before it, by variable.
+        histories: How each gradient was summed and scaled before the operator, by variable.
         gradients_by_buffer: For each buffer, the names of the gradients that lie side by side in it.
 
+    Returns:
+        Histories of these gradients alone; empty if the operator sums something else.
+
     Raises:
-        Refused: A gradient in a buffer is not computed yet.
+        Refused: A gradient in a buffer is not computed yet (`_gradients_in` finds this).
     """
     (variable,) = op.input("X")
     summed: Histories = {}
@@ -454,22 +471,22 @@ def _summed_by(op: Operator, histories: Histories, gradients_by_buffer: dict[str
 
 
 def _refuse_overwritten_sum(op: Operator, written: list[str], ever_summed: frozenset[str]) -> None:
-    """Raise Refused if an operator writes a variable whose gradient was summed over the ranks before.
+    """Raise Refused if an operator writes a variable that was summed over the ranks before.
 
-    Operators that may write it do not count: `depend`, which only waits for the sum, `scale`, and those of the
+    Some operators may write such a variable: `depend`, which only waits for the sum, `scale`, and those of the
     optimizer.
 
     Args:
         op: The operator.
         written: Names of the variables that it writes.
-        ever_summed: Variables whose gradient was summed over the ranks before, in this program of the update or an
-            earlier one. They count even if they hold another gradient by now.
+        ever_summed: Names of the variables that were summed over the ranks before, in this program of the update or an
+            earlier one. A name stays here even if its variable holds another gradient by now.
 
     Raises:
-        Refused: One of `written` is among them.
+        Refused: One of `written` is in `ever_summed`, and the operator is none of those that may write it.
     """
     if op.type in ("depend", "scale") or ops.is_optimizer(op):
-        return  # these may write it: a `depend` only waits for the sum
+        return
     for name in written:
         prove(name not in ever_summed, f"{name} is written by {op.type} after its sum over the ranks")
 
@@ -501,13 +518,13 @@ def _kept_by_scale_update(op: Operator, histories: Histories) -> Histories:
 def _merged(op: Operator, histories: Histories) -> Histories:
     """Return the history of gradient + accumulator, which an operator of gradient accumulation computes.
 
-    The accumulator holds the gradients of earlier micro-steps (parts of the batch), so the sum counts the micro-steps
-    of both.
+    The accumulator holds the gradients of earlier micro-steps (parts of the batch), so the result's history has the
+    micro-steps of both. The rest of their histories must be equal: the number of sums over the ranks, the constant
+    factor, and `scale_power`, the power of the dynamic loss scale on the gradient.
 
     Args:
         op: The addition.
-        histories: How each gradient was summed and scaled before it, by variable. An accumulator without a history
-            holds zeros.
+        histories: Histories before the addition, by variable. An accumulator without a history holds zeros.
 
     Returns:
         The history, by the name of the variable that the addition writes.

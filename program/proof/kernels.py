@@ -63,13 +63,17 @@ def check_sizes(main: static.Program) -> None:
 def check(main: static.Program, device: str) -> None:
     """Prove that this Paddle can run each operator of a program on a device as it is declared.
 
+    Paddle selects an operator's kernel by the type of one of its tensors (`_selecting_type`). There must be a kernel of
+    this type, and the other tensors must be declared in the types that it takes (`_check_declared_types`).
+
     Args:
         main: Training or evaluation program. It is not run, and no device is needed.
         device: "cpu" or "gpu".
 
     Raises:
-        Refused: An operator has no kernel for its data type, a tensor is declared in another type than its kernel's,
-            which Paddle would cast at each step or stop at, or a convolution is too large for cuDNN on a GPU.
+        Refused: A convolution is too large for cuDNN on a GPU, or an operator has no kernel for its data type, or a
+            tensor is declared in another type than its kernel takes. Paddle would cast such a tensor at each step, or
+            stop.
     """
     block = main.global_block()
     if device == "gpu":

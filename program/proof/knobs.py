@@ -177,8 +177,12 @@ def _sums_left_in_words(block: Block) -> list[str]:
 def _count_made(block: Block) -> dict[str, int]:
     """Count what each fusion knob, an option of STRATEGY, made in a program.
 
-    For most knobs these are the operators of a type that only the knob's pass makes. For `enable_addto` no type of
-    operator shows it, so the gradients are counted to which a convolution adds its result.
+    For most knobs these are the operators of a type that only the knob's pass makes. No type shows what three others
+    made, so counted are
+
+        enable_addto     gradients to which a convolution adds its result
+        enable_inplace   operators `share_buffer` that `enable_addto` did not make
+        merged_lars      LARS updates of more than one parameter
 
     Args:
         block: Main block of a built training program.
@@ -209,10 +213,10 @@ def _gradients_added_to(block: Block) -> list[str]:
 
 
 def _count_shared_by_inplace(block: Block, gradients_added_to: list[str]) -> int:
-    """Count the operators `share_buffer` that the knob `enable_inplace` made.
+    """Count the operators `share_buffer` that the knob `enable_inplace` made: all that touch no `gradients_added_to`.
 
-    Such an operator lets an output use the buffer of an input. The knob `enable_addto` makes some, too, which are not
-    counted: they share the gradients in `gradients_added_to`.
+    Such an operator lets an output use the buffer of an input. Those that touch these gradients are made by the knob
+    `enable_addto`.
 
     Args:
         block: Main block of a built training program.
@@ -231,15 +235,22 @@ def _count_shared_by_inplace(block: Block, gradients_added_to: list[str]) -> int
 def _count_left(block: Block) -> dict[str, int]:
     """Count what each fusion knob, an option of STRATEGY, left to be done in a program.
 
-    Counted are the places that the knob's pass would still change. A place is an operator or a group of operators, and
-    may count for several knobs.
+    Counted are the places that the knob's pass would still change. A place may count for several knobs. It is for
+
+        fuse_bn_act_ops            a float16 NHWC batch norm that only a relu reads
+        fuse_bn_add_act_ops        a float16 NHWC batch norm that only an addition before a relu reads
+        fuse_elewise_add_act_ops   an addition that only a relu reads
+        enable_addto               a sum of gradients that a convolution's gradient operator could compute
+        enable_inplace             nothing (0), because not every output can take an input's buffer
+        merged_optimizer           a momentum update of one parameter
+        resnet_unit                a convolution that a `resnet_unit` takes
+        merged_lars                a LARS update of one parameter that could be merged with another one
 
     Args:
         block: Main block of a built training program.
 
     Returns:
-        Counts by knob, as {"fuse_bn_act_ops": 0, ...}; 0 if the pass did all its work. For `enable_inplace` it is
-        always 0, because not every output can take an input's buffer.
+        Counts by knob, as {"fuse_bn_act_ops": 0, ...}; 0 if the pass did all its work.
     """
     reads = _Reads(block)
     fusible_norms = [op for op in block.ops if _is_half_nhwc_norm(op, block)]
@@ -249,7 +260,7 @@ def _count_left(block: Block) -> dict[str, int]:
         "fuse_bn_add_act_ops": sum(1 for reader in sole_readers_of_norms if reads.is_add_before_relu(reader)),
         "fuse_elewise_add_act_ops": sum(1 for op in block.ops if reads.is_unfused_add_before_relu(op)),
         "enable_addto": _count_sums_for_convolutions(block),
-        "enable_inplace": 0,  # not every output can take an input's buffer
+        "enable_inplace": 0,
         "merged_optimizer": sum(1 for op in block.ops if op.type == "momentum"),
         "resnet_unit": sum(1 for op in block.ops if takes_convolution(op, block)),
         "merged_lars": _count_mergeable_lars(block),
@@ -259,8 +270,9 @@ def _count_left(block: Block) -> dict[str, int]:
 def _count_sums_for_convolutions(block: Block) -> int:
     """Count the operators that sum gradients and that the knob `enable_addto` should have removed.
 
-    The knob removes such an operator where a convolution's gradient operator writes one of the gradients, because that
-    operator can add its result to the others. Any that is left proves that the knob did not do all its work.
+    The knob removes such an operator where a convolution's gradient operator writes one of the gradients and adds to
+    nothing yet (`_could_add`), because it can add its result to the others. Each sum that is left there proves that the
+    knob did not do all its work.
 
     Args:
         block: Main block of a built training program.
@@ -269,7 +281,8 @@ def _count_sums_for_convolutions(block: Block) -> int:
     count = 0
     for op in block.ops:
         if op.type in _SUMS:
-            writers = [last_writer[name] for name in op.input_arg_names if name in last_writer]  # of the gradients
+            # The sum reads the gradients as their last writers left them.
+            writers = [last_writer[name] for name in op.input_arg_names if name in last_writer]
             if any(_could_add(writer) for writer in writers):
                 count += 1
         last_writer |= dict.fromkeys(op.output_arg_names, op)
@@ -383,17 +396,18 @@ class _Bucket(NamedTuple):
 
 
 def _check_buckets(block: Block, limit_mib: float) -> str:
-    """Prove that gradients are summed over the ranks in buckets that are within the limit and full.
+    """Prove that gradients are summed over the ranks in buckets that are within the limit and not closed too soon.
 
-    A bucket is a group of gradients that lie in one buffer and are summed by one all-reduce. It is full if the next
-    gradient would not fit into it; some buckets are closed earlier on purpose.
+    A bucket is a group of gradients that lie in one buffer and are summed by one all-reduce. The next gradient of its
+    data type must not fit into it. Of each type the first and the last two buckets are excepted: the first is closed
+    early to start early, and the last is kept small, so the last but one may have room.
 
     Args:
         block: Main block of a training program for several ranks.
         limit_mib: Most MiB of gradients in one bucket.
 
     Returns:
-        The number of buckets, counted by their all-reduces, in words, as "fuse_grad_size_in_MB=16: buckets 9".
+        The limit and the number of buckets in words, as "fuse_grad_size_in_MB=16: buckets 9".
 
     Raises:
         Refused: A gradient travels in no bucket, or a bucket is too large or was closed too soon.
@@ -446,8 +460,11 @@ def _check_within_limit(bucket: _Bucket, limit_mib: float) -> None:
 def _check_full(buckets: list[_Bucket], limit_mib: float) -> None:
     """Prove that each bucket has no room for the first gradient of the next one, so that none was closed too soon.
 
-    Three buckets are not checked. The first is closed early on purpose. The last is kept small on purpose, so the last
-    but one may have room for it.
+    Three buckets are not checked:
+
+        the first          closed early on purpose, so that its all-reduce starts early
+        the last but one   the last is kept small on purpose, so there may be room for it
+        the last           has no next one
 
     Args:
         buckets: Groups of gradients of one data type, each summed by one all-reduce, in order.
@@ -457,7 +474,7 @@ def _check_full(buckets: list[_Bucket], limit_mib: float) -> None:
         Refused: A bucket had room for the next gradient.
     """
     without_first_and_last = buckets[1:-1]
-    # In these pairs the last but one is only a `next_bucket`.
+    # The last but one is only a `next_bucket` in these pairs, so it is not checked either.
     for bucket, next_bucket in itertools.pairwise(without_first_and_last):
         mib = sum(bucket.sizes_mib)
         next_mib = next_bucket.sizes_mib[0]

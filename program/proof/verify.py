@@ -52,7 +52,7 @@ def _check_update(op: Operator, config: OptimizerConfig) -> None:
         Refused: Something differs; the message names the first difference.
     """
     parameters = op.input("Param")
-    # The operator types of this optimizer. They are kept with what a log says of it: readers of logs need them too.
+    # The operator types of this optimizer. The schema of logs has them, because the checks of logs need them too.
     operators_of_kind = KINDS[config.kind].logged.operators
     prove(
         op.type in operators_of_kind,
