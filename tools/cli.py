@@ -120,16 +120,19 @@ def _complete_command_name() -> None:
 
 
 def _complete_options(name: str) -> int:
-    """Start a command so that its own argument parser completes the options; this ends the process.
+    """Start a command so that its own argument parser completes the options.
 
-    A shell that asks for completions sets the environment for it, where the parser finds the shell's line. A parser
-    that knows only the command's options must not see the first two words of the line, `paddle-reference COMMAND`.
+    The parser finds the shell's line in the environment, prints the completions and ends the process: this function
+    then does not return. It returns only if the command ends before, as for a missing package.
+
+    The module of a command either serves several commands and reads the command's name from the line by itself, or it
+    serves this command alone. Its parser then must not see the first two words of the line, `paddle-reference COMMAND`.
 
     Args:
         name: Name of the command, such as "watch".
 
     Returns:
-        The command's exit status, if it ended before its parser could answer, as for a missing package.
+        The exit status of the command that ended before its parser could answer.
     """
     if not _has_subcommands(name):
         completion.hide_words_from_parser(2)

@@ -266,18 +266,20 @@ def _bytes_per_s(network_gbps: float | None) -> float | None:
 
 
 def _job_of_variables(given: dict[str, str]) -> env.Job:
-    """Return the settings of the training job of a configuration with some variables set.
+    """Return the settings of a training job: those of a configuration, changed by the given variables.
+
+    Two are always set here: MODE to "throughput" and, if DGXNGPU is given, DGXNNODES to 1.
 
     Args:
-        given: Values by name, such as {"DGXSYSTEM": "DGXA100", "DGXNGPU": "16"}. DGXNGPU, if given, is the number of
-            all ranks; they count as on one node.
+        given: Values by name, such as {"DGXSYSTEM": "DGXA100", "DGXNGPU": "16"}. DGXSYSTEM names the configuration.
+            DGXNGPU, if given, is the number of all ranks, which then count as on one node.
 
     Raises:
         ValueError: There is no such configuration, or a value is wrong.
     """
     variables = given | {"MODE": "throughput"}  # which accepts every strategy; training to a target does not
     if "DGXNGPU" in given:
-        variables["DGXNNODES"] = "1"  # the program is the same however its ranks are spread over nodes
+        variables["DGXNNODES"] = "1"  # the program is the same on one node as on several with as many ranks in all
     return env.of_system(**variables)
 
 

@@ -565,7 +565,10 @@ def _files_of_part(source: Path, part: str) -> passport.Contents:
     """Return names, sizes and labels of the image files of one part of a data set.
 
     A part may have image files and packed records (RecordIO or TFRecord) in the same folder; the image files are then
-    taken. Records alone are refused, because they are packed already.
+    taken. Records alone are refused, because they are packed already. A part has image files if there is
+
+        a list of them, or
+        a folder train/ or val/, which holds class folders, and no TFRecord files of the part lie in a folder
 
     Args:
         source: Folder of the data set.
@@ -578,7 +581,7 @@ def _files_of_part(source: Path, part: str) -> passport.Contents:
     record_files = tfrecord.files_of(source, part) or (source / recordio.FILE.format(part),)
     last_record_file = record_files[-1]
     has_list = (source / folder.LIST.format(part)).is_file()
-    # A folder train/ holds class folders, unless the records lie in it.
+    # RecordIO files lie in `source` itself. TFRecord files lie there, or in a folder: train/ or validation/.
     has_class_folders = (source / part).is_dir() and last_record_file.parent == source
     has_image_files = has_list or has_class_folders
     if last_record_file.is_file() and not has_image_files:

@@ -51,9 +51,9 @@ def _list_of_part(source: Path, part: str, labels: Path | None) -> bytes:
     Args:
         source: The image folder, which holds train/ and val/.
         part: "train" or "val".
-        labels: File with a line `name label` for each image of val/. None if val/ has class folders. With "train" it
-            changes nothing, but a warning is printed if the labels of train/ and val/ may not mean the same classes: if
-            class folders are named by numbers that are not their labels. (As text, "10" sorts before "2".)
+        labels: File with a line `name label` for each image of val/; it is only for that part. None if val/ has class
+            folders. With "train", a warning is printed if train/ may give the same classes other labels than this file:
+            class folders named by numbers have other labels than their names, because as text "10" sorts before "2".
 
     Returns:
         The lines as bytes, such as `train/n01440764/x.JPEG 0`, each ended by a line feed.
@@ -81,9 +81,11 @@ class _LabelledImage(NamedTuple):
 
 
 def _flat_list(source: Path, labels: Path) -> bytes:
-    """Return the content of a list of the images that lie directly in the folder val/, by a file of their labels.
+    """Turn a file of labels into the list of the images that lie directly in the folder val/.
 
-    Each line of the result begins with the folder's name: "val/x.JPEG 7". A warning is printed if images have no line.
+        x.JPEG 7  ->  val/x.JPEG 7
+
+    A warning is printed if images have no line.
 
     Args:
         source: The image folder, with val/ and the class folders of train/.
@@ -113,7 +115,7 @@ def _flat_list(source: Path, labels: Path) -> bytes:
                 f"{where}: label {int(image.label)} is out of range: {source / 'train'} has {classes} class folders, "
                 "which are numbered from 0"
             )
-        place = places.setdefault(image.file_name, where)
+        place = places.setdefault(image.file_name, where)  # the earlier line's place, if one has named this image
         if place != where:
             raise ValueError(f"{where}: names {image.file_name} again, after {place}: remove the line that is wrong")
         images_without_line.discard(image.file_name)

@@ -104,7 +104,8 @@ def write_sizes(file: Path, sizes: Sequence[folder.Size], more: JsonObject) -> N
 def find_sizes(source: Path, part: str) -> str:
     """Write the width and height of a part's largest image to `<part>.sizes.json`, and return the file as text.
 
-    If the file is there already, what `pack` wrote into it is kept.
+    If the file is there already, its other entries are kept: `pack` writes the hash of the list that it packed
+    ("list_sha256") and a description of the packed files ("source").
 
     Args:
         source: Folder of the data set, packed or not. The file is written there.
@@ -120,7 +121,7 @@ def find_sizes(source: Path, part: str) -> str:
     """
     file = source / data.SIZES.format(part)
     earlier_content = read_sizes(file)  # first, so that a damaged file is reported before all images are read
-    images = data.find(source, part, recordio.MOST_CLASSES)  # any label that a record can hold is accepted
+    images = data.find(source, part, recordio.MOST_CLASSES)  # so that any label that a record can hold is accepted
     _raise_unless_writable(file)  # reading all images may take hours
     sizes = _sizes_of_images(images, part)
     write_sizes(file, sizes, earlier_content)  # picks the largest one

@@ -72,8 +72,8 @@ def _time_row(records: Sequence[Record], job_score: Score) -> str:
 
     Args:
         records: What the log of each run says; at least one.
-        job_score: The score of all runs. For logs in the form of MLPerf it says how the unit must mark an unverified
-            time.
+        job_score: The score of all runs. For logs in the form of MLPerf it gives the unit, which marks a time that
+            MLPerf has not verified: "s (unverified)".
 
     Returns:
         Text such as "74.2 s". If some logs have no end, it names these instead: "no end in run_1.txt, run_3.txt". If
@@ -88,7 +88,7 @@ def _time_row(records: Sequence[Record], job_score: Score) -> str:
     times_s = [record.run_time_s for record in records if record.run_time_s is not None]  # of all: none is None here
     unit = "s"
     if job_score.standing is not None:  # the logs have the form of MLPerf logs
-        unit = job_score.standing.unit("s")  # adds that the time is unverified, as it must be marked
+        unit = job_score.standing.unit("s")
     return _median_and_range(times_s, decimals=1, unit=unit)
 
 
@@ -277,7 +277,8 @@ def _write_page(
     given_logs = []
     for log, record in zip(logs, records, strict=True):
         given_logs.append(GivenLog(record=record, path=log, findings=findings_by_file.get(record.file)))
-    # Without a protocol, `build` chooses one that suits the logs. Without `skip`, it drops what that says.
+    # Without a protocol, `build` chooses one that suits the logs. Without `skip`, it drops as much of the start of each
+    # run as the chosen protocol says.
     report = build(given_logs, protocol=None, skip=None)
     arguments = _report_arguments(page_file, logs, findings_file)
     replace_whole_file(page_file, render.html(render.page(report, arguments)))

@@ -134,7 +134,8 @@ def _check_line(line: JsonObject) -> None:
             _require_type(line["job"], dict)
             _require_type(line["job"]["short"], bool)
     elif "check" in line:
-        # Raises TypeError for unknown fields, and for some that are missing. Its status is checked below.
+        # Tries whether a verdict can be made of the fields: TypeError if one is unknown, or a required one is missing.
+        # OK stands in for the status, because the class asserts a known one, and a wrong one is a ValueError below.
         Verdict(**{**line, "status": OK})
         for name in ("check", "status", "found"):
             _require_type(line[name], str)

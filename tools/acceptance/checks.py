@@ -215,14 +215,15 @@ def pooling(machine: Machine) -> Verdict:
         machine: This rank's part of the machine.
 
     Returns:
-        Ok if the largest relative error of any rank is at most that of two roundings, else fatal.
+        Ok if the largest relative error of any rank is at most that of two roundings, of 1 / 49 and of the quotient;
+        else fatal.
     """
     plan = machine.plan()
     dtype = plan.precision.dtype
     mean_shape = [BATCH, 1, 1, POOLED_CHANNELS]
     if plan.layout == "NCHW":
         mean_shape = [BATCH, POOLED_CHANNELS, 1, 1]
-    # From 1 to 2, so that a 49th is no subnormal number of FP16: these have fewer digits.
+    # From 1 to 2: a 49th of it is a normal number of FP16. Subnormal ones have fewer digits, so a larger error.
     gradient_at_mean = np.random.default_rng(SEED).uniform(1, 2, mean_shape).astype(dtype)
     gradient_at_pixels = _pooling_gradient(machine, plan, gradient_at_mean)
 
@@ -236,7 +237,9 @@ def pooling(machine: Machine) -> Verdict:
 
 
 def _pooling_gradient(machine: Machine, plan: build.Plan, gradient_at_mean: Array) -> Array:
-    """Return the gradient of a global average pooling at its input, the pixels, as a training program computes it.
+    """Run this project's operator for the gradient of a global average pooling; return the gradient at each pixel.
+
+    A program of one pooling is built. `spread_mean_gradients` replaces Paddle's gradient operator, as in a training.
 
     Args:
         machine: This rank's part of the machine, whose executor runs the program.
@@ -258,7 +261,7 @@ def _pooling_gradient(machine: Machine, plan: build.Plan, gradient_at_mean: Arra
         mean = paddle.nn.functional.adaptive_avg_pool2d(pixels, 1, data_format=plan.layout)
         at_mean = static.data("gradient_at_mean", gradient_at_mean.shape, dtype)
         (at_pixels,) = static.gradients(targets=[mean], inputs=[pixels], target_gradients=[at_mean])
-        # As in a training, another operator takes the place of Paddle's: the one that is checked here.
+        # The operator that this puts in the place of Paddle's is the one to be checked.
         replaced_operators = gradients.spread_mean_gradients(main)
         assert replaced_operators == 1
         any_pixels = np.zeros(image_shape, dtype)  # the gradient of a mean does not depend on the pixels' values
@@ -270,7 +273,8 @@ def _pooling_gradient(machine: Machine, plan: build.Plan, gradient_at_mean: Arra
 def input_pipeline(machine: Machine) -> Verdict:
     """Compare images that the GPU decodes and crops with those that the CPU makes from the same files.
 
-    The files are random pictures. All ranks must call this together.
+    The images also differ if the GPU's pipeline hands a batch over before it is finished. The files are random
+    pictures. All ranks must call this together.
 
     Args:
         machine: This rank's part of the machine.
@@ -281,7 +285,7 @@ def input_pipeline(machine: Machine) -> Verdict:
     """
     recipe = config.NVIDIA_COSINE
     image_format = _image_format(machine, recipe)
-    # It reads a batch as early as a training does: if the pipeline hands the batch over too early, the images differ.
+    # `read_by_program` reads a batch as early as a training does, without waiting for the pipeline to finish it.
     to_host = functools.partial(read_by_program, machine)
     with tempfile.TemporaryDirectory() as folder:
         images = write_pictures(Path(folder))
@@ -376,16 +380,16 @@ def _read_as_one_batch(
 def read_by_program(machine: Machine, image: Any) -> Array:
     """Return a pipeline's batch of images as float32 on the host, read by a program of Paddle as in a training.
 
-    Nothing here waits until the pipeline has finished the batch, because a program of a training does not wait. So if
-    the pipeline hands a batch over too early, this check sees wrong images as a training would. If Paddle has no
-    kernels for the GPU, the batch is copied without a program.
+    It serves to find a pipeline that hands a batch over before it is finished: the program does not wait for that, so
+    it reads wrong images, as a training would. If Paddle has no kernels for the GPU, the batch is copied without a
+    program, and the copy waits until the batch is finished.
 
     Args:
         machine: This rank's part of the machine, whose executor runs the program.
         image: The images, as a NumPy array or a tensor of Paddle's core.
     """
     if not machine.has_kernels:
-        return np.array(image, dtype=np.float32)  # this waits for the GPU
+        return np.array(image, dtype=np.float32)
     shape, dtype = _shape_and_type(image)
     main = static.Program()
     with static.program_guard(main), static.scope_guard(static.Scope()):

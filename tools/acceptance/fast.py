@@ -25,14 +25,14 @@ LARS_ROUNDED = Tolerance(1.5e-2, 5e-2, f"{RATES} 1.9e-3, then 6.7e-3, where valu
 def units(machine: Machine) -> Verdict:
     """Compare the losses of a training by fused units with those of the plain operators, and return the verdict.
 
-    A unit is Paddle's `resnet_unit`: a convolution, its batch norm, an addend and a relu in one operator. All ranks
-    must call this together.
+    A unit is Paddle's `resnet_unit`: a convolution, its batch norm, an addend and a relu in one operator. The plain
+    losses are those of the check `losses`, which comes earlier. All ranks must call this together.
 
     Args:
-        machine: This rank's part of the machine. It holds the losses of the check `losses`.
+        machine: This rank's part of the machine, which has kept the plain losses.
 
     Raises:
-        RunError: The check `losses` has failed.
+        RunError: The check `losses` has failed and kept no losses.
     """
     plain = machine.kept_by("losses")
     fused = machine.train(machine.plan(strategy="resnet_unit=1"))

@@ -248,19 +248,20 @@ class Machine:
     def _captured_step(
         self, training: build.TrainingProgram, weights: dict[str, Array], feed: dict[str, Any]
     ) -> LaunchedStep:
-        """Capture a program's step as a CUDA graph, and return the step. No step of the training has been taken then.
+        """Capture a program's training step as a CUDA graph, with the program in its first state and these weights.
 
         Paddle must run the program before it can be captured, which changes its state. So the start-up program is run
         again before the capture.
 
         Args:
-            training: The training program, whose start-up program has been run.
+            training: The training program, whose start-up program has been run. The start-up program loses the
+                operators that connect the ranks, because they are connected already.
             weights: The weights by name that the program has afterwards.
             feed: Image and label on this rank's device, for the runs before the capture.
         """
         step = CapturedStep(self.executor, training)
         _run_before_capture(step, training.main, feed)
-        build.keep_communicators(training.startup)  # or the start-up program would connect the ranks again
+        build.keep_communicators(training.startup)  # so that the next run does not connect the ranks again
         self.executor.run(training.startup)
         state.set_weights(training.main, weights)
         step.capture()  # records the step, but computes nothing
@@ -466,8 +467,14 @@ def _gravest_failure(failure_by_rank: Sequence[Verdict | None]) -> Verdict:
 def _wait_for_other_ranks(me: ranks.Ranks, failure: Verdict | None) -> None:
     """Wait until all ranks have left a check.
 
-    A rank with a fatal failure left in the middle of the check, so another rank may wait for it for ever. All ranks
-    must call this together.
+    How long a rank waits depends on its failure:
+
+        fatal             LEAVE_S (60) seconds, because it left in the middle of the check, and another rank may wait
+                          for it there for ever
+        unknown, or none  without a limit: an unknown failure means that the machine does not have what the check needs,
+                          and as all GPUs are of one kind, every rank leaves the check
+
+    All ranks must call this together.
 
     Args:
         me: This rank. The check itself uses another communicator than `me.comm`.
@@ -477,8 +484,6 @@ def _wait_for_other_ranks(me: ranks.Ranks, failure: Verdict | None) -> None:
         RunError: The failure is fatal, and another rank has not left the check LEAVE_S (60) seconds later.
     """
     all_have_left = me.comm.Ibarrier()
-    # An UNKNOWN failure needs no limit: the GPUs do not have what the check needs. They are of one kind, so all ranks
-    # leave the check.
     fatal_failure = None
     if failure is not None and failure.status == FATAL:
         fatal_failure = failure

@@ -60,7 +60,8 @@ class MeasuredTraining(NamedTuple):
 def _train_with_log(machine: Machine) -> MeasuredTraining:
     """Measure the speed, energy and GPU memory of the job's own training program, on synthetic data.
 
-    The first rank writes a log, as a run does, to the job's RESULT_FILE. All ranks must call this together.
+    The program is warmed up, then timed on one batch that stays on the device. The first rank writes a log to the job's
+    RESULT_FILE, as a run does; the other ranks write none. All ranks must call this together.
 
     Args:
         machine: This rank's part of the machine, with the settings of the job.
@@ -138,7 +139,7 @@ def _time_training(machine: Machine, trainer: Trainer, batch: loader.Batch) -> T
 def _logged_program(machine: Machine, model: workload.Workload, log: RunLog) -> build.TrainingProgram:
     """Build the job's training program, start it with the same parameters on all ranks, and return it.
 
-    All ranks must call this together.
+    The log says that the data set is synthetic. All ranks must call this together.
 
     Args:
         machine: This rank's part of the machine, with the settings of the job.
@@ -147,8 +148,8 @@ def _logged_program(machine: Machine, model: workload.Workload, log: RunLog) -> 
     """
     job = machine.job
     me = machine.me
-    # The schedule of the learning rate depends on the number of images. With a large one the rate is still in its
-    # warm-up, as in the first minute of a run.
+    # The schedule of the learning rate depends on the number of images. With as many as ImageNet has, the learning rate
+    # is still in its warm-up, as in the first minute of a run.
     images = max(config.IMAGENET_TRAIN, job.global_batch)
     dataset = schema.Dataset(name="none", train_samples=images, eval_samples=0, synthetic=True)
     header.preamble(log, job, machine.origins, me, recipe=model.recipe, dataset=dataset)

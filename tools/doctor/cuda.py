@@ -101,14 +101,15 @@ def try_start(environ: Mapping[str, str], gpu_count: int) -> CudaStart:
     """Try to start CUDA as a rank would, and to make a context on each of the first GPUs.
 
     A process needs a context to compute on a GPU. A call of CUDA may hang or kill its process, so a child process makes
-    the calls.
+    the calls. If the child hangs or dies on a GPU, another child goes on with the next GPU.
 
     Args:
         environ: Environment variables of a rank.
         gpu_count: How many GPUs to try, in CUDA's order.
 
     Returns:
-        The last step on each GPU that was tried, by all children. The rest of the result is what the last child found.
+        The result of the last child, but with the GPUs that any child tried: for each its last step, which is a call of
+        CUDA and what came of it.
     """
     until_s = time.monotonic() + ALL_S
     step_by_gpu: dict[int, Step] = {}
@@ -117,7 +118,6 @@ def try_start(environ: Mapping[str, str], gpu_count: int) -> CudaStart:
         child = talk(ASK_CUDA, str(first_gpu), str(gpu_count), environ=environ, silent_s=SILENT_S)
         start = _read_answers(child)
         step_by_gpu.update(start.step_by_gpu)
-        # If the child hung or died on a GPU, another child goes on with the next GPU.
         next_gpu = _next_gpu(child, start, gpu_count)
         is_out_of_time = time.monotonic() > until_s
         if next_gpu is None or is_out_of_time:
@@ -131,8 +131,9 @@ def _next_gpu(child: Talk, start: CudaStart, gpu_count: int) -> int | None:
 
     Args:
         child: The child process that tried the GPUs in ascending order, with how it hung or died.
-        start: What this child told before that: the step at which it was on each GPU, by the GPU's number, or at which
-            step of the driver it failed before any GPU.
+        start: What this child told. `step_by_gpu` has the last step on each GPU that it tried, also on the one where it
+            stopped. `failed_driver_step` has the step of the driver that failed or in which it stopped, if it came to
+            no GPU.
         gpu_count: How many GPUs the job uses on a node.
 
     Returns:
@@ -143,7 +144,8 @@ def _next_gpu(child: Talk, start: CudaStart, gpu_count: int) -> int | None:
         return None
     if start.failed_driver_step is not None:  # not on a GPU: another child would fail as well
         return None
-    stopped_on_gpu = max(start.step_by_gpu)  # the child tries GPUs in ascending order, so it is the last one
+    # It stopped in no step of the driver, so on a GPU: the last one, because it tries GPUs in ascending order.
+    stopped_on_gpu = max(start.step_by_gpu)
     next_gpu = stopped_on_gpu + 1
     gpus_shown_by_cuda = start.shown_gpus or 0  # None: CUDA did not say
     is_left = next_gpu < min(gpu_count, gpus_shown_by_cuda)
@@ -154,8 +156,13 @@ def _read_answers(child: Talk) -> CudaStart:
     """Return the result of starting CUDA, from the lines that a child process, ask_cuda.py, printed.
 
     CUDA starts in steps named "load", "start", "count", "gpu 0", "gpu 1" and so on. A step is one or more calls of
-    CUDA's functions; its result is that of its last call. If the child hung or died, that is the result of the step
-    whose call was running.
+    CUDA's functions, and the child prints a line before and after each call:
+
+        {"begin": "gpu 0", "call": "cuCtxCreate_v2"}
+        {"end": "gpu 0", "code": 2, "name": "CUDA_ERROR_OUT_OF_MEMORY"}
+
+    The result of a step is that of its last call that has ended. If the child hung or died, the step whose call was
+    running then has this as its result instead.
 
     Args:
         child: The lines that the child printed, and how it hung or died.
@@ -164,7 +171,7 @@ def _read_answers(child: Talk) -> CudaStart:
     step_by_name = _last_ended_calls(answers)
     if child.hang_or_death:
         running = _running_call(answers)
-        # An earlier call of the same step may have ended, but this one decides.
+        # This replaces the result of an earlier call of the same step, if one has ended.
         step_by_name[running.step_name] = Step(call=running.function, hang_or_death=child.hang_or_death)
     return CudaStart(
         library=_last_value(answers, "path") or "",

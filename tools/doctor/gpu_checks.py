@@ -173,10 +173,14 @@ def _judge_compute_capability(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
 def _judge_driver(gpu: nvidia.Gpu, facts: Facts, job: env.Job) -> Verdict:
     """Return the verdict on whether the GPU's driver runs the CUDA of this Paddle.
 
-    - OK: the driver is new enough (DRIVERS), or CUDA has started on this node with an older or unknown one.
-    - WARNING: its version is unknown, and CUDA has not started; or CUDA runs on it, but DALI does not use the GPU's
-    JPEG unit, which would decode the job's images.
-    - FATAL: it is too old, and CUDA has not started.
+    The cases, in order:
+
+        as new as DRIVERS.bundled              ok
+        as new as DRIVERS.oldest               ok; a warning if DALI, with this driver, does not use the GPU's JPEG
+                                               unit, which would decode the job's images
+        older or unknown, but CUDA has started ok
+        unknown                                a warning
+        older                                  fatal
 
     Args:
         gpu: Properties of the GPU by NVML, with the driver's version.
@@ -201,9 +205,10 @@ def _judge_driver(gpu: nvidia.Gpu, facts: Facts, job: env.Job) -> Verdict:
 
 
 def _start_in_words(driver: str | None, start: CudaStart) -> str:
-    """Return which library runs CUDA on a driver that is too old by itself, or unknown.
+    """Return which library runs CUDA on a driver, in words.
 
-    For example "libcuda.so.1 (cuda-compat) runs CUDA 12.0 on it".
+        driver too old for CUDA's own library   "libcuda.so.1 (cuda-compat) runs CUDA 12.0 on it"
+        driver of unknown version               "libcuda.so.1 runs CUDA 12.0 on it"
 
     Args:
         driver: Version of the driver, which is too old for CUDA's own library; None if it is unknown.
@@ -332,8 +337,9 @@ def _judge_ecc(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
 def _judge_memory_repair(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
     """Yield verdicts on whether the broken parts of the GPU's memory are out of use.
 
-    GPUs from Ampere on replace broken rows of memory, and earlier ones retire broken pages, both at the next reset. The
-    check "gpu.remapped_rows" is of both. An earlier GPU without a page to retire has no verdict.
+    GPUs from Ampere on replace broken rows of memory, and earlier ones retire broken pages, both at the next reset. All
+    verdicts are of the check "gpu.remapped_rows". There is one on the rows if the GPU reports them or should, and one
+    on the pages if a page is to be retired: none, one or two.
 
     Args:
         gpu: Properties of the GPU by NVML: `remapped_rows` has the counts of replaced rows (None: no answer), and
@@ -391,9 +397,9 @@ def _judge_clocks(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
 
 
 def _judge_power_limit(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
-    """Yield the verdict on whether somebody has set the GPU's power limit below the card's default; if so, a warning.
+    """Yield a warning if the GPU's power limit is set below the card's default, else an ok.
 
-    An idle GPU shows no throttling by it.
+    The limit itself is compared, because an idle GPU shows no throttling by a low limit.
 
     Args:
         gpu: Properties of the GPU by NVML. There is no verdict if one of the two limits is unknown.

@@ -156,6 +156,9 @@ def devices_matched_by_accident(setting: str, ports: Sequence[str]) -> list[str]
         "mlx5"    -> [], because it is no full name, and meant for both
         "=mlx5_1" -> [], because = compares full names
 
+    An entry that is no full name is left out of the search: on a node with mlx4_0, mlx5_1 and mlx5_10, the value
+    "mlx5_1,mlx4" matches mlx5_10 by accident, but mlx4_0 on purpose.
+
     Args:
         setting: The value of NCCL_IB_HCA.
         ports: Names of all InfiniBand ports of the node, such as "mlx5_0:1".
@@ -165,8 +168,7 @@ def devices_matched_by_accident(setting: str, ports: Sequence[str]) -> list[str]
         return []
     fully_named = _devices(choice.entries) & _devices(ports)
     others_matched = _devices(_names_matched(choice, ports)) - fully_named
-    # An entry that is no full name, such as "mlx5", means all devices that begin with it. What only such an entry
-    # matches is no accident.
+    # A device that begins with none of the full names was matched by an entry such as "mlx5" on purpose.
     return sorted(device for device in others_matched if device.startswith(tuple(fully_named)))
 
 

@@ -209,9 +209,14 @@ def _evidence(facts: Facts) -> dict[str, str]:
         facts: What was seen of the node: "gpus" and "gpu_absence" by NVML, "cuda_system" and "cuda_start".
 
     Returns:
-        {"driver": "535.104.05", "library": ..., "mig": "GPU0, GPU3", ...}. The facts "driver", "fabric_manager" and
-        "kernel_module" say if they are unknown, and "library" then has the usual name. The signs "lost", "mig",
-        "prohibited" and "device" are empty if they were not found.
+        Texts by name, in two groups. What is known of the driver is never empty:
+
+            "driver", "fabric_manager", "kernel_module"   a version, such as "535.104.05", or that it is unknown
+            "library"                                     the file of CUDA; if unknown, the usual name "libcuda.so.1"
+
+        The signs of a fault (`_signs_of_a_fault`) are empty if they were not found:
+
+            "lost", "mig", "prohibited", "device"         such as "GPU0, GPU3" for "mig"
     """
     gpus: list[nvidia.Gpu] = facts["gpus"]
     system: System = facts["cuda_system"]
@@ -368,7 +373,8 @@ def _accident_and_fix(setting: str, names: str) -> tuple[str, str]:
         names: The devices that are matched by accident, as text: "mlx5_10, mlx5_11".
 
     Returns:
-        (accident, fix), both as text.
+        (accident, fix), both as text. The caller sets the accident into "NCCL_IB_HCA=mlx5_1 takes mlx5_1, mlx5_10;
+        ACCIDENT".
     """
     if choice_of(setting).leaves_out:  # the setting begins with ^
         fix = f"begin it with ^=, so that names count whole: NCCL_IB_HCA=^={setting.removeprefix('^')}"

@@ -195,7 +195,12 @@ def _lines_on_step_of_all(record: Record) -> list[str]:
 def _change_lines(change: Change) -> list[str]:
     """Return a line on how a metric of the fleet changed since the baseline, and one for each node that stands out.
 
-    A node stands out if it slowed down since then by more than the fleet did: it is "slower beside itself".
+    A node stands out if it slowed down since then by far more than the fleet did. For the metric `step_s` of 8 nodes:
+
+        since     step_s: +2.0% (+1.0% to +3.0%) on 8 nodes
+        since     n3: step_s: 7.0% slower beside itself
+
+    The second line says that n3 is 7 % slower than n3 itself was in the baseline, the fleet's change taken off.
 
     Args:
         change: The change of the metric on the nodes that are in both records.
@@ -351,7 +356,8 @@ def main() -> int:
         The exit status: 0 if no node and no link is bad, 2 for wrong use, 130 after Ctrl-C, else 1.
     """
     if env.is_rank():
-        return run_module("tools.fleet.measure", checks_precision=False)  # it leaves out what a GPU cannot compute
+        # A GPU that cannot compute in the job's precision is not refused: the measurement leaves out what it cannot do.
+        return run_module("tools.fleet.measure", checks_precision=False)
     arguments = parser()
     complete(arguments)  # for completion in the shell
     args = arguments.parse_args()

@@ -300,10 +300,12 @@ def _judge_by_own_repetitions(rank: Rank, digests: Digests, summary_of_class: Cl
 
     The cases, in order:
 
-        all repetitions agree                                 unknown: nothing confirms or refutes their result
-        no result came in more than half of the repetitions   unknown
-        another result came from no other host                fatal: a fault of this host's hardware
-        else                                                  unknown
+        all repetitions agree                                       unknown: nothing confirms or refutes their result
+        no result came in more than half of the repetitions         unknown
+        any other result than that of most is of this host alone    fatal: a fault of this host's hardware
+        else                                                        unknown
+
+    In the last two cases the result of more than half counts as right, and `_judge_unsteady` decides.
 
     Args:
         rank: The rank, which did not fail.
@@ -341,8 +343,9 @@ def _judge_by_majority(rank: Rank, digests: Digests, summary_of_class: ClassSumm
 
         all repetitions of the rank gave the right result   ok
         more than half of them gave the same wrong result   fatal if it came from this host alone, else unknown
+                                                            (`_judge_usually_wrong`)
         else                                                fatal if any wrong one came from this host alone, else
-                                                            unknown
+                                                            unknown (`_judge_unsteady`)
 
     Args:
         rank: The rank, which did not fail.
@@ -354,7 +357,7 @@ def _judge_by_majority(rank: Rank, digests: Digests, summary_of_class: ClassSumm
     if not wrong_results:
         return Judgement(OK, f"the same bits as {right.given_by}")
     usual_result = rank.usual_result  # of more than half of the rank's repetitions; None: there is none
-    if usual_result in wrong_results:
+    if usual_result in wrong_results:  # never true of None
         host_count = summary_of_class.host_count_by_result[usual_result]
         return _judge_usually_wrong(rank, digests, right, host_count=host_count)
     return _judge_unsteady(rank, digests, summary_of_class, right)
@@ -381,7 +384,9 @@ def _judge_usually_wrong(rank: Rank, digests: Digests, right: RightResult, *, ho
 
 
 def _judge_unsteady(rank: Rank, digests: Digests, summary_of_class: ClassSummary, right: RightResult) -> Judgement:
-    """Judge a rank that gave wrong results in some repetitions, but no wrong one in more than half of them.
+    """Judge a rank of whose repetitions some gave wrong results, but at most half the same one.
+
+    Several results may be wrong. One that came from the rank's host alone is enough for a fault.
 
     Args:
         rank: The rank. At least one of its results is not the right one.
@@ -393,7 +398,8 @@ def _judge_unsteady(rank: Rank, digests: Digests, summary_of_class: ClassSummary
         Fatal if at least one wrong result came from the rank's host alone; else unknown.
     """
     wrong_results = rank.results_other_than(right.name)
-    # How many hosts gave the rarest of them. The rank's own host is one.
+    # How many hosts gave the wrong result that fewest gave, the rank's own host included. 1 shows a fault of this host,
+    # whoever else gave the others.
     fewest_hosts = min(summary_of_class.host_count_by_result[result] for result in wrong_results)
     only_this_host_gave_it = fewest_hosts == 1
     if only_this_host_gave_it:  # a fault of hardware gives bits of its own
@@ -483,7 +489,8 @@ def described(tensor: str) -> str:
 def summary(record: Record) -> str:
     """Return in one line what was compared to find ranks that compute wrongly.
 
-    For example "16 ranks of 1 class, at least 4 repetitions of 10 steps each, 428 digests a step".
+    For example "16 ranks of 1 class, at least 4 repetitions of 10 steps each, 428 digests a step". A class is the ranks
+    on the same device model with the same libraries, whose results are compared. A digest is a hash of a tensor.
 
     Args:
         record: What was measured on the fleet, as fleet.json holds it.

@@ -306,6 +306,9 @@ def measure_all_ranks(
 def gather_digests(me: ranks.Ranks, host_index: int, device: Device, mine: DigestsOfRank, *, steps: int) -> JsonObject:
     """Gather the digests (hashes of computed tensors) of all ranks into one entry of fleet.json.
 
+    Each rank has repeated the same training steps. A result is all digests of a repetition, and has a name. A rank
+    counts all of its results, but keeps the digests of the first few alone (MOST_TABLES_KEPT, 4).
+
     All ranks must call this together.
 
     Args:
@@ -316,8 +319,9 @@ def gather_digests(me: ranks.Ranks, host_index: int, device: Device, mine: Diges
         steps: The number of training steps in a repetition.
 
     Returns:
-        On each rank {"steps": steps, "tensors": names, "tables": digests of the most common results, "ranks": an entry
-        for each rank}. The entry of a rank has the count of each of its results, or why it failed.
+        On each rank {"steps": steps, "tensors": names, "tables": ..., "ranks": an entry for each rank}. "tables" has,
+        by the name of a result, its digests, for the most common results of which a rank has kept them. The entry of a
+        rank has the count of each of its results, or why it failed.
     """
     entry_of_this_rank = {
         "rank": me.rank,
@@ -347,8 +351,8 @@ def _gather_tables(
 ) -> dict[str, Table]:
     """Exchange the tables of digests between the ranks; return those of the most common results, on each rank.
 
-    A result is what a repetition of the training steps computed. Its table has the digest (hash) of each tensor in each
-    step, and its name is a hash of the table. All ranks must call this together.
+    A table has the digest (hash) of each tensor in each step of a repetition. A hash of the table is its name, the name
+    of the result. Several ranks may have the same table; the first of them sends it. All ranks must call this together.
 
     Args:
         me: This rank, with its MPI communicator of all ranks.
@@ -366,7 +370,7 @@ def _gather_tables(
 
     tables_to_send: dict[str, Table] = {}
     for result, table in my_tables.items():
-        if result in recorded and sender_by_result[result] == me.rank:
+        if result in recorded and sender_by_result[result] == me.rank:  # one rank sends each table
             tables_to_send[result] = table
     gathered: dict[str, Table] = {}
     for tables_of_rank in me.comm.allgather(tables_to_send):

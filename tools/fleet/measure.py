@@ -93,8 +93,8 @@ def _run_doctor(job: Job, cores_of_ranks: list[list[int]], *, node_number: int) 
 def gather_nodes(representatives: MPI.Comm, mine: JsonObject) -> list[JsonObject] | None:
     """Gather what `examine_node` found for each compared host, and add how far its clock is from the first host's.
 
-    A host is a node here or, if the job has only one node, a rank. All ranks of `representatives` must call this
-    together.
+    A host is a node of the job here; if the job has only one node, it is a rank. All ranks of `representatives` must
+    call this together. The first rank asks one host after the other for its clock, and each host answers in its turn.
 
     Args:
         representatives: An MPI communicator with one rank of each compared host.
@@ -104,7 +104,7 @@ def gather_nodes(representatives: MPI.Comm, mine: JsonObject) -> list[JsonObject
         On the first rank the results of all hosts, each with "clock_offset_s": how many seconds its clock is ahead of
         the first host's. None on the other ranks.
     """
-    offsets_s = [0.0]  # of the first node from itself
+    offsets_s = [0.0]  # of the first host from itself
     for other in range(1, representatives.Get_size()):
         offsets_s.append(clock_offset_s(representatives, other))
     nodes = representatives.gather(mine)
@@ -266,12 +266,13 @@ def measure(machine: Machine, hosts: ComparedHosts, node_result: JsonObject) -> 
 def _measure_alone(machine: Machine, training_programs: Programs | None, hosts: ComparedHosts) -> list[RankTimes]:
     """Measure on each rank what it does without the others; return what each rank measured, in the order of the ranks.
 
-    The ranks measure at the same time, and all must call this together.
+    Training steps of the rank alone are timed among other things, and reads from the disk on one rank of each host. The
+    ranks measure at the same time, and all must call this together.
 
     Args:
         machine: This rank's part of the machine.
-        training_programs: The programs of the training steps. None: no step is timed, and the reason is recorded.
-        hosts: The hosts to compare, and which of them this rank belongs to.
+        training_programs: The programs of the training steps. None: no step is timed, and the results have the reason.
+        hosts: The hosts to compare, which of them this rank belongs to, and whether this rank represents its host.
     """
     # `refuse_step` raises NotPossible: Paddle has no kernels for a GPU, which is why there are no programs.
     take_step_alone = refuse_step if training_programs is None else training_programs.step_alone
@@ -319,13 +320,14 @@ def _measure_training(
 
     Args:
         machine: This rank's part of the machine.
-        training_programs: The programs of these steps, which have run before.
+        training_programs: The programs of both trainings. Each has run before.
         hosts: The hosts to compare, and which of them this rank belongs to.
-        times_alone_by_rank: For each rank the seconds of the steps that it took alone.
+        times_alone_by_rank: For each rank the seconds of the steps that it took alone, by which the number of the steps
+            together is set.
 
     Returns:
-        The digests of all ranks, and the seconds of the steps together. There are no such steps, and the list is empty,
-        if a rank took none alone: its times say how many steps to take.
+        The digests of all ranks, and the seconds of the steps together. If a rank took no step alone, none is taken
+        together, and the list of seconds is empty.
     """
     me = machine.me
     # First each rank repeats the same steps without all-reduces. Short hashes of its tensors, the digests, show whether

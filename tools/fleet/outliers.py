@@ -70,6 +70,9 @@ def error_of_level(log_ratios: Sequence[float]) -> float:
 def find_slow(log_ratios: Mapping[str, float], *, noise: float, alpha: float) -> list[str]:
     """Return the names of the nodes or links that are slow compared with the others.
 
+        _find_outliers       each one that lies farther above the median than chance allows, which `alpha` limits
+        _find_slow_minority  a group that takes over twice as long as all others, also in a small fleet
+
     Args:
         log_ratios: For each name the logarithm of a ratio of times, such as log(time / usual time): 0.05 is about 5 %
             slower.
@@ -91,9 +94,11 @@ def find_slow(log_ratios: Mapping[str, float], *, noise: float, alpha: float) ->
 def _find_outliers(distances: Mapping[str, float], *, noise: float, alpha: float) -> set[str]:
     """Return the names of those that are outliers on the slow side by Rosner's test (Technometrics 25, 1983).
 
-    The test compares each value only with the values nearer to the median, because outliers among the others would make
-    it look usual. The nearest outlier is sought; all values beyond it are outliers as well. One that is slower by no
-    more than healthy machines differ is left out.
+    1. The values are sorted by their absolute distance from the median, the nearest first.
+    2. The first one that lies too far above the values before it is found (`_first_slow_outlier`). Only those before it
+       are compared with it, because outliers after it would make it look usual.
+    3. It and all values after it are outliers, fast or slow. The slow ones are returned, but for those that are slower
+       by no more than healthy machines differ.
 
     Args:
         distances: For each node or link its log ratio (0.05 is about 5 % slower) minus the median of these: above 0 if
@@ -101,13 +106,13 @@ def _find_outliers(distances: Mapping[str, float], *, noise: float, alpha: float
         noise: The standard error of a distance.
         alpha: The accepted chance of a false alarm in a healthy fleet.
     """
-    from_near_to_far = sorted(distances, key=lambda name: abs(distances[name]))  # on either side of the median
+    from_near_to_far = sorted(distances, key=lambda name: abs(distances[name]))
     values = np.array([distances[name] for name in from_near_to_far])
     alpha_of_a_test = alpha / ALARM_INFLATION  # because several tests together give more false alarms than one
     first = _first_slow_outlier(values, noise=noise, alpha=alpha_of_a_test)
     if first is None:
         return set()
-    outliers = from_near_to_far[first:]  # on either side
+    outliers = from_near_to_far[first:]  # slow and fast
     least_distance = smallest_difference()  # by which healthy machines differ; the fast ones are below 0
     return {name for name in outliers if distances[name] > least_distance}
 
@@ -116,7 +121,8 @@ def _first_slow_outlier(values: Array, *, noise: float, alpha: float) -> int | N
     """Return the index of the first value that is an outlier above all values before it; None if there is none.
 
     Args:
-        values: Distances from the median, the nearest first. The nearer half is taken to be usual, and not tested.
+        values: Signed distances from the median, such as those of logarithms of times: positive is slow. Sorted by
+            their absolute values, the smallest first. The first half is taken to be usual, and not tested.
         noise: The standard error of a value.
         alpha: The accepted chance of a false alarm in each test.
     """
@@ -162,7 +168,8 @@ def _find_slow_minority(distances: Mapping[str, float], *, noise: float) -> set[
     outliers, this works for a few nodes, too.
 
     Args:
-        distances: For each node or link its log ratio (0.05 is about 5 % slower) minus the median of these.
+        distances: For each node or link log(its time / the usual time) minus the median of all these logarithms: 0.05
+            is about 5 % slower than most.
         noise: The standard error of a distance.
 
     Returns:
@@ -175,7 +182,7 @@ def _find_slow_minority(distances: Mapping[str, float], *, noise: float) -> set[
     for size in range(largest_minority, 0, -1):
         minority = from_slow_to_fast[:size]
         others = from_slow_to_fast[size:]
-        gap = distances[minority[-1]] - distances[others[0]]  # from the slowest of the others to the fastest of these
+        gap = distances[minority[-1]] - distances[others[0]]  # the fastest of the minority - the slowest of the others
         if gap > least_gap:
             return set(minority)
     return set()

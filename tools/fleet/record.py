@@ -123,9 +123,9 @@ def _check_links(links: Iterable[Mapping[str, Any]], hosts: Sequence[str]) -> No
 def _check_times(record: Record) -> None:
     """Check every series of times in a record: of the metrics, of the links, and of the whole fleet.
 
-    A link must have times, because only links that were measured are listed, while a node may have measured nothing.
-    Of the whole fleet are "whole_s", the seconds of each step that all ranks took together, and "took_s", the seconds
-    of the whole measurement.
+    Two entries are times of the whole fleet: "whole_s", the seconds of each step that all ranks took together, and
+    "took_s", the seconds of the whole measurement. A node may have measured nothing, and "whole_s" may be empty. A link
+    must have times, because only links that were measured are listed.
 
     Args:
         record: The content of fleet.json. The lengths of its lists and the numbers of its links have been checked.
@@ -143,8 +143,8 @@ def _check_times(record: Record) -> None:
             if times is None:
                 raise ValueError(f"{metric} of {name} is null: a link has a time of each turn")
         _check_series(metric, times_by_link)
-    # The times of the whole fleet are checked like those of one node, by the name "all". For `_check_series`, None is a
-    # node that was not measured. "whole_s" has an empty list then.
+    # The times of the whole fleet are checked as those of a node with the name "all". An empty "whole_s", the sign of
+    # no measurement there, becomes None, the sign of it for `_check_series`.
     times_of_all_s = record["whole_s"] or None
     _check_series("whole_s", {"all": times_of_all_s})
     _check_series("took_s", {"all": [record["took_s"]]})

@@ -41,7 +41,9 @@ class Programs(NamedTuple):
 
 
 def programs(machine: Machine) -> Programs:
-    """Build the job's training program; return steps to time, and a training that finds ranks that compute wrongly.
+    """Build the job's training program; return two steps whose time can be taken, and a training that can be repeated.
+
+    The hashes of what the repeated training computes are compared between ranks: they show which ranks compute wrongly.
 
     All ranks must call this together.
 

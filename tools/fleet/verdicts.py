@@ -228,8 +228,12 @@ def _interval_of_extra_time(
 ) -> tuple[float, float] | None:
     """Return the 95 % interval of how much slower than the fleet a node or link is, as shares: 0.05 is 5 % slower.
 
-    It is the interval of the median of `log_ratios`, stretched around the level and taken relative to the fleet's
-    level. The median varies more than the level, so the interval is rather too wide than too narrow.
+        low, high = interval of the median of `log_ratios`
+        wide_low = level + (low - level) * widening       likewise wide_high
+        exp(wide_low - level_of_fleet) - 1                the share; likewise the upper bound
+
+    The widening stands for the error of the fleet's level. The level is a robust mean, but the interval of the median
+    stands in for its own: the median varies more, so this interval is rather too wide than too narrow.
 
     Args:
         log_ratios: Its log(time / the fleet's median time) in each turn.
@@ -370,14 +374,17 @@ class StallCount(NamedTuple):
 def judge_stalls(median_steps: Series, mean_steps: Series) -> list[Verdict]:
     """Return a verdict on each measured node by its stalls: training steps that take far longer than usual.
 
+    A warning needs both: more stalls than chance explains, and more time lost by them than is usual in the fleet, by
+    more than hosts of one kind differ. Many stalls may cost little time, and the time of few may be chance.
+
     Args:
         median_steps: For each node the median seconds of its steps in each turn (a repetition on all nodes at the same
             time); None: not measured.
         mean_steps: For each of these nodes the mean seconds, in the same form.
 
     Returns:
-        A warning for a node that has more stalls than chance explains and loses noticeably more time than is usual in
-        the fleet; ok for the others. The list is empty if fewer than LEAST_NODES (4) are measured.
+        A warning for each node that meets both conditions; ok for the others. The list is empty if fewer than
+        LEAST_NODES (4) are measured.
     """
     # A stall raises the mean of a turn's steps and hardly the median.
     ratios_by_host = _mean_over_median(median_steps, mean_steps)
@@ -388,7 +395,7 @@ def judge_stalls(median_steps: Series, mean_steps: Series) -> list[Verdict]:
 
     verdicts = []
     for host, lost_time in _lost_time_by_host(ratios_by_host).items():
-        is_noticeable = lost_time > smallest_difference()  # more than hosts of one kind differ
+        is_noticeable = lost_time > smallest_difference()  # it is relative to the fleet
         is_slow = host in stalling_hosts and is_noticeable
         slowness = Slowness(lost_time, interval_95=None, is_slow=is_slow)
         count = count_by_host[host]

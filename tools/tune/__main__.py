@@ -85,7 +85,12 @@ def _choice_in_words(winner: Candidate) -> str:
 
 
 def _print_plan(runner: Runner, chosen: list[Candidate], repeats: int, path: Path) -> None:
-    """Print the commands of the first turn, how many turns would follow, and the config file to be written.
+    """Print what a search would run, and the config file that it would write.
+
+    The commands printed are those of the first turn, "screen_1". Both phases have `repeats` turns:
+
+        first    the user's job (base) and all candidates, with a control in the first turn
+        second   the base and what was faster than it: at most two candidates
 
     Args:
         runner: Makes the commands of the runs.
