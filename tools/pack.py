@@ -565,10 +565,10 @@ def _files_of_part(source: Path, part: str) -> passport.Contents:
     """Return names, sizes and labels of the image files of one part of a data set.
 
     A part may have image files and packed records (RecordIO or TFRecord) in the same folder; the image files are then
-    taken. Records alone are refused, because they are packed already. A part has image files if there is
+    taken. Records alone are refused, because they are packed already. If there are records, a part has image files if
 
-        a list of them, or
-        a folder train/ or val/, which holds class folders, and no TFRecord files of the part lie in a folder
+    - there is a list of them, or
+    - there is a folder train/ or val/, which holds class folders, unless the part's TFRecord files lie in a folder.
 
     Args:
         source: Folder of the data set.

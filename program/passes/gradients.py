@@ -156,13 +156,14 @@ class _Groups:
 
         Each group has a variable that stands for its own members already (`kept`). The cases, in order:
 
-            the groups' shapes or types differ                         none
-            no group is written after `index`                          the first group's variable
-            several groups are written after `index`                   none: their values may differ then
-            one is written, first at w, and another read at w or later none: the reader needs the old value
-            one is written, first at w, and no other read from w on    the variable of the written group
+            the groups' shapes or types differ           none
+            no group is written after `index`            the first group's variable
+            several groups are written after `index`     none: their values may differ then
+            one is, and another one is read at its
+            first write or later                         none: the reader needs the old value
+            one is, and no other is read from there on   the variable of the written group
 
-        With y = x at `index` 4 and x += 1 at 7: if y is read at 5 and x at 8, it is x; if y is read at 8, it is None.
+        With y = x at `index` 4 and x += 1 at 7, the result is x if y is read at 5 only, and None if y is read at 8.
 
         Args:
             groups: Groups that all hold the same value once the operator at `index` has run.
@@ -226,7 +227,7 @@ def _stop_writing_sums(block: Block) -> None:
 def _replace_addition_gradients(main: static.Program, gradient_by_operator: dict[Operator, str]) -> None:
     """Replace the gradient operators of additions whose gradients share one variable.
 
-        z = x + y         the operator is removed: dx and dy are dz, which has this variable already
+        z = x + y         the operator is removed: dx and dy are dz, so nothing is left to compute
         z = relu(x + y)   it becomes a `relu_grad`, which computes dx = dy from z and dz
 
     Args:
@@ -291,8 +292,8 @@ def _spreading_pooling(op: Operator, image_sides: Sequence[int]) -> Step:
     """Return a forward average pooling that computes the gradient of a global average pooling.
 
     Every pixel gets d / (height x width), where d is the gradient of the mean. Unlike a `pool2d_grad`, this operator
-    does not read the image. Its window is as large as the image and moves by 1 pixel; d is padded with zeros by height
-    - 1 and width - 1 pixels on each side, so that each window covers d once. For an image of 2 x 2 pixels:
+    does not read the image. Its window is as large as the image and moves by 1 pixel. Zeros are put around d, one pixel
+    fewer on each side than the image has, so that each window covers d once. For an image of 2 x 2 pixels:
 
         d, padded by 1      averages of the windows of 2 x 2
         0  0  0
@@ -332,14 +333,14 @@ def convolve_gradients(main: static.Program) -> None:
 
 
 def _gains_by_convolving(block: Block, op: Operator) -> bool:
-    """Tell whether a convolution's gradient becomes faster on a CPU with a forward convolution for its image gradient.
+    """Tell whether a convolution's gradient operator becomes faster on a CPU by a forward convolution.
 
-    That convolution is of the output's gradient with the weights, turned by 180 degrees. It gains if the operator
-    computes the image gradient and
+    This forward convolution computes the image gradient from the output's gradient and the weights, turned by 180
+    degrees. It gains if the operator computes an image gradient at all, and if the convolution
 
-        its form is    3x3 in NCHW, padded by 1, with stride 1, without dilation and groups, and
-        its size is    few output channels for the size of the image, because turning the weights takes time at each
-                       step: 18 channels at 32 x 32 pixels gain, 72 at 8 x 8 lose
+    - is 3x3 in NCHW, padded by 1, with stride 1, without dilation and groups, and
+    - has few output channels for the size of its image, because its weights are turned at each step: 18 channels at 32
+      x 32 pixels gain, 72 at 8 x 8 lose.
 
     Args:
         block: Block that declares the operator's variables.

@@ -305,8 +305,8 @@ class _CpuEquivalent:
         The constants are the mean and the variance of all ranks' images (`self.batch`).
 
         Args:
-            d_x: Name of the variable for gamma / sqrt(variance + epsilon) * d_y. The image's whole gradient has a
-                further term, because the image changes the statistics; `backward` subtracts it.
+            d_x: Name of the variable for scale / sqrt(variance + epsilon) * (gradient of the output). The image's whole
+                gradient has a further term, because the image changes the statistics; `backward` subtracts it.
             d_gamma: Name of the variable for the gradient of the scale, summed over this rank's images alone.
             d_bias: Name of the variable for the gradient of the bias, likewise.
         """
@@ -337,7 +337,7 @@ class _CpuEquivalent:
             to: Name of the variable for the result.
         """
         # Paddle's `batch_norm` demands variables for what it would save of the image's own statistics. Nothing reads
-        # them, so the name of the second one, which would get 1 / sqrt(variance + epsilon), does not matter.
+        # them, whatever they are called.
         unused = _Saved(
             mean=self._var("unused_mean", self.channels),
             inverse_deviation=self._var("unused_variance", self.channels),

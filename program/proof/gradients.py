@@ -219,7 +219,7 @@ class _Follower:
             update of parameters   the gradients that it reads are noted with their histories (`_read_by_update`)
             coalesce_tensor        its buffer and the gradients in it are noted, for the all-reduce of the buffer
             c_allreduce_sum        the gradients that it sums get one sum more (`_summed_by`)
-            any other              `after` returns the histories of what it writes
+            any other              `after` adds the histories of what it writes, and removes that of what it clears
 
         Args:
             block: Main block of one program of an update.
@@ -234,7 +234,7 @@ class _Follower:
             Refused: The program is not data-parallel training.
         """
         read = [*before.read_by_optimizer]
-        histories = before.accumulated
+        histories = before.accumulated  # only accumulators carry gradients from one program to the next
         # A history goes when its variable is cleared. This set only grows: no sum may be overwritten later.
         ever_summed = before.ever_summed
         gradients_by_buffer: dict[str, list[str]] = {}
@@ -265,8 +265,8 @@ class _Follower:
             accumulator = 0                its history is removed: it holds no gradient any more
             check_finite_and_unscale       its results have the loss scale on them one time less
             update_loss_scaling            its results get the histories of what it copies
-            any other of backward, update  its results get the history of the gradients that it reads; a factor by
-                                           which it multiplies them is added to the history
+            any other of backward, update  its results get the history of the gradients that it reads, with its own
+                                           factor if it scales them
             forward                        nothing
 
         Args:

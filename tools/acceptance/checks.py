@@ -380,7 +380,7 @@ def _read_as_one_batch(
 def read_by_program(machine: Machine, image: Any) -> Array:
     """Return a pipeline's batch of images as float32 on the host, read by a program of Paddle as in a training.
 
-    It serves to find a pipeline that hands a batch over before it is finished: the program does not wait for that, so
+    A pipeline that hands a batch over before it is finished shows here: the program does not wait for the pipeline, so
     it reads wrong images, as a training would. If Paddle has no kernels for the GPU, the batch is copied without a
     program, and the copy waits until the batch is finished.
 

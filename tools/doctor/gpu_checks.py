@@ -175,12 +175,12 @@ def _judge_driver(gpu: nvidia.Gpu, facts: Facts, job: env.Job) -> Verdict:
 
     The cases, in order:
 
-        as new as DRIVERS.bundled              ok
-        as new as DRIVERS.oldest               ok; a warning if DALI, with this driver, does not use the GPU's JPEG
-                                               unit, which would decode the job's images
-        older or unknown, but CUDA has started ok
-        unknown                                a warning
-        older                                  fatal
+        as new as DRIVERS.bundled                ok
+        as new as DRIVERS.oldest                 ok; a warning if DALI, with this driver, does not use the GPU's JPEG
+                                                 unit, which would decode the job's images
+        older or unknown, but CUDA has started   ok
+        unknown                                  a warning
+        older                                    fatal
 
     Args:
         gpu: Properties of the GPU by NVML, with the driver's version.

@@ -302,7 +302,7 @@ def _judge_by_own_repetitions(rank: Rank, digests: Digests, summary_of_class: Cl
 
         all repetitions agree                                       unknown: nothing confirms or refutes their result
         no result came in more than half of the repetitions         unknown
-        any other result than that of most is of this host alone    fatal: a fault of this host's hardware
+        a result other than the usual one is of this host alone     fatal: a fault of this host's hardware
         else                                                        unknown
 
     In the last two cases the result of more than half counts as right, and `_judge_unsteady` decides.
@@ -384,7 +384,7 @@ def _judge_usually_wrong(rank: Rank, digests: Digests, right: RightResult, *, ho
 
 
 def _judge_unsteady(rank: Rank, digests: Digests, summary_of_class: ClassSummary, right: RightResult) -> Judgement:
-    """Judge a rank of whose repetitions some gave wrong results, but at most half the same one.
+    """Judge a rank that gave wrong results in some repetitions, each of these results in at most half of them.
 
     Several results may be wrong. One that came from the rank's host alone is enough for a fault.
 

@@ -395,7 +395,7 @@ def judge_stalls(median_steps: Series, mean_steps: Series) -> list[Verdict]:
 
     verdicts = []
     for host, lost_time in _lost_time_by_host(ratios_by_host).items():
-        is_noticeable = lost_time > smallest_difference()  # it is relative to the fleet
+        is_noticeable = lost_time > smallest_difference()  # both are shares, relative to the usual time of the fleet
         is_slow = host in stalling_hosts and is_noticeable
         slowness = Slowness(lost_time, interval_95=None, is_slow=is_slow)
         count = count_by_host[host]
