@@ -382,7 +382,7 @@ def _official_minutes(scored: Score | None, scaling_file: float | None) -> float
     """Return the minutes that result_summarizer, MLCommons' tool, computes for a submission.
 
     The minutes are the olympic mean of the runs (without the fastest and the slowest ones), times a factor. The factor
-    is above 1 for runs that converged in fewer epochs than MLPerf's reference, so that luck gains nothing. The factor
+    is above 1 for runs that converged in fewer epochs than the MLPerf reference, so that luck gains nothing. The factor
     of the file scaling.json counts, whatever the convergence test says. Without the file, the test's factor counts.
 
     Args:

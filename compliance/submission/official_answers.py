@@ -56,7 +56,7 @@ def _answers_on_other_benchmark(folder: Path, manifest: JsonObject) -> list[Verd
 
     1. those of system_desc_checker and repo_checker, tools of mlperf-logging that take any benchmark
     2. for each log, that of mlperf-logging's checker of single logs
-    3. "not applied" for each of package_checker, rcp_checker and result_summarizer, which know only MLPerf's benchmarks
+    3. "not applied" for package_checker, rcp_checker and result_summarizer, which know the benchmarks of MLPerf alone
 
     Args:
         folder: Folder of a copy of the package, into which the tools may write.

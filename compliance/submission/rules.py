@@ -68,7 +68,7 @@ def as_text(demands: list[Demand], ruleset: Ruleset) -> str:
 def _lines_of_demand(demand: Demand, ruleset: Ruleset) -> list[str]:
     """Return two lines of text: a demand with the versions of the training rules that contain it, and its checks.
 
-    A demand is a sentence of MLPerf's training rules that says what a submission must do. For instance:
+    A demand is a sentence of the MLPerf training rules that says what a submission must do. For instance:
 
         "The same system and framework must be used for a submission result set" [0.7 1.0 6.0]
             same-configuration, system-description (others' logs name no system)

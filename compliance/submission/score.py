@@ -531,7 +531,7 @@ def as_text(score: Score) -> str:
               scored: ...                                         (if the runs were chosen among more)
               provisional: 3 runs; a submission has 5             (if the number of runs is another)
             score: 28.3 min (unverified)                          (or `no score: ...`)
-            ...                                                   (footnotes on the use of MLPerf's name)
+            ...                                                   (footnotes on the use of the name MLPerf)
     """
     batch = score.global_batch or "not stated"
     lines = [f"{score.benchmark}, {score.division}, global batch {batch}, by the {score.by} rules"]

@@ -285,8 +285,8 @@ def _chosen_runs(records: Sequence[Record], protocol: Protocol, skip: int | None
     """Return the runs to score, each with its figure: all of them, or the one set of runs that MLPerf scores.
 
     If there are more runs than MLPerf asks for, it scores the set of consecutive runs whose score is the median of all
-    such sets (`_median_set_of_runs`). No protocol says that it is MLPerf's. One counts as such if it measures training
-    times and asks for 3 runs or more.
+    such sets (`_median_set_of_runs`). A protocol does not say whether it is one of MLPerf. It counts as
+    such if it measures training times and asks for 3 runs or more.
 
     Args:
         records: The runs as read from their logs.
