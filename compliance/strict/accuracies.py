@@ -37,18 +37,19 @@ class StatedData(Enum):
 
 
 def stated_data(run: LoggedRun, benchmark: Benchmark) -> StatedData:
-    """Return whether a run trained on the benchmark's data set, by the numbers of samples that its log states.
-
-    Some ResNet logs state a wrong eval_samples, such as a number of batches. Such a run is still on the benchmark's
-    data set if its accuracies were counted on the benchmark's number of samples: 0.76002 is 38,001 of 50,000.
+    """Return which data set a run is on, by the train_samples and eval_samples that its log states.
 
     Args:
         run: The facts that the log states of the run.
         benchmark: The benchmark that the run is of, with the right numbers of samples.
 
     Returns:
-        BENCHMARK if both stated numbers fit, WRONG_EVAL_SAMPLES if only the stated eval_samples is wrong, as the
-        accuracies show, and OTHER in any other case.
+        One of these; the first two need the benchmark's train_samples:
+
+        - BENCHMARK: eval_samples is the benchmark's, or above it by less than a global batch, as padding is counted.
+        - WRONG_EVAL_SAMPLES: eval_samples is another number, such as that of batches, but the accuracies of a ResNet
+          run were counted on the benchmark's number: 0.76002 is 38,001 of 50,000.
+        - OTHER: any other case.
     """
     train_samples = run.first_event(schema.TRAIN_SAMPLES).value  # None if it is not stated, as the next one
     eval_samples = run.first_event(schema.EVAL_SAMPLES).value

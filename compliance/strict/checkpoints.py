@@ -28,25 +28,24 @@ class Checkpoints:
     """
 
     def __init__(self, run: LoggedRun, most_difference_ms: Callable[[float], float]) -> None:
-        """Begin without any checkpoint, window or epoch: the methods below take them as the log goes on.
-
-        The ends of the windows show after which steps a checkpoint may have been begun. The gaps before the epochs show
-        how long training may have waited for the checkpoint of the epoch before.
+        """Prepare to check the checkpoints of a run, before the first event of its log.
 
         Args:
             run: The facts that the log states of the run.
-            most_difference_ms: Takes a time by the log's clock, and returns how far a stated time may differ from it,
-                both in milliseconds.
+            most_difference_ms: A function of a time by the log's clock: it returns how far a stated time may differ
+                from that time. Both are in milliseconds.
         """
         self._run = run
         self._most_difference_ms = most_difference_ms
         # By the step after which a checkpoint was begun: how long training waited for it, and the line of its event.
         self._waited_ms_by_step: dict[int, float] = {}
         self._line_by_step: dict[int, int] = {}
-        # The steps at which the windows so far ended. None: the last step of a window could not be read or kept.
+        # The steps at which the windows so far ended, because a checkpoint is begun only after such a step. None: the
+        # last step of a window could not be read or kept.
         self._ends_of_windows: set[int] | None = set()
         self._steps_before_log: int | None = None  # the steps before the first window; None: there is no window yet
-        # By the number of an epoch: the time from the end of the epoch or evaluation before it to its start.
+        # By the number of an epoch: the time from the end of the epoch or evaluation before it to its start, in which
+        # training may have waited for the checkpoint of the epoch before.
         self._ms_before_epoch: dict[int, float] = {}
 
     def epoch_starts(self, number: int | None, after_ms: float) -> None:
@@ -81,15 +80,18 @@ class Checkpoints:
         self._ends_of_windows = None
 
     def take(self, event: Event, last_step: int | None) -> str:
-        """Return what is wrong with the event of a checkpoint that was written; if nothing is, keep its wait.
+        """Check the event of a checkpoint that was written; if it is right, keep how long training waited for it.
 
         Args:
             event: The event checkpoint, with the checkpoint's step, file name, size and times.
             last_step: The last step that was done. None if it is not known, as after a malformed window.
 
         Returns:
-            An empty text if the wait was kept. Otherwise what is wrong: the event does not fit the schema, its values
-            are impossible, no window ended with its step, or the wait is longer than the run so far.
+            What is wrong; an empty text if nothing is. In the order of the checks, an event is wrong if
+
+            - it does not fit the schema, or its values are impossible;
+            - no window can have ended with its step (`_may_follow`);
+            - training waited longer than the run has lasted (`_keep_wait`).
         """
         checkpoint = from_json(schema.Checkpoint, event.value)  # None if it does not fit the schema
         is_possible = checkpoint is not None and is_possible_checkpoint(checkpoint)
@@ -116,11 +118,13 @@ class Checkpoints:
     def _may_follow(self, step: int, last_step: int | None) -> bool:
         """Return whether a checkpoint may have been begun after a step: a run begins one only where a window ends.
 
-        - If not all ends of windows are known (`_ends_of_windows` is None), any step from 1 to the last one may be.
-        - Otherwise the step must be one at which a window of the log ended.
-        - In a resumed run, it may also be a step before the first window of the log. A run that was resumed at the end
-          of an epoch may write this epoch's checkpoint again, and the window of its step is in an earlier log. While
-          the log has no window yet (`_steps_before_log` is None), any step from 1 on may be such a step.
+        If not all ends of windows are known (`_ends_of_windows` is None), it may be any step from 1 to `last_step`.
+        Otherwise it may be
+
+        - a step at which a window of the log ended;
+        - in a resumed run, any step from 1 to `_steps_before_log`, the steps done before the first window of this log.
+          A run that was resumed at the end of an epoch may write this epoch's checkpoint again. Until the log has a
+          window, `_steps_before_log` is None, and there is no upper limit.
 
         Args:
             step: The number of the step.
@@ -137,14 +141,19 @@ class Checkpoints:
     def _keep_wait(self, event: Event, *, step: int, waited_s: float) -> str:
         """Keep how long training waited for a checkpoint, unless that is longer than the run has lasted.
 
+        It is longer if
+
+            wait > time since run_start + `_most_difference_ms` of this time
+
+        Before run_start nothing is compared. Only the first EVENTS_KEPT waits are kept.
+
         Args:
             event: The event of the checkpoint, which is logged after the wait.
             step: The step after which the checkpoint was begun.
             waited_s: The wait, in seconds.
 
         Returns:
-            A complaint if the wait is longer than the time since run_start, beyond the difference that the log's clock
-            may have. Otherwise an empty text.
+            A complaint if the wait is longer. Otherwise an empty text.
         """
         if self._run.start_ms is not None:
             passed_ms = event.time_ms - self._run.start_ms
@@ -162,8 +171,9 @@ class Checkpoints:
         Two kinds are left out, because no time of an epoch in the log contains their waits:
 
         - checkpoints due after an epoch (see `_is_due_after_epoch`);
-        - those of a step at which no window of the log ended: a resumed run wrote it for a step of an earlier log. If
-          not all ends of windows are known (`_ends_of_windows` is None), none of this kind is left out.
+        - checkpoints of a step at which no window of this log ended: a resumed run may write the checkpoint of the last
+          epoch before it once more. If not all ends of windows are known (`_ends_of_windows` is None), none of this
+          kind is left out.
 
         Args:
             epoch_steps: The steps of an epoch; 0 if they are not known.
@@ -221,9 +231,9 @@ class Checkpoints:
         `wait_beyond_next_epoch`.
 
         Args:
-            room_ms_by_step: The most room that there can have been, in milliseconds, by the step of the checkpoint. It
-                is below 0 if the next window states more time than passed; the complaint then calls it 0. A step that
-                is not in the table has room for any wait.
+            room_ms_by_step: The most room that there can have been, in milliseconds, by the step of the checkpoint. A
+                room below 0 leaves no time for any wait: the next window alone states more time than passed. The
+                complaint calls it 0. A step that is not in the table has room for any wait.
             epoch_steps: The steps of an epoch; 0 if they are not known.
 
         Yields:
@@ -266,15 +276,15 @@ class Checkpoints:
         return f"a checkpoint of step {first_too_many}, the run took {six_digits(minutes)} minutes; {due}"
 
     def _most_minutes_of_run(self, stop: Event) -> float:
-        """Return an upper bound on the minutes in which the run may have made checkpoints by time.
+        """Return an upper bound on the minutes of the run, in which it makes a checkpoint each CHECKPOINT_MINUTES.
 
-        The bound counts from the first event of the log (submission_benchmark) to run_stop, but from an hour before
-        init_start at the earliest:
+        The run itself counts from its first step on, whose time no event states. The bound counts from an earlier time
+        to run_stop:
 
-            start = max(time of the first event, time of init_start - 1 h)
+            start = max(time of submission_benchmark, time of init_start - 1 h)
 
-        A run itself counts from its first step on, whose time no event states, so the bound needs an earlier event.
-        Between the first event and init_start the nodes flush their caches, for which an hour is allowed.
+        Between submission_benchmark, the first event, and init_start the nodes flush their caches, for which an hour is
+        allowed.
 
         Args:
             stop: The run_stop of the run.

@@ -42,14 +42,14 @@ class WindowSums:
     ) -> float:
         """Return the training time of an epoch by the log's clock, without the leaps that made it seem longer, in ms.
 
-        A leap is a setting of the clock ahead. A leap that is logged in the epoch may have come before it, as during
-        the evaluation of the epoch before. Then it did not make the epoch longer. The stated time decides, with
+        A leap is a setting of the clock ahead. If it was made in the epoch, the training time is too long by it. But a
+        leap that is logged in the epoch may have been made before, as during the evaluation of the epoch before. The
+        stated time decides, with
 
             without leaps = training time - all leaps logged in the epoch
 
-        - stated time <= without leaps + its tolerance: the leaps are taken as made in the epoch, and are subtracted.
-        - stated time is longer: not all leaps can have been made in the epoch, and which were is not known. None is
-          subtracted.
+        - If stated time <= without leaps + its tolerance, all leaps are subtracted.
+        - Otherwise none is: at least one was made before the epoch, and which one is not known.
 
         Args:
             training_ms: The time by the log's clock with all leaps, in milliseconds.
@@ -156,10 +156,11 @@ class ClockedWindows:
 
         Nothing is done if no epoch is open. Otherwise two things are kept:
 
-        - in `room_ms`, how much time lay between the window before and this one. Training may have waited for a
-          checkpoint then, which is called the room for it;
+        - in `room_ms`, the most time that lay between the window before and this one, in which training may have waited
+          for a checkpoint. A longer wait is reported (`Checkpoints.waits_without_room`).
         - in `short`, this window, if the windows of the epoch up to its end state less time in sum than has passed
-          since the epoch's start.
+          since the epoch's start. It is reported if no checkpoint or setting of the clock explains that
+          (`unexplained`).
 
         Args:
             line: The line of the window's event.
@@ -173,7 +174,7 @@ class ClockedWindows:
             return
         stated_ms = 1000 * time_s
         since_last_ms = end_ms - epoch.last_window_ms
-        # The event may be logged so long after the last step of the window.
+        # A window's event may be logged so long after its last step. Both checks below allow for it.
         most_delay_ms = max(MOST_DELAY_MS, _MOST_DELAY_SHARE * since_last_ms)
         if epoch.last_step is not None:
             self._keep_room(epoch.last_step, since_last_ms, stated_ms=stated_ms, most_delay_ms=most_delay_ms)
@@ -186,6 +187,8 @@ class ClockedWindows:
     def _keep_room(self, step: int, passed_ms: float, *, stated_ms: float, most_delay_ms: float) -> None:
         """Keep in `room_ms` the most time that training can have waited for a checkpoint after a window.
 
+        The next window does not count this wait in the time that it states, but the log's clock does. So
+
             room = passed_ms - stated_ms + how far the two may differ + most_delay_ms
 
         For instance, 10 s pass up to the end of the next window, which states 8 s. They may differ by 0.1 s, and the
@@ -197,8 +200,8 @@ class ClockedWindows:
             passed_ms: The time by the log's clock from the end of the window to the end of the next one, or of the
                 epoch, in milliseconds.
             stated_ms: The time that the next window states, in milliseconds; 0 if the epoch ends without one.
-            most_delay_ms: By how much the passed time may be too long, because its last event was logged late, in
-                milliseconds.
+            most_delay_ms: How late the first of the two events may have been logged, in milliseconds. By so much the
+                passed time may be too short.
         """
         if len(self.room_ms) < EVENTS_KEPT:
             self.room_ms[step] = passed_ms + self._most_difference_ms(passed_ms) + most_delay_ms - stated_ms
@@ -206,9 +209,11 @@ class ClockedWindows:
     def _keep_if_short(self, line: int, last_step: int, epoch: _EpochClock, most_delay_ms: float) -> None:
         """Keep the latest window in `short` if the windows of its epoch so far state too little time in sum.
 
+        That is the case if `missing` is above 0:
+
             missing = time passed since the epoch's start - sum of the stated times - tolerance - most_delay_ms
 
-        The window is kept if time is missing, but at most EVENTS_KEPT windows are.
+        At most EVENTS_KEPT windows are kept.
 
         Args:
             line: The line of the window's event.
@@ -227,20 +232,20 @@ class ClockedWindows:
                 windows_ms=epoch.windows_ms,
                 passed_ms=passed_ms,
                 missing_ms=missing_ms,
-                epoch_clock=epoch,  # a clock_set may still follow, which explains missing time
+                epoch_clock=epoch,  # a clock_set may follow: that the clock was set ahead may explain missing time
             )
             self.short.append(short)
 
     def unexplained(self, waits: Waits, epoch_steps: int) -> Iterator[ShortWindow]:
         """Yield the first window of each epoch at whose end more time is missing than can be explained.
 
-        Missing time: the windows of the epoch up to there state less time in sum than the log's clock shows since the
-        epoch's start. It is explained by the sum of two times:
+        The missing time is what the epoch's windows so far lack in sum to the time since the epoch's start by the log's
+        clock. It is explained by the sum of two times:
 
         - the waits for the checkpoints of the epoch's earlier steps;
-        - the time by which the clock was set forward in this epoch.
+        - the time by which the clock was set ahead in this epoch.
 
-        Call this after the last event of the log, because the events of both may come after the window.
+        Call this after the last event of the log: the events of these checkpoints and settings may follow the window.
 
         Args:
             waits: How long training waited for the checkpoint of each step.

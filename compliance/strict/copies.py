@@ -228,23 +228,24 @@ def _describe_equal_series(
 
 
 def _chance_of_equal_counts(accuracies: Sequence[float], samples: int) -> float | None:
-    """Return an estimate of the chance that two runs count equally many right images in one evaluation.
+    """Return a high estimate of the chance that two runs count equally many right images in one evaluation.
+
+    Two runs are called copies if more counts are equal than this chance explains, so a high estimate is on the safe
+    side: it is 0.006 for an accuracy of 0.76 on 50,000 samples, and in published submissions a share of 0.0012 is
+    equal.
 
     The difference of the two counts is taken as normally distributed around 0. So the chance that it is 0 is the
     density of this distribution there:
 
-        chance = 1 / sqrt(2 pi variance)
-
-    It is 0.006 for an accuracy of 0.76 on 50,000 samples. In published submissions only a share of 0.0012 of the counts
-    is equal. So the estimate is too high, which makes it harder to call two runs copies.
+        chance = 1 / inverse_of_density_at_0, where inverse_of_density_at_0 = sqrt(2 pi variance)
 
     Args:
         accuracies: The accuracies of both runs; their mean is taken.
         samples: The size of the evaluation set.
 
     Returns:
-        The chance. None if there are no accuracies, if one is not between 0 and 1, or if the root above is not above 1,
-        because the formula then gives no chance below 1.
+        The chance. None if there are no accuracies, if one is not between 0 and 1, or if the formula gives 1 or more,
+        as for very few samples.
     """
     if not accuracies or min(accuracies) < 0 or max(accuracies) > 1:
         return None
@@ -261,10 +262,9 @@ def _variance_of_difference(accuracy: float, samples: int) -> float:
 
         variance = 2 * samples * accuracy * (1 - accuracy) / 4
 
-    Without the / 4 it would be the variance for two independent binomial counts. The quarter is an assumption: two runs
-    err on many of the same images, so their counts differ less. It favours the runs: with a smaller variance two equal
-    counts are more likely by chance, so it takes more of them to call two runs copies. (At an accuracy of 0.76 on
-    50,000 samples the chance is 0.006; in published submissions only a share of 0.0012 of the counts is equal.)
+    Without the / 4 it would be the variance for two independent binomial counts. Two runs err on many of the same
+    images, so their counts differ less. That the variance is a quarter is an assumption on the safe side: it makes
+    equal counts more likely by chance (`_chance_of_equal_counts`), so it takes more of them to call two runs copies.
 
     Args:
         accuracy: The share of right images, from 0 to 1.
@@ -454,9 +454,9 @@ def _places_around(place: int, count: int) -> list[int]:
 def _describe_equal_losses(run: LoggedRun, other: LoggedRun, name_of_other: str) -> str:
     """Return a sentence such as "9 of 20 losses of step_windows are those of result_1.txt"; "" if too few are equal.
 
-    The loss of the n-th window of steps in one log is compared with the loss of the n-th window in the other: "20" is
-    the number of these pairs. "9" is the number of different losses among the equal pairs: a loss that is equal in
-    several pairs counts once.
+    The n-th window of steps in one log is compared with the n-th window in the other: here in 20 pairs. A pair is equal
+    if its two losses are, and "9" is how many distinct losses the equal pairs have: a loss that is repeated counts
+    once.
 
     Args:
         run: The facts of the one log.
@@ -464,11 +464,11 @@ def _describe_equal_losses(run: LoggedRun, other: LoggedRun, name_of_other: str)
         name_of_other: How the sentence calls the other log.
 
     Returns:
-        The sentence; "" if the equal losses have fewer than LEAST_EQUAL_VALUES different values.
+        The sentence; "" if there are fewer than LEAST_EQUAL_VALUES such losses.
     """
     pairs = list(zip(run.first_losses, other.first_losses, strict=False))
     equal_losses = {loss for loss, other_loss in pairs if loss == other_loss and loss is not None}  # None: not read
-    # A loss has 24 bits, so accident hardly makes even LEAST_EQUAL_VALUES (3) of them equal.
+    # A loss is in single precision, of 24 bits, so accident hardly makes even LEAST_EQUAL_VALUES (3) of them equal.
     if len(equal_losses) < LEAST_EQUAL_VALUES:
         return ""
     return f"{len(equal_losses)} of {len(pairs)} losses of step_windows are those of {name_of_other}"

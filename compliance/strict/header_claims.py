@@ -267,8 +267,8 @@ class _GpuClaims(NamedTuple):
         Cards with TF32 use it for multiplications in FP32, unless NVIDIA_TF32_OVERRIDE=0 forbids it. So:
 
         - fp32: the environment must have NVIDIA_TF32_OVERRIDE=0.
-        - tf32: the environment must not have it. Nor may a card be one without TF32, which are those of a compute
-          capability below 8.0. They are known by their names (_WITHOUT_TF32).
+        - tf32: the environment must not have it, and each card must have TF32, as from compute capability 8.0 on. Cards
+          without TF32 are known by their names (_WITHOUT_TF32).
         - amp_o1 and amp_o2: nothing is checked.
 
         Args:
@@ -291,13 +291,16 @@ class _GpuClaims(NamedTuple):
         """Yield a fault if the stated energy is impossible with the power that the windows of steps state.
 
         Telemetry states the energy of all nodes, from the first step to the end. A window states the power of the first
-        node's GPUs, at one moment. So only two bounds are known, each widened by the factor _MOST_ENERGY_RATIO (3):
+        node's GPUs, at one moment. Other nodes and moments may differ, so two bounds are widened by the factor
+        _MOST_ENERGY_RATIO (3):
 
-            energy >= least power of a window * time of the windows / 3    (the other nodes only add energy)
+            energy >= least power of a window * time of the windows that state a power / 3
             energy <= most power of a window * time of the run * nodes * 3
 
-        The time of the windows is that of those that state a power. Nothing is compared if fewer than _LEAST_READINGS
-        windows do, or if the run is not known to be long enough for as many samples of telemetry.
+        Nothing is compared in these cases:
+
+        - fewer than _LEAST_READINGS windows state a power;
+        - the run is not known to be long enough for _LEAST_READINGS samples of telemetry (`_has_enough_samples`).
 
         Args:
             energy_j: The energy that telemetry_summary states, in joules. None if it states none: nothing is compared.
@@ -437,16 +440,15 @@ def _equal_digests(run: LoggedRun, dataset: JsonObject, name: str, other_name: s
 
 
 def _wrong_form(run: LoggedRun) -> Iterator[Fault]:
-    """Yield a fault if the form that holds the training images is unknown or contradicts another entry of the header.
+    """Yield a fault if the stated form of the training images is unknown or contradicts another entry of the header.
 
-    The form is the kind of files: files, recordio or tfrecord. The passport `train` in the header describes these
-    files: their number, their bytes, a digest, and `is_exact`, which tells whether the bytes are those of the images
-    alone. If the header states a form, these are faults; the first one that is found is yielded:
+    The form is the kind of file that holds the images: files, recordio or tfrecord. Each form has its `is_exact` in
+    schema.FORMS, which tells whether these files hold the bytes of the images alone: true for files and recordio, false
+    for tfrecord. If the header states a form, the first of these faults is yielded:
 
-    - The form is not in schema.FORMS, which has the `is_exact` that goes with each form.
-    - The passport has another `is_exact`. It must be true for files and recordio, and false for tfrecord, whose records
-      hold more than the images.
-    - The form is files, although the header says what the data were packed from (`train_source`).
+    - the form is not in schema.FORMS;
+    - the header's description of the files (`dataset.train`) has another `is_exact` than the form;
+    - the form is files, although the header says what they were packed from (`train_source`).
 
     Args:
         run: The facts that the log states of the run. Its header's section `dataset` must fit the schema.

@@ -40,12 +40,13 @@ def faults_of_losses(losses: Sequence[float | None], not_read: int) -> Iterator[
 
 
 def _start_of_repeated_losses(losses: Sequence[float | None]) -> int | None:
-    """Return the index where a sequence of _REPEATED_LOSSES losses begins for the second time; None if none does.
+    """Return the index from which on a sequence of losses repeats an earlier one; None if none does.
 
-    An honest run may repeat two kinds of sequences, which do not count:
+    A sequence is 5 losses in a row (_REPEATED_LOSSES). It counts only if both are true, because an honest run may
+    repeat any other:
 
-    - two of its losses are equal: a run that learns nothing has such;
-    - its largest and its least loss differ by a share of _LEAST_SPREAD or less. A run on synthetic data has only one
+    - All its losses are numbers, and different. A run that learns nothing repeats its loss.
+    - Its largest and its least loss differ by more than a share of _LEAST_SPREAD. A run on synthetic data has only one
       batch, and once it has learned this batch by heart, its losses hardly change.
     """
     seen = set()  # the sequences so far that count

@@ -162,10 +162,11 @@ class Measured:
         self._checkpoints.epoch_starts(number, after_ms)
 
     def epoch_stops(self, number: int | None, training_ms: float) -> None:
-        """End an epoch: keep its training time by the log's clock, and compare the stated times with it.
+        """End an epoch, and compare its training time by the log's clock with the times stated so far.
 
-        Each event epoch_throughput states how long its epoch took. Those that came while the epoch was open were kept
-        for this moment. One that comes later is compared with the kept training time by `check_epoch_throughput`.
+        An event epoch_throughput states how long its epoch took. `_compare_time_after_epoch` has kept each one that
+        came while the epoch was open. For one that still comes, `_last_epoch_training_ms` keeps the training time.
+        `_clocked` gets the training time to compare it with the epoch's windows.
 
         Args:
             number: The number that the epoch stated at its start; None if it stated none.
@@ -183,12 +184,11 @@ class Measured:
     def _take_clock_set(self, event: Event) -> None:
         """Report a clock_set that no run can have logged, and note by how much the clock was set ahead.
 
-        A clock that was set ahead makes the time since an earlier event seem longer. Three trackers note it:
+        `_set_clock` says what is wrong with the event, whether the clock was set ahead or back. A clock that was set
+        ahead (a value above 0) also makes the epoch seem longer by the log's clock, which two comparisons allow for:
 
-        - `_set_clock`: was there time for so long a leap? It decides what is reported, and looks at clocks that were
-          set back, too.
-        - `_epoch_sums`: for the comparison of the epoch's time with its epoch_throughput.
-        - `_clocked`: for the comparison of the epoch's time with its windows.
+        - with its epoch_throughput, by `_epoch_sums`;
+        - with its windows, by `_clocked`.
 
         Args:
             event: A clock_set, which follows the window or the evaluation during which the clock was set.
@@ -219,13 +219,13 @@ class Measured:
         return self._last_step is not None and self._last_step != step
 
     def judge_waits_for_checkpoints(self) -> None:
-        """Report stated times that are too short even with the waits for checkpoints, and impossible checkpoints.
+        """Report impossible checkpoints, and stated times that are too short by the log's clock even with their waits.
 
         A wait is the time that training stood still for a checkpoint, as the checkpoint's event states it. No window or
         throughput contains it, so they may state less time than the log's clock shows.
 
-        In any log, each epoch_throughput that lacks more time than the waits within its epoch is reported. Only in a
-        log of this project these are reported, too, in this order:
+        In any log, each epoch_throughput that lacks more time than the waits within its epoch is reported. These are
+        reported only if the log is of this project, in this order:
 
         - the windows of an epoch lack more time, in sum, than the waits before them explain (`unexplained`);
         - training waited for checkpoints for much of its time: only a warning (`long_waits`);
@@ -275,13 +275,13 @@ class Measured:
     def _take_step_window(self, event: Event) -> None:
         """Check an event step_window, which has the figures of the steps between two lines of progress.
 
-        - If it fits the schema and is possible, it is added to the sums, and compared with the plan of the steps, the
-          log's clock and the ranks.
-        - Otherwise it is reported if the log is of this project. After it the images of the run, the sums of the epoch
-          and the last step are not known.
+        - If it fits the schema and is possible, `_add_and_compare` adds it to the sums, and compares it with the plan
+          of the steps (which `_make_plan` makes at the first window), the log's clock and the ranks.
+        - Otherwise it is reported if the log is of this project. The images of the run, the sums of the epoch and the
+          last step are unknown from then on (`_forget_sums_and_last_step`).
 
         In both cases the window's loss and time are kept, because other runs are compared with this one window by
-        window. A window that does not fit the schema gets a placeholder.
+        window.
 
         Args:
             event: The step_window.
@@ -292,7 +292,7 @@ class Measured:
             self._make_plan()
         window = from_json(schema.StepWindow, event.value)  # None if it does not fit the schema
         position = from_json(schema.InWindow, event.metadata)  # None if it does not fit the schema
-        self._keep_loss_and_time(window)  # of None, a loss of None and a time of 0: later windows keep their place
+        self._keep_loss_and_time(window)
         if window is None or position is None or not is_possible_window(window):
             self.report_if_project_log(
                 event.line, f"a step_window is not as the schema has it: {printable(event.value)}"
@@ -304,13 +304,10 @@ class Measured:
     def _add_and_compare(self, event: Event, window: schema.StepWindow, position: schema.InWindow) -> None:
         """Add a window to all sums, and compare it with the plan of the steps, the log's clock and the ranks' times.
 
-        The order matters in three places:
+        The order matters in two places:
 
-        - The end of the window by the log's clock is found first: at its rank_times if it has such an event, otherwise
-          at the step_window. `_compare_with_ranks` forgets the rank_times.
+        - The end of the window by the log's clock is found before `_compare_with_ranks` forgets the rank_times.
         - The window is added to the sums before `_compare_with_clock` compares them with the clock.
-        - `_checkpoints` and `_set_clock` take the window last. They check events after it: a checkpoint begun after its
-          last step, and a clock_set of a clock that was set during the window.
 
         Args:
             event: The event step_window.
@@ -326,10 +323,12 @@ class Measured:
 
         self._add_to_sums(event.line, window)
         self._compare_with_plan(event.line, window, position, previous_step)
-        self._compare_with_clock(event)  # not too much time
-        self._clocked.take(event.line, last_step=position.step, time_s=window.time_s, end_ms=end_ms)  # nor too little
+        self._compare_with_clock(event)  # do the windows state more time than passed?
+        # Do they state less? `judge_waits_for_checkpoints` decides once all waits for checkpoints are known.
+        self._clocked.take(event.line, last_step=position.step, time_s=window.time_s, end_ms=end_ms)
         self._compare_with_ranks(event, window, position.step)
 
+        # For the checks of the checkpoint and clock_set events that follow this window.
         self._checkpoints.window_ends(position.step, window.steps)
         self._set_clock.window_ends(event.time_ms, window.time_s)
 
@@ -362,9 +361,11 @@ class Measured:
     def _keep_loss_and_time(self, window: schema.StepWindow | None) -> None:
         """Keep a window's loss and time for the comparison with other runs, up to LOSSES_KEPT windows.
 
+        The n-th windows of two runs are compared. So a window that does not fit the schema keeps its place, with a loss
+        of None and a time of 0.
+
         Args:
-            window: The window. None if it does not fit the schema: it keeps its place with a loss of None and a time of
-                0.
+            window: The window. None if it does not fit the schema.
         """
         if len(self._run.first_losses) >= LOSSES_KEPT:
             return
@@ -382,14 +383,13 @@ class Measured:
         """Report the first fault of a window by the plan of the settings, if the log is of this project.
 
         The plan (`next_window`) says how many steps the next window has, and its phase: it ends after a fixed number of
-        steps, or earlier at the end of its epoch. In this order, it is a fault if
+        steps, or earlier at the end of the epoch that it states. The faults, in this order:
 
-        - the window does not begin where the one before it ended, or its number of steps or images is not as planned;
-        - its phase is not the planned one, or its epoch is not the open one;
-        - its own times are impossible, which needs no plan: such as a longer wait for data than the whole window.
-
-        The end of the epoch is that of the epoch which the window states. So a wrong epoch may be reported as a wrong
-        number of steps.
+        - The window does not begin where the one before it ended, or its number of steps or images is not as planned. A
+          wrong epoch may be reported so, because it ends at another step.
+        - Its phase is not the planned one, or its epoch is not the open one.
+        - It agrees with the plan, but its own times are impossible: such as a longer wait for data than the whole
+          window.
 
         Args:
             line: The line of the event step_window.
@@ -456,17 +456,17 @@ class Measured:
         return self._most_clock_difference * clock_ms + self._run.clock_tolerance_ms
 
     def _keep_rank_times(self, event: Event) -> None:
-        """Keep what an event rank_times states of the ranks until the step_window of the same window follows.
+        """Keep the ranks' figures in an event rank_times for the step_window that follows, to be compared with it.
 
-        The step_window is compared with the kept times, and then `_take_rank_times` forgets them and sets
-        `_rank_times_seen` back to 0. The times are not kept in these cases, which are reported if the log is of this
+        The figures are kept in `_rank_times`. They are not in these cases, which are reported if the log is of this
         project:
 
         - it is the second rank_times since the last step_window;
-        - the times cannot be of this run's ranks, or no run_summary above says how many ranks there are;
+        - the figures cannot be of this run's ranks, or no run_summary above says how many ranks there are;
         - the event states no step.
 
-        The time at which the event was logged is always kept, because it shows when the window ended.
+        In any case the event is counted, and `_rank_times_ms` keeps when it was logged, which shows when the window
+        ended.
 
         Args:
             event: The event rank_times.
@@ -512,11 +512,9 @@ class Measured:
     def _compare_with_ranks(self, event: Event, window: schema.StepWindow, step: int) -> None:
         """Report a window that does not agree with its rank_times, if the log is of this project.
 
-        `_keep_rank_times` has read the events rank_times since the step_window before. It counted them and kept the
-        times of a good one. A wrong one was counted and reported, but not kept, so it is neither missing nor compared
-        here. Both count and times are forgotten now, for the next window. These cases are reported:
+        These cases are reported; a rank_times that `_keep_rank_times` has reported already is in none of them:
 
-        - a run of several ranks has no rank_times for this window;
+        - a run of several ranks has no rank_times since the window before;
         - the rank_times are of another step than the one at which this window ends;
         - the rank_times contradict the window's own times.
 
@@ -528,11 +526,11 @@ class Measured:
         passed_s = (event.time_ms - self._window_began_ms) / 1000
         self._window_began_ms = event.time_ms
         are_missing = self._rank_times_seen == 0
-        rank_times = self._take_rank_times()
+        rank_times = self._take_rank_times()  # which sets `_rank_times_seen` back to 0
         summary = self._run.summary
         if are_missing and summary is not None and summary.devices > 1:
             self.report_if_project_log(event.line, f"a window without the rank_times of its {summary.devices} ranks")
-        if rank_times is None or summary is None:
+        if rank_times is None or summary is None:  # without a run_summary, no rank_times are kept
             return
         step_of_times, times = rank_times
         if step_of_times != step:
@@ -556,13 +554,10 @@ class Measured:
         If these are not numbers above 0, this is all that is reported. Otherwise these are checked, in this order:
 
         - the images/s are the images over the seconds;
-        - the event before it was not of the same epoch (*);
-        - the totals are the sums over the step windows of the epoch (*);
-        - the windows so far end at the last step of the epoch (*);
+        - only in a log of this project: the event before it was not of the same epoch, the totals are the sums over the
+          step windows of the epoch, and the windows so far end at the last step of the epoch;
         - the seconds agree with the log's clock, now or once the epoch has ended;
         - the images agree with the size of the data set.
-
-        A fault marked (*) is reported only if the log is of this project.
 
         Args:
             event: The event epoch_throughput.
@@ -581,7 +576,7 @@ class Measured:
         if epoch == self._last_epoch_of_throughput:
             self.report_if_project_log(line, f"a second epoch_throughput of epoch {epoch}")
         self._last_epoch_of_throughput = epoch
-        self._compare_with_windows(line, epoch, stated)
+        self._compare_with_windows(line, epoch, stated)  # this and the next one: only in a log of this project
         self._check_last_step(line, epoch)
         self._compare_time_after_epoch(_StatedTime(line=line, epoch=epoch, time_s=stated.time_s))
         self._compare_with_data_set(stated, line)
@@ -635,10 +630,11 @@ class Measured:
             self._collector.add_breach(THROUGHPUT_RULE, line, actual)
 
     def _compare_with_windows(self, line: int, epoch: int, stated: schema.EpochThroughput) -> None:
-        """Report, if the log is of this project, each total of an epoch that is not the sum over its step windows.
+        """Report each total of an epoch that is not the sum over its step windows.
 
-        The images must be equal. The seconds may differ a little, because they are rounded in the event and in each
-        window. Nothing is compared if a window could not be read.
+        `_compare_total` does so only if the log is of this project. The images must be equal. The seconds may differ a
+        little, because they are rounded in the event and in each window. Nothing is compared if a window could not be
+        read.
 
         Args:
             line: The line of the event epoch_throughput.
@@ -685,18 +681,17 @@ class Measured:
     def _compare_time(self, stated: _StatedTime) -> None:
         """Compare the time that is stated for an epoch with its training time by the log's clock.
 
-        The cases, in this order:
+        If the epoch is not the last one trained, only this is reported. Otherwise this must hold:
 
-        - The epoch is not the last one trained: this is reported.
-        - The stated time is too long: it is reported.
-        - It is too short: it is kept for `judge_waits_for_checkpoints`, because waits for checkpoints may explain it.
+            clock - tolerance - delay <= stated time <= clock + tolerance
 
-        Two things are allowed for:
+        - clock: the training time, less the time by which the log's clock was set ahead if that explains a short stated
+          time (`ms_without_leaps`);
+        - tolerance: how far a stated time may differ from the log's clock (`_most_difference_ms`);
+        - delay: rank 0 may wait so long for the other ranks at the end of the epoch. No throughput contains that.
 
-        - The log's clock may have been set ahead in the epoch, which is called a leap. `ms_without_leaps` subtracts the
-          leaps from the training time if the stated time is so short that they explain it.
-        - At the end of an epoch rank 0 may wait for the other ranks. No throughput contains this wait, so the stated
-          time may be shorter by it, but not longer.
+        A stated time that is too long is reported. One that is too short is kept for `judge_waits_for_checkpoints`,
+        because waits for checkpoints may explain it.
 
         Args:
             stated: The time that an event epoch_throughput states, with its epoch and its line.
@@ -712,7 +707,6 @@ class Measured:
         clock_ms = self._epoch_sums.ms_without_leaps(training_ms, stated_ms, self._most_difference_ms)
         allowed_ms = self._most_difference_ms(clock_ms)
         excess_ms = stated_ms - clock_ms - allowed_ms
-        # Before its end an epoch may also wait for other ranks, which no throughput contains.
         missing_ms = clock_ms - stated_ms - allowed_ms - most_delay_after_epoch_ms(self._run)
         if excess_ms > 0:
             self._collector.add_breach(THROUGHPUT_RULE, stated.line, actual)

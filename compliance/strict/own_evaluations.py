@@ -96,15 +96,14 @@ def _evaluation_too_many(run: LoggedRun, last_epoch: int, period: int, offset: i
 def _missing_evaluation(run: LoggedRun, last_epoch: int, period: int, offset: int) -> Iterator[Fault]:
     """Yield a fault for the first trained epoch that the recipe evaluates, and that has no accuracy.
 
-    The recipe evaluates the epochs offset + n * period, for any whole n. The first epoch of this series is its least
-    number above 0: for a period of 4, it is 1 if the offset is 1, 5 or -3, and 4 if the offset is 0. A run without
-    success may have ended before the evaluation of its last epoch.
+    The recipe evaluates each epoch for which (epoch - offset) % period is 0. With a period of 4 these are 1, 5, 9, ...
+    for the offsets -3, 1 and 5, and 4, 8, 12, ... for the offset 0. A run without success may have ended before the
+    evaluation of its last epoch.
 
     Nothing is checked in two cases:
 
     - the run was resumed, so that earlier evaluations are in another log;
-    - the log has more events eval_accuracy than `run.evaluations`, so at least one was not kept: it is no number, or
-      repeats the one before, or there are too many to keep all.
+    - an accuracy was not kept in `run.evaluations`: it is no number, or repeats the one before, or there are too many.
 
     Args:
         run: The facts that the log states of the run.

@@ -37,9 +37,9 @@ def recipe_settings_of_hyperparameters(run: LoggedRun) -> dict[str, str]:
         {"lars_opt_momentum": "RECIPE.optimizer.momentum", ...,
          "lars_opt_learning_rate_warmup_epochs": "RECIPE.warmup_epochs"}
 
-    A hyperparameter such as momentum is logged under a key with the optimizer's name before it, so own_log.yaml pairs
-    only "momentum" with the setting. The base learning rate and the decay steps are left out, because they depend on
-    the batch, too.
+    The rules in own_log.yaml pair the bare name "momentum" with its setting, and the schema says under which key the
+    optimizer logs it: lars_opt_momentum. The base learning rate and the decay steps have no pair in own_log.yaml,
+    because they depend on the batch, too.
 
     Args:
         run: The facts that the log states of the run, with its optimizer.

@@ -132,7 +132,7 @@ def _check_steps(run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart]
 
 
 def _estimated_epoch_times(run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart]) -> list[_EpochTime]:
-    """Return up to three estimates of the time of an epoch, each with the name of the bound that its steps are held to.
+    """Return up to three estimates of the time of an epoch, each with the name of its bound for `_check_steps`.
 
     They are, in this order:
 
@@ -140,9 +140,8 @@ def _estimated_epoch_times(run: LoggedRun, order: RunOrder, trained: Sequence[Tr
     - the median time of the epochs;
     - the time of the fastest epoch.
 
-    `_check_steps` computes the time of a step from each estimate, and compares it with the bound: the least time that a
-    step may take by this estimate. The bounds differ, because in published runs the least step times by the three
-    estimates lie far apart.
+    `bound_name` is a key of the bounds of the rule `epoch-time`: the least time that a step may take by this estimate.
+    Each has a bound of its own, because in published runs the least step times by the three lie far apart.
 
     Args:
         run: The facts that the log states of the run. Without its start, its end or a last epoch, the first estimate is

@@ -47,8 +47,9 @@ def rates_beyond_peak(run: LoggedRun, order: RunOrder, nodes: list[JsonObject]) 
         nodes: The nodes that the header of the log describes, with their GPUs and CPU cores.
 
     Returns:
-        Faults such as "a window of 90000 images/s; the peak of its 8 cards is below 60000 at 224 px". A setting of the
-        image size that is not a whole number of pixels is the only fault. Empty if the peak is not known.
+        Faults such as "a window of 90000 images/s; the peak of its 8 cards is below 60000 at 224 px". If a setting of
+        the image size is not a whole number of pixels, that alone is returned, because the peak depends on the size.
+        Empty if the peak is not known.
     """
     workload = workloads.find(str(run.settings.get("WORKLOAD")))
     is_work_known = workload is not None and workload.training_flop is not None
@@ -108,8 +109,10 @@ def _pixels(settings: JsonObject, name: str) -> int:
 def _peak_of(run: LoggedRun, nodes: list[JsonObject], workload: workloads.Workload, size: _ImageSize) -> _Peak | None:
     """Return an upper bound on the images/s of training that the devices of the nodes can reach.
 
-    The devices are all GPUs of the nodes, or in a run on CPUs all their cores. For GPUs the bound is a share of their
-    peak arithmetic that no published training reaches, and for cores it is more than any core computes.
+    The devices are all GPUs of the nodes, or in a run on CPUs all their cores (`most_images_per_s`):
+
+        GPUs:   bound = sum of their peak FLOP/s * a share that no published training reaches / FLOP of an image
+        cores:  bound = cores * more FLOP/s than any core computes / FLOP of an image
 
     Args:
         run: The facts that the log states of the run, with the kind of its devices.

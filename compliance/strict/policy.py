@@ -58,9 +58,9 @@ class Policy:
         - the rules of every benchmark: benchmark, status, mode, caches, seeds and clock;
         - for a benchmark of this project, all that is known of its runs; for any other, only its batch and that it did
           not stop before it reached its target;
-        - for a log of this project, what such a log must hold. Then the breaches of form so far (of how a log is
-          written, such as the order of its events) are reported a second time. They were only warnings, because logs of
-          other projects have them. The writer of this project's logs makes none, so here they are errors.
+        - for a log of this project, what such a log must hold. Breaches of form (of how a log is written, such as the
+          order of its events) have only warned so far. In such a log they are errors, too, because its writer makes
+          none.
 
         At the end, findings are dropped whose rules do not apply to the run's benchmark and division, also those from
         the checks of events. If the rule closed-data has refused the run, because it is a closed run on another data
@@ -115,8 +115,8 @@ class Policy:
         """Report a run that did not end with success, with its abort_reason. A log without run_stop is skipped.
 
         Args:
-            benchmark: The benchmark of the run. None if this project has no rules for it: such logs have other words
-                for success, so only a status is reported that is "aborted", empty or not a text.
+            benchmark: The benchmark of the run. None if this project has no rules for it: then any text but "aborted"
+                passes, because such logs may have other words for success.
         """
         run = self.run
         status = run.status
@@ -219,9 +219,9 @@ class Policy:
     def _check_batch(self) -> None:
         """Report a log whose first or last global_batch_size is no whole number above 0, or whose two values differ.
 
-        The first is that of the first event global_batch_size. The last is the value that rcp_checker takes
-        (`as_tools_read`), because some rule files of MLPerf allow any number of these events. Each breach blames the
-        line of the first event, because the line of the last one is not kept.
+        Some rule files of MLPerf allow any number of these events. The last value is the one that rcp_checker takes
+        (`as_tools_read.batch`). Each breach blames the line of the first event, because the line of the last one is not
+        kept.
         """
         first = self.run.first_event(schema.GLOBAL_BATCH_SIZE)
         if first.line == 0:  # the log has none; the official rules say where one is needed
@@ -241,13 +241,13 @@ class Policy:
         Args:
             benchmark: The benchmark of the run. The checkpoints of some are evaluated after the run: they are left out.
             reached_ms: When the earliest evaluation met the official target. None if none did, or if there is no
-                target: nothing is checked here then, because the official rules ask for the target themselves.
+                target. Then nothing is checked here: whether a target must be met is a matter of the official rules.
         """
         stop = self.run.stop
         if reached_ms is None or stop is None or benchmark in _EVALUATED_AFTER_THE_RUN:
             return
         late_ms = reached_ms - stop.time_ms
-        # As much is allowed as the clocks of two nodes may be apart: another node may have logged the evaluation.
+        # Another node may have logged the evaluation: `repeat_ms` is by how much the clocks of two nodes may be apart.
         if late_ms > self.collector.strict_rules["run-time"].bounds["repeat_ms"]:
             actual = (
                 f"run_stop {significant(late_ms, digits=10)} ms before the first evaluation that reached the target"
@@ -259,18 +259,18 @@ class Policy:
     def _check_benchmark(self, benchmark: Benchmark, division: str) -> None:
         """Report what is wrong with a run of one of this project's benchmarks.
 
+        A run is on the benchmark's data set (`data.is_of_benchmark`) in two cases (see `stated_data`): the log states
+        its train_samples and eval_samples (BENCHMARK), or a wrong eval_samples but accuracies that show the right one.
+
         Which checks apply, in this order:
 
         - any run: times that are too short even with the waits for checkpoints, accuracies that are no shares from 0 to
           1, pace and target;
         - not closed, but on the benchmark's data set: it is noted if the run's target is lower than the closed one;
-        - log of this project that states both numbers of samples right: the bytes of the data set's files;
+        - log of this project, and BENCHMARK: the bytes of the data set's files;
         - closed: values of single keys (ResNet alone), and the numbers of samples;
         - ResNet: its evaluations;
-        - closed, another benchmark, on the benchmark's data set: the best mean IoU.
-
-        A run is on the benchmark's data set (`data.is_of_benchmark`) if the log states the right train_samples and
-        eval_samples, or a wrong eval_samples but accuracies that show the right one (see `stated_data`).
+        - not ResNet, closed, on the benchmark's data set: the best mean IoU.
 
         Args:
             benchmark: The benchmark of the run.
@@ -520,10 +520,11 @@ class Policy:
     # --- a log of this project ---
 
     def _check_project_log(self, benchmark: Benchmark | None) -> None:
-        """Report what a log of this project cannot hold: errors of the rule `own-log`, and one warning of `time-order`.
+        """Report what no log of this project has, such as values that contradict each other, and a clock set back.
 
-        The warning is for the first event up to run_start that is earlier than an event above it. Somebody may have set
-        the clock then, so it is no error.
+        The former are errors of the rule `own-log`. The latter is a warning of the rule `time-order`, because somebody
+        may have set the clock: it is about the first event up to run_start whose time is before that of an event on a
+        line above it.
 
         Args:
             benchmark: The benchmark of the run; None if this project has no rules for it.
@@ -550,8 +551,8 @@ class Policy:
 def _breach_of_written_rule(rule: WrittenRule, event: Event, state: State) -> Finding | None:
     """Return the finding that an event breaks a rule of written.yaml; None if it does not.
 
-    A rule about the value is skipped if the value is not a number: other rules report such a value. They only accept a
-    text as the value of learning_rate_decay_steps, because it may be the name of a schedule.
+    A rule about the value is skipped if the value is not a number. Other rules report such a value, except a text as
+    the value of learning_rate_decay_steps, which is right: it may be the name of a schedule.
 
     Args:
         rule: A check from the written rules of MLPerf that the official checker does not make.

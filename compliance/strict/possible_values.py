@@ -118,14 +118,14 @@ def contradiction_of_ranks(times: schema.RankTimes, window: schema.StepWindow, p
     """Return how the ranks' times contradict their window of steps; an empty text if they do not.
 
     The window states how long rank 0 waited for data: `wait`. The ranks' times state the `least` and the `most` wait of
-    all ranks, and which rank waited longest. A contradiction is, in this order, with e = ROUNDING_ERROR_S for rounded
-    times:
+    all ranks, and which rank waited longest. All are rounded, so they may differ by e = ROUNDING_ERROR_S. The
+    contradictions, in this order:
 
-    - wait < least - e, or wait > most + e;
-    - rank 0 waited longest, but wait < most - e;
-    - rank 1 of two ranks waited longest, so that rank 0 waited least, but wait > least + e;
-    - a rank computed for more than 1.25 times the window's time + 1 s. If more time has passed by the log's clock, that
-      counts in place of the window's time.
+    - rank 0 is one of the ranks, but wait < least - e, or wait > most + e;
+    - rank 0 waited longest, so its wait is the most, but wait < most - e;
+    - rank 1 of two ranks waited longest, so the wait of rank 0 is the least, but wait > least + e;
+    - a rank computed for longer than there was time: more than 1.25 * available + 1 s, where `available` is the longer
+      of the window's time and `passed_s`.
 
     Args:
         times: The ranks' least, median and most times in the window.

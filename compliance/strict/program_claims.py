@@ -24,7 +24,7 @@ _BUCKETS = re.compile(r".*: buckets (\d{1,9})")
 
 
 def faults_of_program(run: LoggedRun, summary: schema.RunSummary) -> Iterator[str]:
-    """Yield in words what contradicts the run, or itself, in the header's description of the training program.
+    """Yield in words each contradiction in the header's description of the training program.
 
     These are faults, in this order:
 
@@ -35,7 +35,8 @@ def faults_of_program(run: LoggedRun, summary: schema.RunSummary) -> Iterator[st
       their counts;
     - no casts in half precision;
     - scaling of the loss in any other precision;
-    - a proof that contradicts the program, or no proof about the gradients.
+    - a line of `verified`, in which the run states what it found out about its program, that contradicts the rest; or
+      no such line about the gradients (`_other_proofs`).
 
     Nothing is checked if Paddle makes the program (STRATEGY=auto).
 
@@ -76,7 +77,7 @@ def _impossible_all_reduces(run: LoggedRun, program: JsonObject, devices: int) -
     - A program has all-reduces if there are several devices, and only then. If this is broken, nothing else is checked.
     - It has as many operators as all-reduces. With RECIPE.sync_bn it may have more operators, which sum the statistics
       of the batch normalization.
-    - The size is above 0 if there are all-reduces, and exactly 0 if there are none.
+    - The size is above 0 if there are all-reduces, and 0 if there are none.
 
     Args:
         run: The facts that the log states of the run.
@@ -95,7 +96,7 @@ def _impossible_all_reduces(run: LoggedRun, program: JsonObject, devices: int) -
     if not is_number_right:
         yield f"a program of {all_reduces} all-reduces, and {operators} operators {_ALL_REDUCE}"
     sums_anything = program["all_reduce_mib"] > 0
-    # Without all-reduces a size below 0 sums nothing, so only the second test finds it.
+    # The second test finds a size below 0 without all-reduces.
     if sums_anything != sums_gradients or program["all_reduce_mib"] < 0:
         yield f"a program of {all_reduces} all-reduces of {six_digits(program['all_reduce_mib'])} MiB"
 
@@ -103,16 +104,14 @@ def _impossible_all_reduces(run: LoggedRun, program: JsonObject, devices: int) -
 def _other_proofs(run: LoggedRun, program: JsonObject, devices: int) -> Iterator[str]:
     """Yield in words each proof in the header that is wrong, and the lack of a proof about the gradients.
 
-    A proof is a line of `verified`: what a run found out about its program before training. Each form of line is
-    compared with something else:
+    A proof is a line of `verified`: what a run found out about its program before training. Proofs of these forms are
+    wrong, and proofs of other forms are not read:
 
-        161 gradients summed over 2 ranks once, scaled by 1/2 once   2 ranks: the devices; 1/2: devices and STRATEGY
-        sgd by merged_momentum of 161                                sgd: opt_name; 161: the gradients of the line above
-        merged_optimizer made 1 merged_momentum                      1: the header's count of this operator
-        fuse_grad_size_in_MB=16: buckets 9                           9: the header's count of all-reduces
-
-    A line about updates, such as the second one, is wrong if no line above it counts the gradients. Lines of other
-    forms are not read.
+    - "161 gradients summed over 2 ranks once, scaled by 1/2 once", if 2 is not the number of devices, or 1/2 is not
+      1 / (devices * parts), with the parts into which STRATEGY divides a batch (`_other_sum`);
+    - "merged_optimizer made 1 merged_momentum", if the header has another count of this operator;
+    - "fuse_grad_size_in_MB=16: buckets 9", if the header has another count of all-reduces;
+    - "sgd by merged_momentum of 161", if sgd is not opt_name, or no line above counts 161 gradients.
 
     Args:
         run: The facts that the log states of the run, with its optimizer and its STRATEGY.
@@ -135,14 +134,14 @@ def _other_proofs(run: LoggedRun, program: JsonObject, devices: int) -> Iterator
 
 
 def _other_sum(summed: re.Match[str], devices: int, parts: int | None) -> Iterator[str]:
-    """Yield a complaint if a proof sums the gradients over another number of ranks than the run has, or scales wrongly.
+    """Yield a complaint if a line about the gradients states another number of ranks or another scale than the run has.
 
     In "161 gradients summed over 2 ranks once, scaled by 1/4 once", 2 must be the number of devices, and 4 the devices
     times the parts of a batch: the gradients of all parts and devices are averaged. On one device nothing is summed,
     and the line reads "161 gradients scaled by 1/2 once".
 
     Args:
-        summed: The match of _GRADIENTS with the proof.
+        summed: The match of _GRADIENTS with the line, which is one of `verified` in the header.
         devices: How many ranks the run has.
         parts: Into how many parts STRATEGY divides a batch. None if it does not say: the scale is not checked then.
     """

@@ -68,13 +68,14 @@ class ProjectLog:
 
         The faults come in the order of the `yield from` below. Some checks are left out:
 
-        - those of the run's statements and claims, if the log has no run_summary, or if this or a section of the header
-          does not fit the schema (a missing section does not fit);
+        - those of the run's statements and claims, if the log has no run_summary, or if the run_summary or a section of
+          the header does not fit the schema (a missing section does not fit);
         - that of the program's convolutions, if a section of the header does not fit.
 
         Yields:
             The fault in words, with the line to blame or None.
         """
+        # Two lists, unlike the other checks, which are iterators: below they also tell whether there was any fault.
         faults_of_header = self._sections_unlike_schema()
         faults_of_summary = self._summary_unlike_schema()
         yield from self._other_format()
@@ -262,10 +263,10 @@ class ProjectLog:
         return hardware["nodes"] if fits(schema.Hardware, hardware) else []
 
     def _repeated_mious(self) -> Iterator[Fault]:
-        """Yield a fault if several evaluations in a row of an HRNet run have exactly one mean IoU above a half.
+        """Yield a fault if 3 evaluations in a row of an HRNet run have exactly the same mean IoU, above a half.
 
-        It is a share of very many pixels, and weights that train change some of them. A network that calls all pixels
-        one class repeats its mean IoU, but that is no more than a half.
+        That is no accident, because weights that train change the class of some of very many pixels. Only a network
+        that calls all pixels one class repeats its mean IoU, but this is no more than a half.
         """
         is_hrnet = self.benchmark is not None and self.benchmark.name == "hrnet"
         evaluations = self.run.evaluations if is_hrnet else []
@@ -319,13 +320,12 @@ class ProjectLog:
             yield Fault(telemetry.line, what)
 
     def _stated_telemetry(self) -> _StatedTelemetry | None:
-        """Return how many samples of telemetry the log states, and the times that decide how many there may be.
+        """Return how many samples of telemetry the log states, and two times that decide how many there may be.
 
-        - `run_ms`: a lower bound of the time that the run took, in which samples are due (see `_least_run_ms`);
-        - `log_ms`: the time from the log's start to the telemetry_summary, in which samples are possible.
+        - The least number follows from `run_ms`, the least time that the run can have taken (`_least_run_ms`).
+        - The most follows from `log_ms`, the time from the log's start to the telemetry_summary.
 
-        Where the system's clock was set ahead, the times in the log differ by more than has passed. The leap is
-        subtracted from `log_ms` here, and from `run_ms` in `_least_run_ms`.
+        A setting of the system's clock ahead makes such a time seem longer, so it is subtracted from both.
 
         Returns:
             The facts. None in these cases; other checks report what is missing then:
@@ -344,7 +344,7 @@ class ProjectLog:
             return None
         # The log starts before init_start: page caches are flushed meanwhile, for minutes, and samples are taken.
         first = run.first_events.get(schema.SUBMISSION_BENCHMARK.key, init_start)
-        # The first event is the earliest, unless the clock was set back during the preparation.
+        # The first event is the earliest of the three, unless the clock was set back during the preparation.
         log_start_ms = min(first.time_ms, init_start.time_ms, run.start_ms)
         return _StatedTelemetry(
             line=telemetry.line,
@@ -360,8 +360,8 @@ class ProjectLog:
 
         It is the longer one of two lower bounds:
 
-        - The time from run_start to run_stop by the log's clock, less all time by which the clock was set ahead. What
-          it was set back is not added, because without it the bound is only lower.
+        - The time from run_start to run_stop by the log's clock, less all time by which the clock was set ahead. A
+          setting back only makes this time shorter, so it is still a lower bound.
         - The sum of the times that the windows of steps state, which no setting of the clock makes shorter.
         """
         if self.run.start_ms is None or self.run.stop_ms is None:

@@ -38,11 +38,14 @@ class _StatedValue(NamedTuple):
 
 
 def missing_settings(run: LoggedRun) -> list[str]:
-    """Return the settings that are missing in the header: of those of each run, of its recipe and its optimizer.
+    """Return the settings that the header must have and lacks, in alphabetical order.
+
+    It must have those that own_log.yaml lists for every run and for the recipes of its WORKLOAD, and those of its
+    optimizer's hyperparameters, such as RECIPE.optimizer.momentum.
 
     Args:
-        run: The facts that the log states of the run. If own_log.yaml has no row for its WORKLOAD, only the settings of
-            each run are looked for.
+        run: The facts that the log states of the run. If own_log.yaml has no recipes of its WORKLOAD, only the settings
+            of every run are looked for.
     """
     settings = run.settings
     needed = set(own_log_rules().settings)
@@ -83,6 +86,8 @@ def contradictory_values(run: LoggedRun, summary: schema.RunSummary) -> Iterator
 def _stated_value(run: LoggedRun, name: str) -> _StatedValue:
     """Return the value that the log states under a name, and its line.
 
+    The header and the event must fit the schema: if one of them lacks the field of the name, this fails.
+
     Args:
         run: The facts that the log states of the run.
         name: One of these, tried in this order:
@@ -90,8 +95,6 @@ def _stated_value(run: LoggedRun, name: str) -> _StatedValue:
             - a setting, such as BATCHSIZE or RECIPE.epochs. A setting's name may have a dot, so this comes first;
             - a section of the header and its field, such as dataset.train_samples;
             - an event, such as seed, or an event and a field of its value, such as run_summary.devices.
-
-            A section or an event that the log has must have the field, which is sure if it fits the schema.
 
     Returns:
         Value and line. A setting or a field of the header gets the line of run_summary. Both are None if the log has no
@@ -116,7 +119,8 @@ def _copies_of_settings(run: LoggedRun) -> list[_Expectation]:
     own_log.yaml has the pairs of a value and its setting:
 
     - `setting_by_name`: for instance, run_summary.mode must be the setting MODE;
-    - `setting_by_hyperparameter`: for instance, lars_opt_momentum must be RECIPE.optimizer.momentum.
+    - `setting_by_hyperparameter`, for the optimizer of the run (`recipe_settings_of_hyperparameters`): with lars, for
+      instance, lars_opt_momentum must be RECIPE.optimizer.momentum.
 
     Args:
         run: The facts that the log states of the run. A pair is left out if the log does not have its setting.
@@ -268,15 +272,13 @@ def _consequence_of_learning_rate(run: LoggedRun, summary: schema.RunSummary) ->
 
 
 def _consequences_of_recipe(run: LoggedRun, summary: schema.RunSummary) -> list[_Expectation]:
-    """Return what two events and one setting in the log must be by the settings of the recipe.
+    """Return three values that the log must state because of its recipe, for `contradictory_values` to compare.
 
-    - The event model_bn_span must be the number of images over which a batch normalization takes its statistics.
-    - The setting RECIPE.name must be the setting RECIPE: with RECIPE=mlperf_lars it must be "mlperf_lars". It is left
-      out if RECIPE is empty, as the recipe is the workload's default then.
-    - The event with the decay steps of the learning rate, such as lars_opt_learning_rate_decay_steps, must have those
-      of the recipe. It is left out if the optimizer is not known.
-
-    `follows_from` only names the source of an expected value in the message.
+    - The event model_bn_span: over how many images a batch normalization takes its statistics.
+    - The setting RECIPE.name: the setting RECIPE, such as mlperf_lars. It is left out if RECIPE is empty, as the recipe
+      is the workload's default then.
+    - The event with the decay steps of the learning rate, such as lars_opt_learning_rate_decay_steps: those by the
+      recipe (`_decay_steps`). It is left out if the optimizer is not known.
 
     Args:
         run: The facts that the log states of the run. If own_log.yaml's `recipe_settings` has no row for its WORKLOAD,
@@ -305,9 +307,11 @@ def _values_fixed_by_recipe(run: LoggedRun) -> list[_Expectation]:
     afterwards would pass with its last epochs cut off.
 
     Args:
-        run: The facts that the log states of the run. Its setting RECIPE.name is the recipe. If that is none of its
-            WORKLOAD's row in runlog/workloads.json, the list is empty. If its IMAGE_SIZE is not 0, the job sets the
-            size of the images, so the recipe's own size is left out.
+        run: The facts that the log states of the run. The recipe is the one that its setting RECIPE.name names.
+
+    Returns:
+        The expected values. Empty if the WORKLOAD of the run has no recipe of this name. The size of the images is left
+        out if IMAGE_SIZE is not 0: then the job sets it, and not the recipe.
     """
     settings = run.settings
     workload = workloads.find(str(settings["WORKLOAD"]))
@@ -352,15 +356,13 @@ def _bn_span(run: LoggedRun, summary: schema.RunSummary) -> int | None:
 def _decay_steps(run: LoggedRun, summary: schema.RunSummary) -> float | None:
     """Return what a run must log as the decay steps of its learning rate, by the settings of its recipe.
 
-    The decay ends with the step RECIPE.decay_ends, or without that setting with the last step of the training. Up to
-    this end, `steps` are done. The decay steps are
+    `steps` is the step at which the decay ends: RECIPE.decay_ends, or without that setting the last one of the
+    training. The decay steps are
 
-        steps                 in general
-        steps - warmup steps  in a polynomial schedule with RECIPE.warmup_from_zero, as the MLPerf reference counts them
+        steps                                                in general
+        steps - RECIPE.warmup_epochs * steps of an epoch     in a polynomial schedule with RECIPE.warmup_from_zero
 
-    with
-
-        warmup steps = RECIPE.warmup_epochs * steps of an epoch, rounded
+    The second formula is how the MLPerf reference counts them; the product in it is rounded.
 
     Args:
         run: The facts that the log states of the run.

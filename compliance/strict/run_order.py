@@ -121,14 +121,17 @@ class RunOrder:
     # --- the clock ---
 
     def _check_time(self, event: Event) -> None:
-        """Report an event that is out of order in time.
+        """Report an event that is earlier than an event on a line before it that times the run.
 
-        Some events time the run: a score or a rate is computed from their times, such as that of epoch_start. No event
-        may be earlier than one of these on a line before it. The later line is reported. By its kind:
+        An event times the run if a score or a rate is computed from its time, as from that of epoch_start. What is
+        allowed depends on the kind of the event that is checked:
 
-        - An event that times the run itself may be earlier by a small allowance. More than that may fail the log.
-        - An event that each rank logs, such as cache_clear, is not checked, because the clocks of the ranks differ.
-        - Any other event gets a warning, without that allowance.
+        - If it times the run itself, it may be earlier by `back_ms`, a bound of the rule time-order. More breaks this
+          rule (`_check_timing_event`), which may fail the log.
+        - If each rank logs it, such as cache_clear, it is not checked, because the clocks of the ranks differ.
+        - Any other event gets a warning, without this allowance.
+
+        Against an event of another rank, more is allowed (`_check_not_earlier`).
 
         Args:
             event: The next event of the log.
@@ -143,10 +146,10 @@ class RunOrder:
     def _note_time_before_run(self, event: Event) -> None:
         """Note the first event up to run_start that is too early, to be reported later if the log is of this project.
 
-        An event is too early if the latest time of the events on the lines before it is later by more than `back_ms`, a
-        bound of the rule time-order. The first event of the log never is: the latest time before it is minus infinity.
-        In logs of other projects several clocks may write these events, so they are not reported there. Whose log it is
-        is known only at its end.
+        An event is too early if its time is more than `allowed_ms`, a bound of the rule time-order, before the latest
+        time on the lines above it. The first event of the log never is: the latest time above it is minus infinity. In
+        logs of other projects several clocks may write these events, so they are not reported there. Whose log it is is
+        known only at its end.
 
         Args:
             event: An event before the first run_start in the log, or this run_start.
@@ -160,17 +163,15 @@ class RunOrder:
     def _check_timing_event(self, event: Event) -> None:
         """Check an event that times the run, such as epoch_start, and note its time for the checks of later events.
 
-        It is reported in two cases:
+        In this order:
 
-        - It is too early (`_check_not_earlier`). Against the latest time of its own rank, `back_ms` is allowed, a bound
-          of the rule time-order, because clocks are corrected a little during a run.
-        - It stands below the first run_stop, and is itself no run_stop. A later run_stop is another node's.
-
-        After the first check two times are noted:
-
-        - `_latest_ms_by_rank`: the latest time of its rank;
-        - `_latest_end_ms`, if it ends a block, epoch or evaluation or is an accuracy: the gap before the next epoch
-          counts from there.
+        - It is reported if it is too early against an event above it that times the run (`_check_not_earlier`). One of
+          its own rank may be later by `back_ms`, a bound of the rule time-order, because clocks are corrected a little
+          during a run.
+        - If it ends a block, epoch or evaluation or is an accuracy, `_latest_end_ms` becomes its time: the gap before
+          the next epoch counts from there.
+        - `_latest_ms_by_rank` notes its time, if it is the latest of its rank.
+        - It is reported if it stands below the first run_stop, unless it is a run_stop, too: that of another node.
 
         Args:
             event: The event.
@@ -191,13 +192,13 @@ class RunOrder:
         epoch_start. The event may be earlier than the latest time
 
         - of its own rank, by `allowed_ms`;
-        - of another rank, by `repeat_ms`, a bound of the rule run-time, because each rank has a clock of its own.
+        - of another rank, by `_allowed_between_ranks_ms`, because each rank has a clock of its own.
 
         If it is too early for several ranks, the report has the largest difference.
 
         Args:
             event: The event to check.
-            rule: The rule that is broken: "time-order", or ORDER, a rule of form that gives a warning and no error.
+            rule: The rule that a breach is of: "time-order", or ORDER ("event-order"), which only gives a warning.
             allowed_ms: By how many milliseconds the event may be earlier than one of its own rank.
         """
         back_ms = 0.0  # the most by which it is too early, over the ranks
@@ -260,10 +261,11 @@ class RunOrder:
     def _begin_run(self, start: Event) -> None:
         """Begin the sums over the windows at run_start, and report a block, epoch or evaluation that started before it.
 
-        Only the first such start is reported, in up to two breaches:
+        Only the first such start is reported. It breaks one rule or two:
 
-        - It is on a line before run_start: this is disorder.
-        - Its time is also too long before that of run_start (`_check_not_before_start`).
+        - event-order, because its line is above that of run_start;
+        - before-run-start, if its time is also earlier than that of run_start by more than this rule allows
+          (`_check_not_before_start`).
 
         Args:
             start: The first run_start of the log.
@@ -375,8 +377,13 @@ class RunOrder:
     def _start_epoch(self, event: Event) -> None:
         """Open and count an epoch, and report what is out of order.
 
-        That is an epoch that starts too long before run_start, starts while another one is still open, or has a number
-        that is not the next one. From here on
+        It is reported that
+
+        - the epoch starts too long before run_start (`_check_time_of_start`);
+        - another epoch is still open (`_report_if_open`);
+        - its number is not the next one (`_next_part_in_training`).
+
+        From here on
 
         - `_evaluated_in_epoch_ms` sums the evaluations in this epoch;
         - `measured` sums its windows of steps, and has the gap since the end of the part before it.
@@ -389,7 +396,7 @@ class RunOrder:
         epoch = self._next_part_in_training(event, "epoch")
         self._epochs_started += 1
         self._evaluated_in_epoch_ms = 0.0
-        since_last_end_ms = event.time_ms - self._latest_end_ms  # below 0 if no part has ended yet
+        since_last_end_ms = event.time_ms - self._latest_end_ms  # minus infinity if no part has ended yet
         self.measured.epoch_starts(event, epoch.number, after_ms=since_last_end_ms)
         self._open(epoch, "epoch")
 
@@ -428,11 +435,11 @@ class RunOrder:
         It is reported in these cases:
 
         - it starts too long before run_start;
-        - the evaluation before it has not ended, or has no accuracy;
+        - the evaluation before it has not ended, or has ended and has no accuracy;
         - it states another epoch than was trained.
 
-        If the event names no epoch, later events of the evaluation must name the trained one (`possible_numbers`). If
-        that is not known either, they may name any.
+        Later events of the evaluation must name the epoch that this event names. If it names none, they must name the
+        trained one (`possible_numbers`), or any if that is not known either.
 
         Args:
             event: An eval_start, which should state the number of the epoch that is evaluated.
@@ -503,10 +510,11 @@ class RunOrder:
         """Close the open block, which is several epochs together.
 
         A block_stop without an open block, or with another number of epochs than its block_start, is reported. The rest
-        depends on the log:
+        depends on the kind of log:
 
-        - It has events of the epochs: it is reported if the block does not stop after its last epoch.
-        - It has blocks alone: the duration of the block is kept, and its mean over the epochs as the time of an epoch.
+        - A log with events of the epochs: it is reported if the block does not stop after its last epoch.
+        - A log of blocks alone: the time of the block is kept in place of the times of its epochs (`_keep_duration`,
+          and `_keep_training_time` for the mean over the epochs).
 
         Args:
             event: A block_stop.
@@ -526,7 +534,8 @@ class RunOrder:
     def _stop_epoch(self, event: Event) -> None:
         """Close the open epoch, and keep its time. Report an epoch_stop without an open epoch.
 
-        The time without the evaluations in it goes to `measured`, which compares it with the epoch's throughput.
+        The time that is kept includes the evaluations in the epoch. `measured` gets it without them, to compare it with
+        the epoch's throughput: `_evaluated_in_epoch_ms` is their sum since `_start_epoch`.
 
         Args:
             event: An epoch_stop.
@@ -558,7 +567,8 @@ class RunOrder:
     def _close_part(self, kind: str, event: Event) -> OpenPart | None:
         """Close and return the block, epoch or evaluation that stops at an event.
 
-        An event that states no epoch, or another one than the start, is reported.
+        The event should state the same number of an epoch as the start of the part. If the start states none, it should
+        be one that was possible there (`expected_numbers`). An event with another number, or without one, is reported.
 
         Args:
             kind: "block", "epoch" or "eval".
@@ -591,8 +601,8 @@ class RunOrder:
     def _check_last_epoch_of_block(self, event: Event, block: OpenPart) -> None:
         """Report a block that stops within an epoch, or after another epoch than its last one.
 
-        The block's last epoch is known if its block_start states the first one. If it is not known, or if the last
-        epoch that ended has no number, the two cannot be compared: then only an open epoch is reported.
+        Two numbers must be equal: `block.last_epoch`, which the block_start announces, and `self.last_epoch`, of the
+        last epoch that has ended. If one of them is not known, only an open epoch is reported.
 
         Args:
             event: The block_stop.
@@ -604,7 +614,7 @@ class RunOrder:
         stops_within_epoch = "epoch" in self._open_parts
         stops_after_other_epoch = self.last_epoch != block.last_epoch
         if stops_within_epoch or stops_after_other_epoch:
-            # An open epoch is not done, so the message names the epoch before it.
+            # If an epoch is open, `self.last_epoch` is the one before it.
             announced = f"{block} announces epochs {block.number} to {block.last_epoch}"
             self._report_disorder(event, f"{announced}; the last one done is {self.last_epoch}")
 
@@ -666,24 +676,16 @@ class RunOrder:
     def _take_accuracy(self, event: Event) -> None:
         """Check an accuracy, and keep it with the number of its epoch, unless its value is no number.
 
-        Its evaluation is the last one, if that has no accuracy yet (`_evaluation_without_accuracy`). Otherwise it has
-        none. The number of its epoch is the first of these that is known:
+        If there was an eval_start since the accuracy before, the accuracy is of this evaluation. Then it must state no
+        more training than the eval_start, and its time must not be before that of the eval_start.
 
-        - the one that the accuracy states (`_epoch_of_accuracy`);
-        - the one that the eval_start of its evaluation states;
-        - the count of accuracies so far, as in logs that state samples and no epochs.
+        The number of its epoch is the first of these that is known:
 
-        Checks of an accuracy that has an evaluation:
-
-        - it states no more training than the eval_start;
-        - its time is not before that of the eval_start.
-
-        Checks of an accuracy that states its epoch:
-
-        - it does not repeat the accuracy before without an evaluation of its own. If it does, it is not kept, and the
-          next two checks are left out;
-        - it has an evaluation, of this epoch;
-        - its epoch is not too far ahead of training.
+        - The one that the accuracy states. If it has no evaluation and repeats the accuracy before, as where each rank
+          logs it, it is reported and not kept. Otherwise it must have an evaluation, of this epoch, and the epoch must
+          not be too far ahead of training.
+        - The one that the eval_start of its evaluation states.
+        - The count of accuracies so far, as in logs that state samples and no epochs.
 
         Args:
             event: An eval_accuracy.

@@ -28,7 +28,13 @@ class Sensors:
         self.time_s = 0.0  # of the windows that state a power
 
     def take(self, line: int, window: schema.StepWindow) -> None:
-        """Take the next window of steps: add its GPU memory and its power, if it states them, to the extremes so far.
+        """Take the figures of GPUs that the next window of steps states.
+
+        - Its memory goes to `_take_memory`.
+        - Its power is added to the extremes. The window then counts in `windows_with_power`, and its time in `time_s`,
+          because an energy follows only from power and time together.
+
+        `line_of_gpu` becomes its line if it is the first window with either.
 
         Args:
             line: The line of the window's event.
@@ -46,15 +52,16 @@ class Sensors:
             self.time_s += window.time_s
 
     def _take_memory(self, line: int, memory_mib: float) -> None:
-        """Add the memory that a window states to the extremes, and note the first window that states less than before.
+        """Note the memory that a window states: the most that was held since the run began.
 
-        The figure is a maximum: a window states the most memory that was held since the run began. So it cannot fall
-        from one window to a later one, and a fall shows that the log is wrong.
+        It cannot fall from one window to a later one. `line_of_less_memory` is the first window where it does, which
+        shows that the log is wrong. 0 is no fall: it comes from an allocator that counts nothing.
+
+        Also noted are the most so far with its line, the least, by which figures below 0 are found, and the first.
 
         Args:
             line: The line of the window's event.
-            memory_mib: The memory, in MiB. 0 comes from an allocator that counts nothing, so it is no fall. It still
-                counts for `least_memory_mib`, which serves only to find figures below 0.
+            memory_mib: The memory, in MiB.
         """
         most_so_far_mib = self.most_memory_mib or 0.0
         if 0 < memory_mib < most_so_far_mib and not self.line_of_less_memory:

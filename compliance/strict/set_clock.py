@@ -45,9 +45,9 @@ class SetClock:
     def note_and_check(self, event: Event, last_step: int | None) -> str:
         """Return what is wrong with an event clock_set, and note its leap if it is a setting ahead.
 
-        The times in the log must rise by as much as the clock was set ahead. So the leaps since the last window are
-        added, and the sum is compared with the time that passed. A setting back needs no time: only its value and its
-        step are checked here, and `Policy` reports it.
+        A run logs a clock_set with the seconds by which its clock was set: above 0 if ahead, below 0 if back. A setting
+        ahead, or leap, must show in the times of the log: the leaps since the last window (`_leaps_s`) are added, and
+        compared with the time that passed. Of a setting back, which `Policy` reports, only value and step are checked.
 
         Args:
             event: The event clock_set.
@@ -84,6 +84,7 @@ class SetClock:
         20 s, the leap could not be. In general, but for rounding and a delay:
 
             time since W1 by the log's clock >= stated time of W2 + all leaps logged after W2
+            now_ms - _window_before_ms       >= 1000 * (_window_s + _leaps_s)
 
         Args:
             now_ms: The time of the event clock_set by the log's clock.
