@@ -141,7 +141,7 @@ class Checkpoints:
     def _keep_wait(self, event: Event, *, step: int, waited_s: float) -> str:
         """Keep how long training waited for a checkpoint, unless that is longer than the run has lasted.
 
-        It is longer if
+        The wait is too long if
 
             wait > time since run_start + `_most_difference_ms` of this time
 
@@ -153,7 +153,7 @@ class Checkpoints:
             waited_s: The wait, in seconds.
 
         Returns:
-            A complaint if the wait is longer. Otherwise an empty text.
+            A complaint if the wait is too long. Otherwise an empty text.
         """
         if self._run.start_ms is not None:
             passed_ms = event.time_ms - self._run.start_ms

@@ -265,8 +265,8 @@ class ProjectLog:
     def _repeated_mious(self) -> Iterator[Fault]:
         """Yield a fault if 3 evaluations in a row of an HRNet run have exactly the same mean IoU, above a half.
 
-        That is no accident, because weights that train change the class of some of very many pixels. Only a network
-        that calls all pixels one class repeats its mean IoU, but this is no more than a half.
+        That is no accident: a mean IoU is a share of very many pixels, and weights that train change the class of some.
+        Only a network that calls all pixels one class repeats its mean IoU, but this is no more than a half.
         """
         is_hrnet = self.benchmark is not None and self.benchmark.name == "hrnet"
         evaluations = self.run.evaluations if is_hrnet else []
