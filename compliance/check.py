@@ -51,16 +51,14 @@ _COUNT = _ValueType("a whole number above 0", is_count)
 
 
 def _value_type(event: schema.Point[Any] | schema.Mark) -> _ValueType | None:
-    """Return the type that an event's value must have; None if any value is taken here.
+    """Return the type that an event's value must have; None if its type is not checked.
 
-    The schema decides by the type that a value of the event has, and by the least value that is right:
+    A mark has no value, and steps of a learning rate's decay may have any: None. For other events the schema decides:
 
-        str                           -> a name
-        float                         -> a number
-        int, and the least value is 1 -> a count, such as a number of samples
+        type str                      -> a name
+        type float                    -> a number
+        type int and least value 1    -> a count, such as a number of samples
         any other: seed, bool, table  -> None
-
-    A mark has no value. Steps of a learning rate's decay may have any.
 
     Args:
         event: The event, as the schema of this project's logs describes it.
@@ -225,8 +223,9 @@ class Checker:
         """Keep a section of the header for the checks of the whole log, and report what is wrong with it.
 
         - A section that runlog's schema does not have is ignored: it is a line of the user's own.
-        - A section that names a null GPU, which computes nothing, is reported.
-        - A second section of the same name is not kept. In a log of this project it is reported.
+        - A section on devices that names a null GPU, which computes nothing, is reported (`_check_devices`).
+        - The first section of a name is kept, a later one not. The later one is a fault in a log of this project.
+          Whether the log is one is known only after its last entry, so `finish` reports the fault.
 
         Args:
             header: A line `# {"<section>": value}` of the log.
@@ -238,11 +237,8 @@ class Checker:
         if header.section not in sections:
             sections[header.section] = header.value
             return
-        # Only after the last entry is it known whether this is a log of this project. So the fault is not reported
-        # here: `measured`, where such faults are collected, keeps it, and `finish` reports it if the log is of this
-        # project.
         what = f"a second header section {printable(header.section)}"
-        self._order.measured.report_if_project_log(header.line, what)
+        self._order.measured.report_if_project_log(header.line, what)  # stored until `finish`
 
     def _check_devices(self, header: Header) -> None:
         """Report a header's section on the run's devices that names a null GPU, a stand-in that computes nothing.
@@ -329,9 +325,11 @@ class Checker:
         self._collector.add_breach(_DAMAGED, None, actual, "whole lines", severity="warning")
 
     def _check_accuracy_of_other_benchmark(self, event: Event) -> None:
-        """Report an accuracy that is impossible, in the log of a benchmark that this project has no training of.
+        """Report an impossible accuracy, unless the log is of a benchmark that this project trains.
 
-        The accuracies of ResNet and HRNet, which this project trains, are left to `_check_types`.
+        An accuracy is impossible if it is not a number, or is below 0 or above the largest value of the benchmark's
+        metric. Of a benchmark without a known largest value, any number is possible. The accuracies of this project's
+        benchmarks, ResNet and HRNet, are left to `_check_types`.
 
         Args:
             event: An event of the key eval_accuracy.
@@ -341,7 +339,7 @@ class Checker:
         if is_benchmark_of_ours:
             return
         rule = "metric-value"
-        largest = self._ruleset.strict[rule].bounds.get(benchmark)
+        largest = self._ruleset.strict[rule].bounds.get(benchmark)  # None: no largest value is known
         if not _is_possible_accuracy(event.value, largest):
             actual = f"{event.key} is {visible(as_json(event.value), 160)}"
             self._collector.add_breach(rule, event.line, actual)
@@ -420,7 +418,8 @@ class Checker:
 def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> Report:
     """Check one log. Return a report with its findings and the facts of its run.
 
-    - A log with damaged lines is read a second time, as mlperf-logging's tools read these lines.
+    - A log with damaged lines is read again as mlperf-logging's tools read these lines, to revise the findings and to
+      get the time and the convergence for the official score.
     - A log without events that has events of MLPerf v0.5 or v0.6 gets a finding that names these rounds.
     - A log that is a link to a file in another folder gets a finding that says so.
 
@@ -442,7 +441,7 @@ def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> Re
     if has_damaged_lines:
         findings = _findings_on_damaged_log(path, findings, run, ruleset)
         if run is not NOTHING:  # the log has events that our reader reads
-            run.as_tools_read = reading_of_tools(path, ruleset)  # the time and the convergence for the official score
+            run.as_tools_read = reading_of_tools(path, ruleset)
     has_no_events = any(finding.rule == _NO_EVENTS for finding in findings)
     if has_no_events and has_old_events(path):
         findings = tuple(_naming_old_events(finding) for finding in findings)
@@ -464,14 +463,13 @@ def _findings_on_damaged_log(
 ) -> tuple[Finding, ...]:
     """Return the findings on a log with damaged lines, revised by how mlperf-logging's parser reads these lines.
 
-    Our reader skips a damaged line, but that parser may read it. The steps:
+    Our reader skips a damaged line, but that parser may read it. So our findings may lack what the official checker
+    reports, and may call events missing that stand on such a line. The steps:
 
-    1. In each of our findings, `official` is set to whether the official checker has it, too. The findings that only
-       that checker has are added. A log of this project, or of one of its benchmarks, gets only this step, so damage
-       stays an error in it.
-    2. An error that only our reader's skipping may cause is excused: it becomes a warning, or is dropped.
-    3. Errors are added if the run reached the target only by an accuracy of Infinity. JSON has no such number, so our
-       reader skips the line as damaged, but that parser takes it. Here an infinite accuracy does not count.
+    1. Each finding is marked by whether the official checker has it. The findings that only that checker has are added.
+       A log of this project, or of one of its benchmarks, gets only this step, so damage stays an error in it.
+    2. An error that only our reader's skipping may cause becomes a warning, or is dropped.
+    3. Errors are added if the run reached the target only by an accuracy of Infinity, which does not count here.
     4. If no error is left, but the run has no time, the log breaks the rule `run-time`: it would have no score.
 
     Args:
@@ -494,12 +492,11 @@ def _findings_on_damaged_log(
 
 
 def _findings_on_infinities(path: Path, others: Sequence[Finding], ruleset: Ruleset) -> list[Finding]:
-    """Return the further findings on a log's accuracies if the lines with an infinite accuracy are ignored.
+    """Return the findings on a log's accuracies that its infinite accuracies hide from the official checker.
 
-    JSON has no infinite number, so our reader skips such a line as damaged. The official parser takes it, and
-    Infinity reaches any target. So the log is judged by the official rules once more without these lines. Of what this
-    judgement finds, only findings on accuracies are returned. They are not official, because the official checker
-    counts the infinite accuracies.
+    Infinity reaches any target, and the official checker counts it. Our reader skips the line as damaged, because JSON
+    has no infinite number. So the log is judged by the official rules without these lines. The findings on accuracies
+    are returned, marked as not official.
 
     Args:
         path: The path of the log, which has damaged lines.
@@ -512,7 +509,7 @@ def _findings_on_infinities(path: Path, others: Sequence[Finding], ruleset: Rule
         key = finding.rule.partition(".")[0]  # official rules are named KEY.ASPECT, such as eval_accuracy.value
         is_about_accuracy = key == schema.EVAL_ACCURACY.key
         if is_about_accuracy and finding.rule not in rules_of_others:
-            findings.append(replace(finding, official=False))  # that checker itself counts infinite accuracies
+            findings.append(replace(finding, official=False))  # the official checker counts infinite accuracies
     return findings
 
 
@@ -521,17 +518,17 @@ def _is_link_to_another_folder(path: Path) -> bool:
 
 
 def _excuse_errors_on_damaged_log(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Return the findings on a log with damaged lines, with the errors excused that only our reader may cause.
+    """Return the findings on a log with damaged lines, without the errors that only our reader may cause.
 
-    Our reader skips a damaged line and misses its event. mlperf-logging's parser may read the line. So of the errors
-    that the official checker does not have:
+    Our reader skips a damaged line and misses its event, but mlperf-logging's parser may read the line. So of the
+    errors that are not official, which the official checker does not have:
 
     - An error about a damaged line becomes a warning.
     - An error about the events of a key is dropped: an event that it calls missing may stand on a skipped line.
     - Any other error stays.
 
     Args:
-        findings: The findings by our reader, each marked by whether the official checker has it.
+        findings: The findings on the log, each with `official` set to whether the official checker has it.
     """
     result = []
     for finding in findings:

@@ -311,13 +311,14 @@ def standing_of_all(standings: Sequence[Standing]) -> Standing:
 def notes_on(standings: Iterable[Standing], *, derived_metric: str = "", next_to_verified: bool = False) -> list[str]:
     """Return the notes that must stand below a table of results: each different paragraph once, then one legend.
 
-    A paragraph says what a result is called. The legend is the one of the trademark.
+    A paragraph says what a result is called, and that MLCommons has not verified it. The legend says whose trademark
+    the name MLPerf is.
 
     Args:
         standings: For each result, whether it is an MLPerf result and what it is called.
         derived_metric: The name of a metric of the table that MLPerf does not have, such as "images/s"; "" if there is
             none.
-        next_to_verified: Whether the table shows verified results, too.
+        next_to_verified: Whether the table shows verified results, too, which adds a sentence to each paragraph.
 
     Returns:
         The notes; none if no result uses the name of MLPerf.
@@ -327,7 +328,7 @@ def notes_on(standings: Iterable[Standing], *, derived_metric: str = "", next_to
         # A paragraph and the legend; empty if the result does not use the name of MLPerf.
         footnotes = one.footnotes(derived_metric=derived_metric, next_to_verified=next_to_verified)
         paragraphs += footnotes[:1]
-    return notes_in_order(paragraphs)  # leaves each paragraph once, and adds the legend as the last note
+    return notes_in_order(paragraphs)  # each different paragraph once, then the legend
 
 
 def notes_in_order(notes: Iterable[str]) -> list[str]:

@@ -48,7 +48,7 @@ def bytes_of_parts(dataset: Mapping[str, object]) -> tuple[PartBytes, ...]:
 
 
 def differences(parts: tuple[PartBytes, ...], published: PublishedSizes) -> Iterator[str]:
-    """Yield a sentence for each part of a data set that has too few or too many bytes for the published files.
+    """Yield a sentence for each part of a data set whose bytes in the log do not fit the published files.
 
     Args:
         parts: The sums of bytes that the log states.
@@ -58,8 +58,8 @@ def differences(parts: tuple[PartBytes, ...], published: PublishedSizes) -> Iter
         size = stated.total_bytes
         least, most = _published_bytes(published, stated.part)
         is_too_small = size < least
-        # The published sizes are those of the images. Records hold more than the images, and then the sum is not exact:
-        # it cannot be too large.
+        # The published sizes are those of the images. A sum over records is not exact: they hold more than the images.
+        # So it is not checked for being too large.
         is_too_large = stated.is_exact and size > most
         if is_too_small or is_too_large:
             yield (

@@ -151,8 +151,8 @@ def _with_names_of_benchmarks(row: JsonObject, benchmarks: Iterable[str]) -> Jso
 def _benchmarks(version: str) -> dict[str, Benchmark]:
     """Return the benchmarks that this project has in a ruleset version, by name.
 
-    They come from benchmarks.yaml. In WORKLOAD_RULESET, each workload without a row there is a benchmark, too: this is
-    the only version that has rules for such workloads.
+    They are the rows of benchmarks.yaml that list the version. In WORKLOAD_RULESET, this project's workloads without
+    such a row are benchmarks, too: no other version has rules for them.
 
     Args:
         version: The version, such as 4.0.0.
@@ -170,6 +170,8 @@ def _benchmarks(version: str) -> dict[str, Benchmark]:
 
 def _benchmark_of_row(name: str, row: JsonObject, version: str) -> Benchmark:
     """Return the benchmark of a row of benchmarks.yaml, as it is in a ruleset version.
+
+    A field of the row is a field of the benchmark, except for _FIELDS_OF_BENCHMARK_ROWS, which are read one by one.
 
     Args:
         name: The name of the benchmark, such as "resnet".
@@ -210,15 +212,15 @@ def _benchmark_of(workload: workloads.Workload) -> Benchmark:
 
 
 def _written_rules(texts: Mapping[str, str]) -> tuple[WrittenRule, ...]:
-    """Return the rules of written.yaml. Where each was read, and since when it is in force, is added to its source.
+    """Return the rules of written.yaml, each with the title of the document and the first ruleset added to `source`.
 
-    For instance, with `...` for the title of the document:
+    For instance, with TITLE for the title of the document:
 
         source in the file    training_rules.adoc: |resnet |lars |lars_opt_momentum | 0.9 for batch<32k, [...]
-        added to it           ; read in: ...; in force from ruleset 0.7.0 on
+        added to it           ; read in: TITLE; in force from ruleset 0.7.0 on
 
-    The same is added to all sources: the rules were all read in one document, that of the oldest ruleset, and are taken
-    to stand in all later documents.
+    The same is added to each: all rules were read in the document of the oldest ruleset, and are taken to stand in all
+    later documents.
 
     Args:
         texts: The titles of the documents of rules, by short names. Only that of "rules_0.7" is used here.

@@ -50,10 +50,11 @@ class Judge:
     def finish(self) -> None:
         """Apply the rule files to the events that were taken, report what violates them, and set `target_reached_ms`.
 
-        Several files, such as common.yaml and a benchmark's, may have a rule for one key. As in the official checker,
-        the last applied of these files decides about the key: only its result is reported here, which has the failures
-        of single events and a wrong number of events. All other findings of a file count whatever later files say. They
-        are reported by `_apply_files`.
+        Two kinds of findings are reported, as in the official checker:
+
+        - Failures of single events and a wrong number of events of a key: only by the last applied file that has a rule
+          for the key. Several files, such as common.yaml and a benchmark's, may have one.
+        - Findings on all events, such as that none meets a check: by each file. `_apply_files` has reported them.
         """
         last_result_by_key: dict[str, KeyResult] = {}
         for file_result in self._apply_files():
@@ -68,22 +69,18 @@ class Judge:
             key_result.report_wrong_count(self._collector)
 
     def _apply_files(self) -> "list[_FileResult]":
-        """Apply common.yaml and all rule files that it leads to, each once, and report the findings that stay.
+        """Apply common.yaml and all rule files that it leads to, each once, and report their findings on all events.
 
         An event's value may lead to a further file: the division `closed` leads to closed_common.yaml. The code of the
         rule for the event enqueues this file.
 
-        - If the file does not exist, the event is reported.
-        - If the file was applied already, the event is reported, too, and the file is not applied again. For instance,
-          closed_common.yaml has the rule that leads from a benchmark to its file. The benchmark "common" leads to
-          closed_common.yaml itself, again and again.
-        - If the file waits in the queue already, nothing is to be done.
-        - Otherwise the file is put into the queue.
+        - If the file does not exist, or was applied already, the event is reported. A file would be applied twice if
+          the benchmark were "common": closed_common.yaml leads from a benchmark X to closed_X.yaml, here to itself.
+        - Otherwise the file is put into the queue, unless it waits there already.
 
         Returns:
-            The result of each file, in the order of application. Its `findings` have been reported here. What it found
-            on the events of single keys, in `result_by_key`, has not: a later file with a rule for the same key
-            replaces that.
+            The result of each file, in the order of application. Its `findings` have been reported. Its `result_by_key`
+            has not, because a later file with a rule for the same key replaces the result of that key.
         """
         result_by_file: dict[str, _FileResult] = {}
         queue = deque([f"training_{self._version}/common.yaml"])
@@ -107,10 +104,10 @@ class Judge:
         """Report an event whose value leads to a rule file that does not exist, or was applied already.
 
         The code of a rule makes the file's name from the value. For instance, the division "ajar" leads to
-        training_4.0.0/ajar_common.yaml, which does not exist. The value decides what is reported:
+        training_4.0.0/ajar_common.yaml, which does not exist.
 
         - A benchmark breaks the rule known-benchmark.
-        - Any other value, such as a division, is a failure of its key. It is not kept if a check of the key has failed
+        - Any other value, such as a division, is kept as a failure of its key, unless a check of the key has failed
           already, such as the check for a known division: the same value would be reported twice.
 
         Args:
@@ -179,11 +176,11 @@ class _FileJudge:
         self._first_crash: Finding | None = None  # on the first event at which the official checker ends by a traceback
 
     def judge(self, events: Sequence[Event]) -> _FileResult:
-        """Apply the rules of the file to all events of a log, and return what they find and which files they lead to.
+        """Apply the rules of the file to all events of a log, and return their findings and the files to apply next.
 
-        The code of a rule leads to a further file by enqueueing its name in the state. For stable_diffusion, further
-        events follow those of the log: one for each evaluation, with all its metrics. As in the official checker, they
-        come last.
+        The code of a rule enqueues a further file by its name, as an event's value asks for it. For stable_diffusion,
+        further events follow those of the log: one for each evaluation, with all its metrics. As in the official
+        checker, they come last.
 
         Args:
             events: The events, in the order of the log.
@@ -198,14 +195,14 @@ class _FileJudge:
         return _FileResult(self._findings_on_all_events(), self._result_by_key, self._state.enqueued)
 
     def _joined_metrics(self, events: Sequence[Event]) -> list[Event]:
-        """Return one more event for each evaluation, with all its metrics, if the rules are those of stable_diffusion.
+        """Return one event for each evaluation of stable_diffusion, with all its metrics, and note a crash on the way.
 
         stable_diffusion logs each metric of an evaluation in an event of its own. The events of one evaluation have the
         same count, such as the samples trained on, in a field of their metadata. The rule files of other benchmarks
         join nothing.
 
-        The official checker crashes at the first event whose count or metric name is unusable. A finding on this crash
-        is kept: of all crashes, only the first one becomes a finding.
+        The official checker crashes at an event whose count or metric name is unusable, and so fails the log. The crash
+        is kept as a finding if it is the first one.
 
         Args:
             events: All events of the log, in their order.
@@ -235,8 +232,12 @@ class _FileJudge:
     def _findings_on_all_events(self) -> list[Finding]:
         """Return the findings that can only be made after the last event.
 
-        A rule may ask that there is an event of its key or of another one, that one event meets a check, or that all
-        events together list some names. The first crash of the official checker is a finding, too.
+        They are, in this order:
+
+        - for each key: there is neither an event of the key nor one of its alternative key
+        - for each key: no event meets the check that at least one must meet
+        - the official checker crashes at an event: its first crash, which was kept when the event was judged
+        - the events of a key together do not list the wanted names
         """
         findings: list[Finding | None] = []
         for key_result in self._result_by_key.values():
@@ -378,7 +379,7 @@ class _FileJudge:
         - A value that is the best so far is noted, too: if no event meets the check, the finding shows the best value.
           The best is the smallest for a check of "at most 3.3", and the largest for one of "at least 0.8".
         - If the check raises an exception, as where it compares a text with a number, the official checker crashes.
-          Its first crash becomes a finding.
+          This is kept as a finding if it is the log's first crash.
 
         Args:
             check: The check, such as that an accuracy reaches the target.
@@ -463,7 +464,7 @@ def _difference_in_words(listed_names: Sequence[object], wanted_names: Sequence[
 
 
 def _finding_on_crash(check: Check, key_result: KeyResult, event: Event) -> Finding:
-    """Return the finding on an event that makes a check raise an exception, which crashes the official checker.
+    """Return the finding on an event at which the official checker crashes, because a check raised an exception.
 
     Args:
         check: The check. Its `aspect` is the part of the event that it looks at, such as "value" or "metadata".

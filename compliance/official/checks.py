@@ -99,7 +99,7 @@ def read_check(text: str, key_by_state_name: KeyByStateName = _NO_STATE) -> Chec
 
 
 def _demanded_order(node: ast.expr, key_by_state_name: KeyByStateName) -> KeyOrder | None:
-    """Return the place that a check demands of its event among the events of another key; None for any other check.
+    """Return whether a check demands its event before or after the events of another key; None for any other check.
 
     If run_start events set s['run_started'], the result for two checks of an event E is:
 
@@ -182,12 +182,12 @@ class WantedNames(NamedTuple):
 def read_wanted_names(text: str, key_by_state_name: KeyByStateName) -> WantedNames:
     """Return which names the events of a key must list, as a check after the last event demands it.
 
-    For instance, the events weights_initialization must list the tensors conv0_weight and conv0_bias. The code of the
-    rule for this key adds the name in each event to a list in the state `s`. The check compares this list with the
-    wanted names:
+    For instance, the events weights_initialization must list the tensors conv0_weight and conv0_bias:
 
         sorted(s['initialized_tensors']) == sorted(['conv0_weight', 'conv0_bias'])
         -> WantedNames("weights_initialization", "initialized_tensors", ["conv0_weight", "conv0_bias"])
+
+    The rule of weights_initialization adds the name in each of these events to the list s['initialized_tensors'].
 
     Args:
         text: The check.

@@ -83,9 +83,9 @@ class Convergence(NamedTuple):
 def reference_set(benchmark: str, ruleset: str) -> ReferenceSet:
     """Return the reference convergence points of a benchmark in one round of MLPerf, sorted by global batch.
 
-    A point says how many epochs (or samples) the reference needed to converge at one global batch, and the least mean
-    with which a submission passes rcp_checker, the official test of convergence. This least mean depends on how many
-    runs a submission has. The set has all points, and those that are left after rcp_checker has pruned them.
+    A point is for one global batch. It says how many epochs (or samples) the reference needed to converge, and how few
+    the runs of a submission may need on average to pass rcp_checker, the official test of convergence. The set has all
+    points, and those that rcp_checker keeps (see `_points_kept_by_tool`).
 
     Args:
         benchmark: The name of the benchmark, such as "resnet".
@@ -271,9 +271,9 @@ def _is_above_line(point: ReferencePoint, *, low: ReferencePoint, high: Referenc
 
 
 def _allowed_samples(benchmark: str, ruleset: str) -> int:
-    """Return by how many samples a submission's mean may be below the least mean of the t-test, and still pass.
+    """Return how many samples a submission may converge earlier, on average, than the t-test allows.
 
-    It is 0 for most benchmarks. For the others it holds from one ruleset on, and is 0 in earlier ones.
+    The number is 0 for most benchmarks, and for the others in rulesets before the one in `ALLOWED_SAMPLES`.
 
     Args:
         benchmark: The name of the benchmark.
@@ -290,9 +290,8 @@ def _point_of_record(record: Mapping[str, Any], submission_runs: int, allowed_sa
     """Return the reference point of the runs that the reference did at one global batch, as rcp_checker computes it.
 
     - `mean`: of the kept runs, which are those without the fastest and the slowest ones
-    - `std`: of all runs
-    - `least`: the least mean with which a submission passes a t-test, minus `allowed_samples`. As in rcp_checker, the
-      t-test takes this mean, this `std` and the number of the kept runs, though `std` is of all runs.
+    - `std`: of all runs, although it is used with the mean and the number of the kept runs. rcp_checker does the same.
+    - `least`: the least mean with which a submission passes a t-test against `mean` and `std`, minus `allowed_samples`
 
     Args:
         record: A record of mlperf-logging's file of reference points, with the batch, the epochs (or samples) of each
@@ -341,8 +340,8 @@ def _interpolated(batch: int, low: ReferencePoint, high: ReferencePoint, referen
     """Return the reference point for a global batch between the batches of two points, as rcp_checker computes it.
 
     - `mean` and `std`, in the benchmark's unit (epochs or samples): interpolated between the two points
-    - `least`, in the same unit: the least mean with which a submission passes a t-test against `mean` and `std`, minus
-      an allowance. `_allowed_samples` gives the allowance, which is 0 for each benchmark that counts epochs.
+    - `least`, in the same unit: the smallest mean with which a submission's runs pass a t-test against `mean` and
+      `std`, minus the samples by which they may be below it (`_allowed_samples`; mostly 0)
 
     Args:
         batch: The global batch.

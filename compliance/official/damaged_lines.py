@@ -29,14 +29,13 @@ _MOST_CHARACTERS = 1 << 24  # of a line that is read; a longer one is refused
 def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> tuple[Finding, ...]:
     """Return the findings on a log with damaged lines, each marked by whether the official checker reports it.
 
-    Our reader skips a damaged line, or splits it into events. mlperf-logging's parser reads some of these lines,
-    ignores others, and ends with an error at the rest, the fatal lines. There are two cases:
+    Our reader skips a damaged line, or splits it into events. mlperf-logging's parser, which the official checker uses,
+    reads some of these lines, ignores others, and ends with an error at the rest, the fatal lines.
 
-    - Our findings are all about damage, and one of them is an error about a fatal line. Then only the errors about
-      fatal lines are official. No finding is added: of a log with a fatal line, the official checker reports only that
-      line, and no broken rule.
-    - Otherwise the log is judged once more, as that parser reads its lines. Our findings by a rule that this judgement
-      finds broken are official, too, and its findings by other rules are added.
+    - If our findings are all about damage, and one of them is an error about a fatal line, only the errors about fatal
+      lines are official. The official checker would report no more than the fatal line, so nothing is added.
+    - Otherwise the log is judged once more, as that parser reads its lines, and `_joined_findings` compares the
+      findings.
 
     Args:
         path: The path of the log.
@@ -60,17 +59,14 @@ def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> 
 
 
 def _joined_findings(ours: Sequence[Finding], as_parser_reads: "_SecondJudgement") -> tuple[Finding, ...]:
-    """Return the findings on one log from two readings, our reader's and mlperf-logging's parser's, in this order:
+    """Return the findings on one log from two readings, our reader's and that of mlperf-logging's parser.
 
-    1. Our findings, each marked in `official`:
+    The two read damaged lines differently. The parser ends with an error at some of them, the fatal lines. In order:
 
-           an error about a fatal line, at which that parser ends    official
-           a finding by a rule that the other reading breaks, too    official
-           any other                                                 not official
-
-    2. An official error about the first fatal line, unless one of our findings is an error about a fatal line: one is
-       enough to fail the log.
-    3. The findings of the other reading, by rules that none of our findings is about.
+    1. Our findings. Official are the errors about a fatal line, and the findings by a rule that the parser's reading
+       breaks, too.
+    2. An official error about the first fatal line, unless the first part has an error about a fatal line.
+    3. The findings of the parser's reading by rules that none of our findings is about.
 
     Args:
         ours: The findings by our reader, at least one of them about damage.
@@ -165,7 +161,7 @@ def _judge_as_parser_reads(path: Path, ruleset: Ruleset) -> _SecondJudgement:
 
 
 def _judge_lines(lines: "Iterable[_ParsedLine]", ruleset: Ruleset) -> _SecondJudgement:
-    """Judge the lines of a log by the official rules. A fatal line is only noted.
+    """Judge a log by the official rules, and note its fatal lines, at which mlperf-logging's parser ends.
 
     Args:
         lines: The lines as mlperf-logging's parser reads them.
@@ -213,10 +209,9 @@ def _is_infinite_accuracy(line: "_ParsedLine") -> bool:
 
 
 def reading_of_tools(path: Path, ruleset: Ruleset) -> ToolReading:
-    """Return the time and the convergence of a log with damaged lines, read as the official tools read its lines.
+    """Return the time and the convergence of a log with damaged lines, as the official tools would read them.
 
-    If the log has a fatal line, the tools themselves end there with an error, and the log has no official score. Here
-    the fatal line is skipped, and the rest of the log is read.
+    At a fatal line the tools end with an error, and give the log no score. Here fatal lines are skipped.
 
     Args:
         path: The path of the log.
@@ -264,12 +259,14 @@ def _fatal_lines_up_to(last_line: int, path: Path) -> set[int]:
 def _lines_as_parser_reads(path: Path) -> Iterator[_ParsedLine]:
     """Yield the lines of a log that mlperf-logging's parser takes for events: those with the token `:::MLLOG `.
 
+    The parser ends at the first line that it refuses. Here the later lines are yielded, too, each parsed by itself.
+
     Args:
         path: The path of the log.
 
     Yields:
-        The line's number and its event. The event is None if the parser ends with an error at the line. It is also None
-        for a line of _MOST_CHARACTERS or more, with or without the token. Such a line is the last one that is read.
+        The line's number and its event; None if the parser refuses the line. Any line of _MOST_CHARACTERS or more is
+        yielded without an event, and is the last one.
     """
     with io.TextIOWrapper(open_log(path), encoding="latin-1") as stream:
         for number in itertools.count(1):

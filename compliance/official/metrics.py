@@ -36,11 +36,12 @@ def join_metrics(events: Iterable[Event], count_field: str) -> JoinedMetrics:
         -> an event with the value {"samples_count": 512, "FID": 88.1, "CLIP": 0.15}
 
     Args:
-        events: All events of a log. An eval_accuracy whose metadata names no metric is left out.
+        events: All events of a log. An eval_accuracy whose metadata has no field "metric" is ignored.
         count_field: The field of the metadata that has the count: "samples_count" or "step_num".
 
     Returns:
-        The joined events, and the first eval_accuracy that was left out because its count or metric name is unusable.
+        The joined events; and the first eval_accuracy with unusable metadata, None if there is none. Unusable is
+        metadata that is a number, that has a metric but no count, or whose metric name or count is a list or dict.
     """
     evaluation_by_count: dict[Any, _Evaluation] = {}
     unusable = []

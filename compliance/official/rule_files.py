@@ -242,8 +242,8 @@ def load(name: str) -> RuleFile:
     A file is a list of blocks of three kinds:
 
         KEY      the rule for the events of one key
-        BEGIN    code for the time before the first event: either statements, or code that joins the metrics of an
-                 evaluation by a field of their metadata, the `joining_field`
+        BEGIN    code that is run before the first event: statements; or, for stable_diffusion, code that joins the
+                 metrics of an evaluation, of which only the `joining_field` is kept (see `_read_begin`)
         END      checks after the last event: the names that the events of a key must list, `wanted_names`
 
     If two blocks have the same key, or are both of the kind BEGIN or END, the last one counts.
@@ -253,7 +253,7 @@ def load(name: str) -> RuleFile:
 
     Raises:
         KeyError: There is no such file.
-        ValueError: Its form is not known.
+        ValueError: Its form is not known, or a rule names an alternative key that has no rule in the file.
     """
     rules: dict[str, Rule] = {}
     begin = _Begin(statements=(), joining_field=None)
@@ -373,11 +373,12 @@ def _keys_that_set_state(blocks: Sequence[_Block]) -> KeyByStateName:
     The state `s` holds values by name. The code of a key's rule, in the field POST, changes it at each event of the
     key. Code of two forms counts:
 
-        s['run_started'] = True              in the rule of run_start  -> {"run_started": "run_start"}
-        s['initialized_tensors'] += [...]    in the rule of weights_initialization
+        run_start:               s['run_started'] = True
+        weights_initialization:  s['initialized_tensors'] += [...]
+        -> {"run_started": "run_start", "initialized_tensors": "weights_initialization"}
 
-    A check of the order asks for a name of the first form, and a check of names for a list of the second form. If the
-    code of several keys sets a name, the last of these keys counts.
+    So a check of s['run_started'] is known to be about events run_start. If the code of several keys sets a name, the
+    last of these keys counts.
 
     Args:
         blocks: All blocks of a rule file.
@@ -400,11 +401,11 @@ class _Begin(NamedTuple):
 
 
 def _read_begin(block: _Block) -> _Begin:
-    """Return what the code in a BEGIN block of a rule file does before the first event. There are two kinds of code:
+    """Return the code in a BEGIN block of a rule file, which is run before the first event, in one of two forms:
 
-    - The code of stable_diffusion joins metrics: each metric of an evaluation is logged in an event of its own, and
-      those with the same number in a field of their metadata become one event. This code is known by its checksum and
-      not compiled. Only the name of the field is returned, such as "samples_count".
+    - The code of stable_diffusion joins the metrics of an evaluation, which have the same count in a field of their
+      metadata. `join_metrics` does the same, so only the name of the field is returned, such as "samples_count". The
+      code is recognised by its checksum.
     - Any other code is compiled into statements, which set names in the state.
 
     Args:
@@ -436,14 +437,13 @@ def _field_by_which_code_joins_metrics(code: str) -> str | None:
 def _read_end(block: _Block, key_by_state_name: KeyByStateName) -> list[WantedNames]:
     """Return for each check of an END block the names that it wants, and the key whose events must list them.
 
-    For instance, the events weights_initialization must list two tensors:
+    The checks are made after the last event. In the state `s`, the rules keep what they saw. If the rule of the key
+    weights_initialization adds names to the list s['initialized_tensors']:
 
         - END:
             CHECK: sorted(s['initialized_tensors']) == sorted(['conv0_weight', 'conv0_bias'])
 
         -> WantedNames("weights_initialization", "initialized_tensors", ["conv0_weight", "conv0_bias"])
-
-    The key is the one whose rule adds to the list s['initialized_tensors'].
 
     Args:
         block: The block.

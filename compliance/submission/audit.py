@@ -311,11 +311,11 @@ class _Scored(NamedTuple):
 
 
 def _score_if_possible(compared: Sequence[Report], ruleset: Ruleset, by: str) -> _Scored:
-    """Return the score of a submission's runs by one verdict, and why there are no minutes. There are three cases:
+    """Return the score of a submission's runs, its minutes of training; or why it has none. There are three cases:
 
-        the runs have a score                    the score, ""
-        something forbids one, such as a breach  a score without minutes, its problem
-        the logs cannot be scored together       None, the error
+        the runs have minutes                          the score; no problem
+        something forbids minutes, such as a breach    the score without minutes; its problem
+        the logs cannot be scored together             no score; the error
 
     Args:
         compared: The reports of `check_between_runs` on its logs.
@@ -382,17 +382,19 @@ def _official_minutes(scored: Score | None, scaling_file: float | None) -> float
     """Return the minutes that result_summarizer, MLCommons' tool, computes for a submission.
 
     The minutes are the olympic mean of the runs (without the fastest and the slowest ones), times a factor. The factor
-    is above 1 for runs that converged in fewer epochs than the MLPerf reference, so that luck gains nothing. The factor
-    of the file scaling.json counts, whatever the convergence test says. Without the file, the test's factor counts.
+    is above 1 for runs that converged in fewer epochs than the MLPerf reference, so that luck gains nothing. It is the
+    one in the submission's file scaling.json. Without the file, it is the one that the score has from comparing the
+    runs with the reference.
 
     Args:
         scored: Score by the official verdict; None if there is none.
         scaling_file: Factor of the scaling.json; None if there is no such file.
 
     Returns:
-        The minutes. None if there is no score. None if the runs are too few for an olympic mean.
+        The minutes. None if there is no score, or if the runs are too few for an olympic mean: the score is then by a
+        plain mean.
     """
-    if scored is None or not scored.olympic:  # of too few runs, `unscaled_minutes` is a plain mean
+    if scored is None or not scored.olympic:
         return None
     if scaling_file is None:
         return scored.scaled_minutes  # by the factor of the test
@@ -413,9 +415,9 @@ def _test_against_envelope(test: ConvergenceTest | None) -> EnvelopeTest | None:
         test: The outcome of the first test, with the points that rcp_checker uses. None if there was no such test.
 
     Returns:
-        `passed` and `scaling` of the second test, and the mean epochs (or samples) of the point that the runs were
-        compared with: `held_to` in the second test, `held_to_by_tool` in the first. None if there was no first test.
-        None if one of the tests had no reference point for the runs.
+        `passed` and `scaling` of the second test; the mean epochs (or samples, as `unit` says) of its point, `held_to`,
+        and of the first test's point, `held_to_by_tool`; and whether the two means differ. None if there was no first
+        test, or if one of the tests had no reference point for the runs.
     """
     if test is None or test.comparison is None:
         return None

@@ -43,14 +43,14 @@ class EnvelopeTest:
     def in_words(self, scaling_by_tool: float | None) -> str:
         """Return how this test of the submission's convergence differs from the test of MLCommons' rcp_checker.
 
-        Both tests compare the runs with a mean of the reference, at one of its points. A text such as "held to 4.2
-        epochs, x 1.012000" has this mean, and the factor on the score by the test. "Lower convex envelope" stands for
-        this test: it uses only points that do not lie above the line between two others. There are two cases:
+        Each of the two tests holds the runs to a mean of the reference, such as 4.2 epochs, and gives a factor for the
+        score, such as x 1.012000. This test is called "lower convex envelope" by the reference points that it uses:
+        those that do not lie above the line between two others.
 
             same mean     lower convex envelope: the same reference point
             other means   lower convex envelope: held to 4.2 epochs, x 1.012000; by rcp_checker to 4.5, x 1.000000 (...)
 
-        The text in parentheses names the open question, which of the two tests is right.
+        The text in parentheses says that the working group has to decide which test is right.
 
         Args:
             scaling_by_tool: The factor on the score by rcp_checker's test. None if it is not known.
@@ -204,7 +204,14 @@ def _line_of_totals(submissions: Sequence[Submission]) -> str:
 
 
 def _lines_of_submission(submission: Submission) -> list[str]:
-    """Return a submission's line with its verdicts; below it the envelope test, if it was made, and each question."""
+    """Return the lines on a submission: its verdicts; the second test of convergence, if it was made; each question.
+
+    A question is for the submitter, about one or more logs:
+
+        v1.1 Dell node resnet: official 5/5, ...
+          lower convex envelope: the same reference point
+          warning: run-elsewhere, 1 log, result_0.txt:-: the times of ...
+    """
     name = f"{submission.round or '-'} {submission.submitter} {submission.system} {submission.benchmark}"
     is_any_log_judged = submission.not_judged < submission.logs
     verdicts = _verdicts(submission) if is_any_log_judged else "not judged"
@@ -219,15 +226,14 @@ def _lines_of_submission(submission: Submission) -> list[str]:
 
 
 def _verdicts(submission: Submission) -> str:
-    """Return the passes and the score by each of the two verdicts, and the outcome of the test of convergence.
+    """Return the official and the strict verdict on a submission, and the outcome of rcp_checker's convergence test.
 
         official 5/5, 28.3000 min (unverified); strict 5/5, 28.3000 min (unverified); RCP pass, x 1.012000
 
-    A score of MLPerf that MLCommons has not verified must be called "unverified": `minutes_in_words` adds this word.
-    Two texts may follow, if there is something to say:
-
-    - `; in the form of MLPerf logs; no MLPerf result (REASON)`, if the runs are known to be no MLPerf result
-    - ` (PROBLEM)`, if the submission has a problem, such as ` (4 logs; a submission has 5)`
+    - official, strict: the logs that pass of all logs, and the score. MLPerf asks to call it "unverified".
+    - RCP: the test's outcome, and its factor on the score
+    - `; in the form of MLPerf logs; no MLPerf result (REASON)`, the standing's name, if it is no MLPerf result
+    - ` (PROBLEM)`, such as ` (4 logs; a submission has 5)`, if there is a problem
     """
     official_minutes = submission.minutes_in_words(submission.official_minutes)
     strict_minutes = submission.minutes_in_words(submission.strict_minutes)

@@ -87,16 +87,17 @@ def _read_files(root: Path, wanted_version: str | None) -> _Files:
 
     1. `wanted_version`
     2. the version of the round that a folder above the log names
-    3. NEWEST. This is only a guess: if the check then shows events of another project, the log is refused.
+    3. NEWEST, but only for a log with something that only this project writes. Any other log with events raises
+       ValueError.
 
     Args:
         root: Folder or tar archive of the repository.
         wanted_version: Version of the rules for all logs, such as 4.0.0; None if none is wanted.
 
     Returns:
-        By folder: the checked logs, the ruleset of these logs, and the factor of a scaling.json. By path: the system
-        descriptions. A description or factor that cannot be read has the reason in its place. All logs of a folder have
-        one ruleset: nothing but `wanted_version` and the folder's path decides on it.
+        By folder: the checked `logs`, their common ruleset in `rulesets`, and in `scalings` the factor of a
+        scaling.json. By path: the system `descriptions`. A description or factor that cannot be read has the reason in
+        its place.
 
     Raises:
         ValueError: An archive is damaged, there are no rules for the version, or the round of a log of another project
@@ -115,7 +116,7 @@ def _read_files(root: Path, wanted_version: str | None) -> _Files:
             version = wanted_version or results_tree.ruleset_named(root, folder)
             ruleset = load_once(version or NEWEST)
             log = _check_log(file, ruleset, root)
-            if version is None:  # NEWEST was a guess
+            if version is None:  # the log was checked by NEWEST
                 _refuse_log_of_other_project(log.report, file, root)
             files.rulesets[folder] = ruleset
             files.logs[folder].append(log)
@@ -171,8 +172,9 @@ def _read(read: Callable[[Path], T], content: Path | Unreadable) -> T | Unreadab
 def _check_log(file: TreeFile, ruleset: Ruleset, root: Path) -> _CheckedLog:
     """Check a log of a results repository, and find out whether its events have the old form of MLPerf v0.5 and v0.6.
 
-    The check does not read the old form. So only a log in which it reads no events may be of that form. The report on
-    such a log, or on one that cannot be read at all, has the `run` NOTHING.
+    The check does not read events of the old form. So only two kinds of logs may be of that form: one in which the
+    check reads no events, and one that cannot be read at all, whose folder may name the round. The report on both has
+    the `run` NOTHING, which has no facts.
 
     Args:
         file: The log, by its path in the repository.

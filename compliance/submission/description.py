@@ -122,16 +122,16 @@ def _contradicted_fields(run: LoggedRun, description: Description) -> list[_Logg
 def _submission_fields(run: LoggedRun, description: Description) -> list[_LoggedField]:
     """Return the submitter, division and status that a log states, as fields of a system description.
 
-    The status is translated into the words of a description: `onprem` into `Available on-premise`. If the description
-    has the log's own word `onprem`, as in older rounds, the status is left out: equal words need no comparison.
+    The status is translated into the words of a description: `onprem` into `Available on-premise`. It is left out if
+    the description already has the log's own word `onprem`, as in older rounds.
 
     Args:
         run: The run, by its log.
         description: Fields of the description by name.
 
     Returns:
-        The fields, each with the key of the event, the name in the description and the value. The value is None if the
-        log does not state it, or states a status that no description has a word for: it is then not compared.
+        The fields, each with the key of the event, the name in the description and the value. The value is None, and
+        the caller does not compare it, if the log does not state it, or states a status without a translation.
     """
     fields = [
         _LoggedField("submission_org", "submitter", run.first_values.get("submission_org")),
@@ -311,13 +311,11 @@ def _number_of_accelerators(description: Description) -> int:
 def _contradictions_of_node(node: Node, description: Description) -> dict[str, str]:
     """Return the hardware fields of a system description that one node of a log contradicts, with the node's values.
 
-    A fact that the log or the description does not state contradicts nothing, with two exceptions. Whatever the log
-    states, these descriptions are wrong:
+    A fact that the log or the description does not state contradicts nothing. Two facts of a description are wrong
+    whatever the log states. If the log states nothing, the value is `None cores ...` or `Linux None`:
 
     - a number of 0 processors or cores, because each node has some
     - an operating system other than Linux, because only this project's logs describe nodes, and only on Linux
-
-    In these two cases the node's value may be unknown, so that the text is `None cores ...` or `Linux None`.
 
     Args:
         node: A machine as the header of the log describes it.
@@ -333,7 +331,7 @@ def _contradictions_of_node(node: Node, description: Description) -> dict[str, s
     for name in _PARTS_OF_EACH_NODE:
         if _is_zero(description.get(name)):
             contradicted[name] = usable_cores
-    if _are_cores_out_of_range(node, description):  # never if the description has one of these two 0
+    if _are_cores_out_of_range(node, description):  # never if the description has 0 processors or cores
         contradicted["host_processor_core_count"] = usable_cores
     if _is_other_memory(node.get("memory_gib"), description, "host_memory_capacity"):
         contradicted["host_memory_capacity"] = f"{node['memory_gib']} GiB"

@@ -208,22 +208,21 @@ def convergence_test(checked: Sequence[Report], ruleset: Ruleset) -> Convergence
 def _test_against(reference: ReferenceSet, checked: Sequence[Report]) -> ConvergenceTest:
     """Compare the epochs that closed runs took to the target with the epochs of the MLPerf reference at their batch.
 
-    The test is made as rcp_checker, a tool of mlperf-logging, makes it. `scaling` is the factor by which the minutes of
-    the submission are multiplied. In this order:
+    The test is made as rcp_checker, a tool of mlperf-logging, makes it. In this order:
 
-    1. If the tool cannot read a log, the status is NOT_KNOWN, and `scaling` is None.
+    1. If the tool cannot read a log, the status is NOT_KNOWN.
     2. If the runs do not state one common batch, they fail.
     3. Otherwise `against_reference` decides. The runs fail if too few of them converged, if there are too few runs, if
        all reference points have smaller batches, or if the runs converged faster than chance explains. Otherwise they
-       pass. If they needed fewer epochs than the reference, `scaling` is the reference's epochs / their epochs, a
-       number above 1.
+       pass.
 
     Args:
         reference: Reference points of the benchmark: how many epochs the reference needed at some global batch sizes.
         checked: The reports on the logs of the submission, at least one.
 
     Returns:
-        The outcome. For runs that fail, `scaling` is 1.
+        The outcome. The minutes of the submission are to be multiplied by its `scaling`: 1, or for runs that pass in
+        fewer epochs than the reference, the reference's epochs / their epochs. None if the status is NOT_KNOWN.
     """
     why_unreadable = _why_unreadable(checked)
     if why_unreadable:
@@ -237,6 +236,7 @@ def _test_against(reference: ReferenceSet, checked: Sequence[Report]) -> Converg
         return ConvergenceTest(status=FAILED, reason=reason, scaling=1.0, reference=reference)
 
     epochs = _epochs_to_target(checked)
+    # `reference.points` are the points that rcp_checker keeps. `reference` also has all others.
     result = convergence.against_reference(epochs, batch, reference, reference.points)
     return ConvergenceTest(
         status=PASSED if result.passed else FAILED,
@@ -249,6 +249,9 @@ def _test_against(reference: ReferenceSet, checked: Sequence[Report]) -> Converg
 
 def _why_unreadable(checked: Sequence[Report]) -> str:
     """Return why MLCommons' rcp_checker cannot read a log, for the first such log.
+
+    The tool cannot read a log if it ends with an error there. This project's reading of the log by the tool's rules,
+    `as_tools_read`, then has no epochs to the target. For a run that missed the target it has a number: NOT_CONVERGED.
 
     Args:
         checked: The reports on the logs of a submission.

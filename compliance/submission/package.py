@@ -336,8 +336,8 @@ def contents_of(
     """Compute the manifest and the report of a package, and the reasons to refuse it for its logs and description.
 
     Only files in the folder are read, so `python -m compliance verify` can compute the same again. The package's code
-    is not looked at. The runs are scored by their compared reports: the report on each log, followed by the findings of
-    the comparison with the other runs.
+    is not looked at. The runs are scored by their compared reports: a compared report has the findings on the log, and
+    then those of comparing it with the other runs.
 
     Args:
         folder: Folder of the package.
@@ -367,9 +367,9 @@ def contents_of(
     # A missing score is a refusal of its own only if none of the above refusals explains it.
     if score.minutes is None and not refusals:
         refusals.append(Refusal("score", score.problem))
+    organisation_of_package = folder.name
     # The first run stands for all: `score_runs` raises an error if they are of different organisations, and
     # `refusals_by_findings` refuses runs of different code.
-    organisation_of_package = folder.name
     refusals += refusals_by_origin(first_run, organisation_of_package)
     return content, refusals
 

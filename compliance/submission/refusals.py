@@ -96,7 +96,9 @@ def _findings_on_run(run: PackagedRun, description: JsonObject, ruleset: Ruleset
 
 
 def refusals_by_missed_target(checked: Sequence[Report], most_failed_runs: int) -> list[Refusal]:
-    """Return one reason to refuse a package that names the runs that only missed the target, if there are too many.
+    """Return the reason to refuse a package if too many of its runs missed the target; it names these runs.
+
+    Only runs without other errors count: `refusals_by_findings` refuses the others.
 
     Args:
         checked: The reports on the logs, each checked by itself.

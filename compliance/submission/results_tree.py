@@ -232,16 +232,15 @@ def owner_of(root: Path, folder: PurePosixPath, organisation: str) -> Owner:
 
     The layout is ROUND/SUBMITTER/results/SYSTEM/BENCHMARK, and the tree may begin anywhere in it:
 
-        root /data/training_results_v1.1, folder Dell/results/node/resnet -> round v1.1, submitter Dell
-        root /data/Dell, folder results/node/resnet                       -> submitter Dell
-        root /data/Dell/results, folder node/resnet                       -> submitter `organisation`
+        root                           folder                           round    submitter
+        /data                          v1.1/Dell/results/node/resnet    v1.1     Dell
+        /data/training_results_v1.1    Dell/results/node/resnet         v1.1     Dell
+        /data/Dell                     results/node/resnet              ""       Dell
+        /data/Dell/results             node/resnet                      ""       `organisation`
 
-    In this layout, the submitter is the name just above `results`, or `organisation` if that name lies above the root
-    of the tree. The round is the first of these two that there is:
-
-    1. the folders between the root and the submitter's folder. A tree with several rounds has them, as in
-       v1.1/Dell/results/node/resnet
-    2. a number such as v1.1 in a name above `results`, which may also lie above the root
+    - The submitter is the name just above `results`, or `organisation` if that name lies above the root.
+    - The round is the folders of the tree above the submitter's, as in the first example. Without any, it is the number
+      in a name such as training_results_v1.1, which may also lie above the root.
 
     Args:
         root: Folder or archive of the tree.
@@ -259,8 +258,7 @@ def owner_of(root: Path, folder: PurePosixPath, organisation: str) -> Owner:
         return Owner(round="", submitter=organisation, system="", benchmark=names[-1] if names else "")
 
     names_above_submitter = layout.names_above_results[:-1]  # the name just above `results` is the submitter
-    # Without the names of the root's path, such as /data, which is no round. None is left if the root is the
-    # submitter's folder, or lies below it.
+    # Without the names of the root's path, such as /data, which is no round.
     tree_names_above_submitter = names_above_submitter[len(root_names) :]
     return Owner(
         round=_round_of(tree_names_above_submitter, root, folder),
@@ -289,7 +287,8 @@ def _submitter_in_tree(layout: _Layout, root_names: tuple[str, ...]) -> str:
     names_above_results = layout.names_above_results
     if not names_above_results:
         return ""
-    # Where the two folders stand in the whole path, which begins with the root's names.
+    # Both count in the whole path, which begins with the root's names. They are equal if the root is the submitter's
+    # folder.
     index_of_submitter = len(names_above_results) - 1
     index_of_root = len(root_names) - 1  # -1 for an archive
     is_above_root = index_of_submitter < index_of_root
@@ -297,14 +296,14 @@ def _submitter_in_tree(layout: _Layout, root_names: tuple[str, ...]) -> str:
 
 
 def _round_of(tree_names_above_submitter: tuple[str, ...], root: Path, folder: PurePosixPath) -> str:
-    """Return the MLPerf round of the logs in a folder, such as `v1.1`; empty if it is not known.
+    """Return what names the MLPerf round of the logs in a folder, such as `v1.1`; empty if it is not known.
 
-    In a tree of several rounds each submitter's folder lies in a folder named for its round, or in several:
+    In a tree of several rounds, it is the path of the folders above the submitter's:
 
         v1.1/Dell/results/node/resnet           -> v1.1
         training/v1.1/Dell/results/node/resnet  -> training/v1.1
 
-    In any other tree the round is the number in a folder's name, such as training_results_v1.1.
+    In any other tree, it is the number in a folder's name, such as training_results_v1.1.
 
     Args:
         tree_names_above_submitter: Names of the folders of the tree above the submitter's, such as ("v1.1",).

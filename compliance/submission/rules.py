@@ -73,12 +73,7 @@ def _lines_of_demand(demand: Demand, ruleset: Ruleset) -> list[str]:
         "The same system and framework must be used for a submission result set" [0.7 1.0 6.0]
             same-configuration, system-description (others' logs name no system)
 
-    The fields of the demand in the order of this text:
-
-        must      the sentence
-        stands    the versions of the training rules that contain it
-        checks    the names of the checks that cover it; "none" is written if there are none
-        why       a remark, mostly on what the checks do not see; the parentheses are left out if it is empty
+    The remark in parentheses mostly says what the checks do not see. "none" stands for a demand without checks.
 
     Args:
         demand: The demand.

@@ -205,11 +205,9 @@ def findings_between_runs(checked: Sequence[Report], ruleset: Ruleset) -> list[l
 def _group_by_submission(checked: Sequence[Report]) -> list[list[Report]]:
     """Return the reports on logs in groups, one for each submission, in the order of the submissions' first logs.
 
-    A log joins the first submission that there is:
-
-    1. the one whose logs state the same benchmark, division, organisation and platform, but for case and blanks
-    2. the one of the first log of its benchmark in its folder: one log may say `Dell Inc.` instead of `Dell`
-    3. a new one
+    A log joins the submission with the same benchmark, division, organisation and platform, but for case and blanks.
+    If there is none yet, it joins the submission of the first log of its benchmark in its folder, because one log may
+    say `Dell Inc.` instead of `Dell`. Otherwise it begins a new submission.
 
     Args:
         checked: The report of each log.
@@ -238,9 +236,8 @@ def _comparable_names(run: LoggedRun) -> tuple[str, ...]:
 def _shared_seeds(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
     """Yield a breach for each seed of a run that an earlier run of the submission also has.
 
-    A seed is kept with the first run that has it. So a run may repeat its own seeds: only a seed that was kept with
-    another run is shared. Runs that went on from a checkpoint are left out: they keep the seed that they began with,
-    and another rule refuses them.
+    A run may repeat its own seeds. Runs that went on from a checkpoint are left out: they keep the seed that they began
+    with, and another rule refuses them.
 
     Args:
         members: The reports on the logs of one submission.
@@ -255,7 +252,7 @@ def _shared_seeds(members: Sequence[Report], ruleset: Ruleset) -> Iterator[Blame
     for report in runs_from_their_start:
         shared_seeds: list[tuple[Event, Report]] = []  # each with the earlier run that has it
         for seed in _seeds_that_must_differ(report.run, ruleset):
-            # The first run that has the seed: an earlier run, or this one, which is then kept.
+            # The first run that has the seed. If no earlier run has it, this is the present run, which is remembered.
             first_run = first_run_by_seed.setdefault(seed.key, report)
             is_of_earlier_run = first_run is not report
             if is_of_earlier_run:
@@ -639,9 +636,10 @@ def _finding_on_rejection_by_tool_alone(messages: Sequence[str], rule: StrictRul
 
 
 def _finding_on_pass_of_tool_alone(report: Report, rule: StrictRule) -> Finding:
-    """Return the finding that mlperf-logging's checker passes a log that fails this project's official verdict.
+    """Return the finding that mlperf-logging's checker passes a log that fails the official verdict.
 
-    The log still fails that verdict: the findings that make it fail stay in the report. Their rules are named here.
+    The official verdict is this project's own: it applies the rules of that checker itself. The log still fails it: the
+    findings that make it fail stay in the report. Their rules are named here.
 
     Args:
         report: The report on the log.

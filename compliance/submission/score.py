@@ -114,10 +114,13 @@ def _scaled(minutes: float | None, scaling: float | None) -> float | None:
 
 
 def command(options: argparse.Namespace) -> int:
-    """Run `python -m compliance score`: print the score of some logs.
+    """Run `python -m compliance score`: print the score of the logs of one submission.
+
+    If there are more logs than a result takes, `choose_median_runs` chooses which of them are scored.
 
     Args:
-        options: Options of the command line: `logs`, `ruleset`, `verdict` and `json`.
+        options: Options of the command line: `logs`; `ruleset`; `verdict`, by which runs are dropped ("official" or
+            "strict"; None lets the first log decide); and `json`.
 
     Returns:
         The exit status: 0, or 1 if there is no score.
@@ -173,8 +176,8 @@ def _minutes_or_infinity(runs: Sequence[Report], ruleset: Ruleset, by: str | Non
     Args:
         runs: The reports on the runs, each checked by itself.
         ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
-        by: The verdict by which runs are dropped, "official" or "strict". None: the verdict that decides on the first
-            report (see `score_runs`).
+        by: The verdict by which runs are dropped, "official" or "strict". None: "strict" if the first run is logged by
+            this project, else "official", unless its report asks for one of them.
 
     Raises:
         ValueError: The runs cannot be scored together.
@@ -241,6 +244,8 @@ def score_runs(compared: Sequence[Report], ruleset: Ruleset, by: str | None = No
 def refuse_mixed_batches(compared: Sequence[Report], *, shown_log: Path) -> None:
     """Raise ValueError if the runs of a submission have different global batch sizes.
 
+    A value that is no whole number above 0, such as a text, is compared as the log has it.
+
     Args:
         compared: The reports on the logs of the submission.
         shown_log: Path by which the message names the first log.
@@ -278,22 +283,20 @@ class _JudgedRuns(NamedTuple):
 def _judge_runs(compared: Sequence[Report], by: str) -> _JudgedRuns:
     """Return the runs of a submission as they are scored, and the broken rules that forbid a strict score.
 
-    If the score is official, these rules do not forbid it. They are returned all the same, because they are shown next
-    to the score, as "refused by the strict rules".
+    `by` says whose minutes a run has, and whose errors drop it from the score:
 
-    A run that fails its check is dropped from the score. `by` says whose check counts:
+        official    those of mlperf-logging's tools
+        strict      those of this project
 
-        official    mlperf-logging's tools find errors in the log; the minutes are the ones that they read
-        strict      this project finds errors in the log; the minutes are the ones that it reads
+    Errors of `rcp-convergence` are left out: a test of all runs together decides on it.
 
     Args:
         compared: The reports of `check_between_runs` on the logs of the submission.
         by: "official" or "strict".
 
     Returns:
-        The runs, and the names of the rules that their errors break, without two kinds of rules: a rule on the quality
-        target, because a submission may drop a run that missed it, and `rcp-convergence`, because a test of all runs
-        decides on it.
+        The runs; and the names of all other rules that their errors break, without those on the quality target, because
+        a submission may drop a run that missed it. An official score only shows them, as "refused by the strict rules".
     """
     runs = []
     rules_forbidding_score: set[str] = set()
@@ -335,14 +338,13 @@ def _rules_forbidding_score(errors: Sequence[Finding]) -> set[str]:
 def _scored_run(report: Report, minutes: float | None, errors_dropping_run: Sequence[Finding]) -> ScoredRun:
     """Return a run as it is scored: its minutes, its epochs (or samples) to the target, and the rules that drop it.
 
-    A score is either official, by mlperf-logging's verdict, or strict, by this project's rules. The caller gives the
-    minutes and the errors of the one that is asked for. The epochs are in both the ones that mlperf-logging's tools
-    read. They are only shown, and are None if the run missed the target, or if the tools cannot read them.
+    The epochs are only shown. They are always those that mlperf-logging's tools read, and None if the run missed the
+    target or if the tools cannot read the log.
 
     Args:
         report: The report on the run's log.
-        minutes: Time to train; None if it is not known.
-        errors_dropping_run: Findings for which the run does not count; none if it counts.
+        minutes: Time to train, by the rules of the score, official or strict; None if it is not known.
+        errors_dropping_run: Findings for which the run does not count by these rules; none if it counts.
     """
     epochs_or_marker = report.run.as_tools_read.to_target  # None if the tools cannot read the log
     has_missed_target = epochs_or_marker == convergence.NOT_CONVERGED
@@ -423,7 +425,7 @@ def _problem_of_score(
 
 
 def _problem_of_runs(judged: _JudgedRuns, mean: _Mean, runs_of_result: SubmissionRuns) -> str:
-    """Return why too few runs are left for a mean; empty if they suffice.
+    """Return why the runs have no mean: more failed than may be dropped, or none is left; empty if they have one.
 
     Args:
         judged: The runs as they are scored.
@@ -459,8 +461,8 @@ def _problem_of_failed_runs(judged: _JudgedRuns, allowed: str) -> str:
 def _problem_of_other_rules(broken_rules: set[str], runs_of_result: SubmissionRuns) -> str:
     """Return why broken rules forbid a strict score, the score by this project's rules; empty if none is broken.
 
-    A submission may drop a run from its score, but only for missing the quality target. So a run that breaks any other
-    rule leaves the submission without a score, even if it could be dropped.
+    A submission may drop a run from its score only for missing the quality target. So one run that breaks any other
+    rule leaves the submission without a score, even if it missed the target, too.
 
     Args:
         broken_rules: Names of the rules that runs break, without the rules on the quality target.
@@ -480,10 +482,9 @@ def _allowed_to_drop(runs_of_result: SubmissionRuns) -> str:
 def _problem_of_convergence(test: ConvergenceTest, *, has_all_runs: bool, by: str) -> str:
     """Return why a failed test of convergence forbids a score; empty if it does not.
 
-    - The runs were compared with the reference, and this comparison failed. There is no score, but of fewer runs than
-      a result takes the failure does not count.
-    - The runs could not be compared, because they do not state one batch. There is no score by "strict"; by "official"
-      the failure does not count.
+    - The runs were compared with the reference: a failure forbids the score if there are as many runs as a result
+      takes.
+    - The runs could not be compared, because they do not state one batch: this forbids the score by "strict".
 
     Args:
         test: Outcome of the test, a failed one.
@@ -530,7 +531,8 @@ def as_text(score: Score) -> str:
               olympic mean: 28.3 min; scaling 1.0
               scored: ...                                         (if the runs were chosen among more)
               provisional: 3 runs; a submission has 5             (if the number of runs is another)
-            score: 28.3 min (unverified)                          (or `no score: ...`)
+            score: 28.3 min (unverified)                          (or `no score: ...`; `, refused by the strict rules:
+                                                                  RULES` follows if the runs break such rules)
             ...                                                   (footnotes on the use of the name MLPerf)
     """
     batch = score.global_batch or "not stated"

@@ -52,8 +52,8 @@ def _chances_of_compared(candidates: Sequence[Candidate]) -> dict[int, float]:
     """Return for each submission the chance that its runs reach the target in so few epochs by accident.
 
     A submission is compared with the runs of other organisations in its group, which has one round, benchmark and
-    global batch. The chance is that of drawing, at random from all these runs, as many runs that need no more epochs in
-    sum (`chance_of_sooner`).
+    global batch. As many runs as it has are drawn at random from its own and the others' runs together. The chance is
+    that of a draw that needs no more epochs in sum than the submission (`chance_of_sooner`).
 
     Args:
         candidates: The submissions, with the epochs that each run took to the target.
@@ -117,11 +117,13 @@ def chance_of_sooner(runs: Sequence[float], others: Sequence[float]) -> float:
 
 
 def _count_early_draws(draws: int, runs: Sequence[float], others: Sequence[float], generator: random.Random) -> int:
-    """Draw runs at random, several times, and return how many of these draws are early.
+    """Draw runs at random, several times, and return how many draws have a sum of epochs no larger than given runs.
+
+    Each draw takes as many runs as `runs` has, from `runs` and `others` together (a permutation test).
 
     Args:
-        draws: How many draws to make. Each takes as many runs as `runs` has, of `runs` and `others` together.
-        runs: Epochs (or samples) that each run took to the target. A draw is early if its sum is no larger than theirs.
+        draws: How many draws to make.
+        runs: Epochs (or samples) that each of the given runs took to the target.
         others: Those of the runs to compare with.
         generator: Source of randomness.
     """
