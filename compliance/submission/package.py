@@ -340,7 +340,7 @@ def contents_of(
     then those of comparing it with the other runs.
 
     Args:
-        folder: Folder of the package.
+        folder: Folder of the package, named for the organisation that the logs must state.
         checked: The reports on the logs in the package, each checked by itself.
         system: Name of the system, and of the file in the package that describes it.
         ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
