@@ -264,9 +264,9 @@ def _record_of_reader(
 ) -> Record:
     """Return the record of a run from the reader that has read its lines.
 
-    A fact of the reader is a named value that the log states. If a field of Record has its name, as `devices`, it
-    becomes that field. Any other is left out, as "trainers", a word of Paddle's launcher: the reader has already used
-    it to set fields, in this case the devices.
+    The reader's facts are the values that the log states, by name. A fact with the name of a field of Record (_FIELDS),
+    such as `devices`, fills that field. Any other fact served only the reader and is left out: from "trainers", a word
+    of Paddle's launcher, the reader has set `devices`.
 
     Args:
         reader: The reader.
@@ -374,9 +374,9 @@ def _runs_in_words(runs: Sequence[LineRange], lines: int) -> str:
 def _further_runs_in_words(runs: Sequence[LineRange]) -> str:
     """Return the end of an error's list of runs: `, and 3 more; of several ranks' rows, keep one rank's`.
 
-    The list itself (`_runs_in_words`) names the first MOST_RUNS_SHOWN runs. Its end counts the others and advises to
-    keep the rows of one rank. So many runs may be a single one, into which several ranks write their rows: wherever
-    the rank changes, the step goes back, and another run seems to begin.
+    A log that seems to hold so many runs may hold a single one, whose rows several ranks write: wherever the rank
+    changes, the step goes back, and another run seems to begin. So the text advises to keep the rows of one rank. It
+    also counts the runs that the list (`_runs_in_words`) leaves out: those after the first MOST_RUNS_SHOWN.
 
     Args:
         runs: All runs of the log.

@@ -76,7 +76,8 @@ def _check_of_ratio(
         second_way: The second figure in words.
         ratio: One figure divided by the other.
         rounding: By how much rounded digits may change the ratio. Both limits are wider by it.
-        refusable: False if figures that differ by any factor are not to be refused.
+        refusable: Whether figures over 1.5 times apart are refused. False where the cause of the difference is known
+            to be no error, as of pauses between rows.
     """
     compares_clocks = name in CLOCK_CHECKS
     tolerance = CLOCKS_AGREE_WITHIN if compares_clocks else AGREES_WITHIN
@@ -230,9 +231,10 @@ def _check_pauses(record: Record) -> Check | None:
 
     A row states the time of its own steps. There are pauses if
 
-        seconds by the stamps > 1.05 x seconds by the rows + the larger of 2 s and the rounding error of the stamps.
+        seconds by the stamps - error of the stamps > 1.05 x seconds by the rows,
 
-    Such a report never makes the log unusable, because figures of speed leave pauses out.
+    where the error is the rounding of the stamps, but at least 2 s. The log is never refused for pauses, because
+    figures of speed leave them out.
 
     Args:
         record: What the log says. Its `windows` are the rows of training figures.
@@ -296,8 +298,11 @@ def _check_run_time(record: Record) -> Check | None:
 def _check_evaluations_within_epochs(record: Record) -> Check | None:
     """Compare two speeds of the same epochs: with and without the time of the evaluations that are marked within them.
 
-    No line says whether training stood still during these evaluations. So reports use the lower speed, which counts
-    their time as time of training. The log is never refused for the difference, because each speed may be the true one.
+    - With it: images / seconds of the epochs. This is the lower speed, and the one in reports.
+    - Without it: images / (seconds of the epochs - seconds of the evaluations).
+
+    No line says whether training stood still during the evaluations, so that each speed may be the true one. So the
+    log is never refused for the difference (`refusable=False`).
 
     Args:
         record: What the log says: its epochs, as `windows`, and the start and end of each evaluation.
@@ -330,9 +335,9 @@ def _check_evaluations_within_epochs(record: Record) -> Check | None:
 def _check_epoch_summaries(record: Record) -> Check | None:
     """Compare the mean of the rates printed every few steps with the mean of the rates in the summaries of epochs.
 
-    Both means weight a rate by training steps: a row's rate by the steps of the row, and a summary's rate by the steps
-    of all rows of its epoch. The seconds in a summary are no weight, because in GluonCV's logs they include the epoch's
-    evaluation.
+    Both means are sum of steps / sum of (steps / rate) over the rows. The rate is the row's own in one mean, and that
+    of the epoch's summary in the other. The seconds that a summary states are not used, because in GluonCV's logs they
+    include the epoch's evaluation.
 
     Args:
         record: What the log says. Its `windows` are the rows that are printed every few steps, and its `epochs` are the
@@ -529,8 +534,7 @@ def _check_batch(record: Record) -> Check | None:
         The result. None in these cases:
 
         - No row implies the batch of one device, as where rates are of all devices, or no batch size is stated.
-        - The two agree, and a line of the log states the batch size. That they agree is reported only of a batch size
-          from the command line.
+        - The two agree, unless the batch size is from the command line: then this is reported.
     """
     batch = record.batch_per_device
     rows = _rows_with_batch(record)
@@ -554,17 +558,17 @@ def _check_batch(record: Record) -> Check | None:
 
 
 def _check_batches_of_rows(record: Record) -> Check | None:
-    """Report the rows of another batch than usual, or refuse the log if there are too many of them.
+    """Report rows whose rate is by an unusual batch and so no speed of training, or refuse the log if they are many.
 
-    The batch of a row is its printed rate x step time, for one device. The median of all rows is the usual one. A row
-    is of another batch if its own is over 10 % (OTHER_BATCH_FROM) off.
+    A row of PaddleClas prints
 
-    In PaddleClas's logs, a row's batch is the size of the last batch that it covers, because they print
+        rate = size of the last batch that the row covers / mean time of a step.
 
-        rate = size of the last batch / mean time of a step.
+    So its rate x step time is the size of that batch. The size is unusual if the program changes it with the size of
+    the images, or if the batch is an epoch's last one, which is smaller.
 
-    That batch differs from the usual one if the program changes its batch size with the size of the images, or if it is
-    an epoch's last batch, which is smaller. The rate of such a row is no speed of training.
+    The usual batch is the median of rate x step time over all rows. A row is of another batch if its own is over 10 %
+    (OTHER_BATCH_FROM) off.
 
     Args:
         record: What the log says.
@@ -574,8 +578,8 @@ def _check_batches_of_rows(record: Record) -> Check | None:
         Otherwise, by the share of the rows of another batch:
 
         - At most 2 % (FEW_OTHER_BATCHES): None.
-        - Up to 25 % (MOST_OTHER_BATCHES): a check that disagrees.
-        - More: a check that refuses the log.
+        - Up to 25 % (MOST_OTHER_BATCHES): a check with `agree=False`, which is a warning.
+        - More: the same check with `refused=True`, which refuses the log.
     """
     rows = _rows_with_batch(record)
     if not rows:

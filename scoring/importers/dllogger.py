@@ -129,9 +129,8 @@ class PyTorch(EpochFormatReader):
     def read_after_first_row(self, line: int, text: str) -> None:
         """Read a line after the first row of training figures that is not such a row itself, in JSON or as text.
 
-        What the line prints is kept: an evaluation's result in `qualities`, an epoch's summary in `epochs`, the run's
-        average speed as `summary_rate`. A closing line sets `truncated` to False. `_note_phase` keeps whether rows of
-        an evaluation or of training follow.
+        The base class keeps what the line prints, such as an evaluation's result or an epoch's summary. For that, JSON
+        is turned into text. `_note_phase` then notes whether rows of an evaluation or of training follow.
 
         Args:
             line: Number of the line in the log.
@@ -191,7 +190,7 @@ class PyTorch(EpochFormatReader):
 
             - None for the first row of a log, because rows before it may be missing,
             - the steps since the last row, if the step went up,
-            - or else the steps from `first_step` on: the step went back, as if the run was started again.
+            - or else position.step - first_step + 1: the step went back, as if the run was started again.
         """
         if not self.steps_run_on:
             return super().steps_of_row(last, position)
@@ -199,7 +198,7 @@ class PyTorch(EpochFormatReader):
             return None
         if position.step > last.step:
             return position.step - last.step
-        return super().steps_of_row(last, position)  # counts from `first_step`, as at the start of an epoch
+        return super().steps_of_row(last, position)  # the steps from `first_step` to this one, as in a new epoch
 
     def device_counts(self) -> dict[str, Fact]:
         """Return how many devices the program used, by each of its parameters that states it: `world_size` and `gpus`.
@@ -360,16 +359,16 @@ class MXNet(PyTorch):
     def device_counts(self) -> dict[str, Fact]:
         """Return how many devices the program used, by each place of the log that says so.
 
-        - The parameters `world_size` and `gpus`. With Horovod, `gpus` lists the GPUs of a single node, and there may be
-          several nodes. So if it is the only place, it counts only if its number is 1.
+        - The parameters `world_size` and `gpus`.
         - The table that benchmark.py prints last.
-        - mpirun's tags with the ranks. Their highest rank + 1 is a least number, because a rank that prints nothing has
-          no tag. It counts only if it is at least as high as all numbers of the other places, and there is one: it
-          confirms 8 if it is 8, contradicts 8 if it is 16, and shows nothing if it is 6.
+        - mpirun's tags. Their highest rank + 1 is a least number, because a rank that prints nothing has no tag. It is
+          left out if no other place states a number, or if a stated number is higher: where another place says 8, a
+          least number of 8 confirms it, 16 contradicts it, and 6 shows nothing.
 
         Returns:
             The number and its line, by the place in words: {"gpus": Fact(4, line=3), "the closing table": Fact(4,
-            line=90)}. The number is None if it cannot be read.
+            line=90)}. The number is None if it cannot be read. With Horovod, `gpus` lists the GPUs of a single node of
+            maybe several. So if it is the only place and its number is not 1, nothing is returned.
         """
         counts = super().device_counts()
         table = self._closing_table()
@@ -479,14 +478,15 @@ class Json(MXNet):
 
         - `framework`: its name.
         - `batch_field`: whether its parameter `batch_size` is the batch of one device or of all devices.
-        - `first_step`: the number of its first step, or the step of this row if that is lower.
+        - `first_step`: the number of its first step. The base class then lowers it to the step of this row, if that is
+          lower.
         - `rows_imply_batch`: whether to take rate x time of a row as the batch of all devices. Paddle's logs need it:
           no line of them says how many devices there are.
         - `steps_run_on`: whether steps count through the whole run. TensorFlow prints its global step, so they do; the
           others count anew in each epoch.
 
         Args:
-            text: The row as it is printed. Its columns show the framework: `train.total_ips` is of PyTorch.
+            text: The row as it is printed. Each row has a column of _DIALECTS, such as `train.total_ips` of PyTorch.
             position: Epoch and step of the row.
             row: Values of the row by column, as printed.
         """
@@ -498,7 +498,7 @@ class Json(MXNet):
                 break
         self.rows_imply_batch = self.framework == Paddle.framework
         self.steps_run_on = self.framework == TensorFlow.framework
-        super().read_first_row(text, position, row)  # after `first_step` is set: it lowers it to this row's step
+        super().read_first_row(text, position, row)  # may lower `first_step`, so it comes after this is set
 
 
 class TensorFlow(PyTorch):

@@ -45,9 +45,10 @@ def seconds_of_row(record: Record, window: Window) -> float | None:
 
 
 def _images_of_rate(record: Record, window: Window) -> float | None:
-    """Return the images that a printed row's rate counts, so that images / printed rate is the time of the row.
+    """Return how many images the rate of a printed row counts: those of all devices, or those of one device.
 
-    If the rate is of all devices, they are the images of all devices, and otherwise those of one device: steps x batch.
+    - A rate of all devices counts the row's `images`, which are always of all devices.
+    - A rate of one device counts steps x batch size of one device.
 
     Args:
         record: What the log says: whether a rate is of all devices, and the batch size of one device.
@@ -70,9 +71,9 @@ def rows_after_lost_rows(windows: Sequence[Window], unread_lines: Sequence[int])
 
         steps that it covers >= LOST_RATIO x usual distance of two rows.
 
-    The usual distance is the median difference of the step numbers that two successive rows of an epoch print. The
-    steps that rows cover would be a worse measure, because the first rows of an epoch may cover fewer than the others.
-    Only where no epoch has two rows, the median of the covered steps is the usual distance.
+    The usual distance is the median, over pairs of successive rows of an epoch, of the later step number - the earlier
+    one. If no epoch has two rows, it is the median number of steps that a row covers. In other logs that median may be
+    too low, because the first row of an epoch may cover fewer steps.
 
     Args:
         windows: Rows of training figures, in the order of the log.
@@ -231,17 +232,17 @@ def without_pauses(gaps: Sequence[Gap], stamp_resolution_s: float) -> list[Gap]:
 
 
 def _usual_ratio(gaps: Sequence[Gap], stamp_resolution_s: float) -> float:
-    """Return the usual ratio `clock_s / row_s` of gaps between printed rows.
+    """Return the usual ratio `clock_s / row_s` of gaps between printed rows, by which `without_pauses` finds pauses.
 
     `clock_s` is the time between the two rows by their time stamps. `row_s` is the time that the later row itself
     states of its steps.
 
-    Time stamps are rounded, so that `clock_s` may be off by twice their last digit. This spoils the ratio of a short
-    gap, but cancels out in sums over many gaps. So there are two cases:
+    Time stamps are rounded, so that `clock_s` may be off by `rounding_s`, twice their last digit. This spoils the ratio
+    of a short gap, but cancels out in sums over many gaps. So the result is
 
-    - If the median `row_s` is at least that long, the ratio is the median of clock_s / row_s.
-    - If it is shorter, the ratio is sum of clock_s / sum of row_s. The sums leave out the tenth of the gaps with the
-      largest clock_s - row_s: these may have pauses.
+    - if the median of row_s is at least `rounding_s`: the median of clock_s / row_s,
+    - otherwise: sum of clock_s / sum of row_s, without the tenth of the gaps with the largest clock_s - row_s, which
+      may have pauses.
 
     Args:
         gaps: The gaps, at least one.

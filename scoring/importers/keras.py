@@ -55,8 +55,8 @@ class Keras(FormatReader):
         The log prints its configuration as a dictionary, and again after the options of the command line were applied.
         So the last value counts. Each data set has a section, such as `'train_dataset': {'batch_size': 256, ..}`:
 
-        - `num_gpus`, `worker_hosts` and `distribution_strategy` are set wherever they stand.
-        - Any other value, such as `batch_size`, is set only in the section of the training data set.
+        - In the section of the training data set, every value is set, "part" included.
+        - Elsewhere only "gpus", "hosts" and "strategy" are set.
 
         Args:
             name: Name of a group of `fact_pattern`, such as "gpus". "part" begins a section.

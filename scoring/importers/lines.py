@@ -120,14 +120,14 @@ class Lines:
         """Note that a training run may begin on this line of a log, if the line holds text that tools print at startup.
 
         The last noted start becomes the start of a run as soon as a row (a line on training steps) follows
-        (`confirm_run`). At first it is the first line that is read, whatever its text.
+        (`confirm_run`). Before any start is noted here, the first line of all stands for it.
 
         As a tool prints several startup lines before its first row, not each of them is a new start. A startup line
 
         - is skipped if it is a copy of the startup line just before: two programs may write one log,
         - is a new start if a row came since the last start,
-        - is a new start if its text is one that a tool prints just once, such as "powered by PaddlePaddle", and a line
-          since the last start had it, too: that start has failed,
+        - is a new start if its word is one that a tool prints just once, such as "powered by PaddlePaddle", and a line
+          since the last start had the same word: that start has failed,
         - and otherwise belongs to the last start.
 
         Args:
@@ -173,18 +173,18 @@ class Lines:
         - at each confirmed start: a line with startup text, such as "powered by PaddlePaddle", that a row followed,
         - and at a row where the step counter goes back, unless a confirmed start lies between it and the row before.
 
-        Each run ends on the line before the next one begins. The lines before the first of these beginnings
+        Each run ends on the line before the next one begins. The lines before the first beginning are of starts that
+        failed, and in no run, if it is a confirmed start. If it is a row where the step goes back, they are a run, too:
 
-        - belong to no run if it is a confirmed start: they are of starts that failed,
-        - and are a run of their own if it is a row where the step goes back: the rows before it are of a run that began
-          in another log.
+            a start on line 40, and a step back on line 312  -> [(40, 311), (312, None)]
+            only a step back on line 312                     -> [(1, 311), (312, None)]
 
         Args:
             restarts: Pairs of successive rows between which the step goes back.
 
         Returns:
-            Pairs of line numbers in ascending order, such as [(1, 311), (312, None)]. None stands for the end of the
-            log. Without any beginning, all lines of `span` are one run.
+            Pairs of line numbers in ascending order. None stands for the end of the log. Without any beginning, all
+            lines of `span` are one run.
         """
         steps_back = [restart.line_after for restart in restarts if not self._has_start_within(restart)]
         if not self._confirmed_starts and not steps_back:
@@ -250,9 +250,9 @@ class Lines:
 
         Before each line may stand the rank that wrote it:
 
-        - In a tag of mpirun, as `[1,0]<stdout>:`. It always names a rank.
-        - In a label of another launcher, as `0: `. Such a number may also be the line's own text, such as seconds.
-          `_lowest_label_with_rows` decides whether the labels of this log are ranks.
+        - In a tag of mpirun, as `[1,0]<stdout>:`. It always names a rank, and is removed.
+        - In a label of another launcher, as `0: `. Such a number may also be the line's own text, such as seconds, so
+          it stays. `_lowest_label_with_rows` decides whether the labels of this log are ranks.
 
         Each rank may print rows of training figures and lines of a tool's startup. So these are kept only of the lowest
         rank that prints rows. All other lines are kept.
@@ -269,8 +269,9 @@ class Lines:
         Yields:
             Number of the line, from 1, and its text without mpirun's tags.
         """
-        kept_rank: int | None = None  # the lowest rank by tags; None: no rank has printed a row yet
-        kept_label: int | None = None  # the lowest rank by labels; None also if labels are the lines' own text
+        # The lowest ranks that print rows, by tags and by labels. As long as one is None, it leaves no line out.
+        kept_rank: int | None = None
+        kept_label: int | None = None  # stays None if the labels are the lines' own text
         for block in self._blocks_of_lines():
             # Ranks print a row at about the same time, so the first block with a row has rows of all of them.
             if kept_rank is None:
@@ -296,10 +297,11 @@ class Lines:
     def _tagged_line(self, number: int, text: str) -> TaggedLine:
         """Return a line with the rank that a launcher put before it, and note in `ranks` the first tag of each rank.
 
-        - mpirun's tags, as in `[1,3]<stdout>: loss 0.5`, are removed. `_without_tags` takes one at the beginning of the
-          line as `rank`. One further inside names no rank of this line, because another process wrote it there.
-        - Without a tag, another launcher's label, as in `3: loss 0.5`, becomes `label`. It stays in the text, because
-          it may be the line's own.
+        - mpirun's tags, as in `[1,3]<stdout>: loss 0.5`, are removed. If the first one is at the beginning of the line,
+          `_without_tags` takes it as `rank`. If it is further inside, another rank wrote it there, and `rank` is None;
+          `ranks` notes it all the same, because it shows that this other rank exists.
+        - Without a tag, another launcher's label, as in `3: loss 0.5`, becomes `label`, which may be a rank or the
+          line's own text. So it stays in the text.
 
         Args:
             number: Number of the line in the log, from 1.

@@ -62,19 +62,18 @@ class MLLog(FormatReader):
     def read(self) -> None:
         """Read the events in this run's lines into windows, epochs, evaluations and other values. Call this once.
 
-        `epochs` gets the epochs of any log. The windows are the first of these that the log has:
+        `epochs` gets the epochs of any log. `windows` gets the first of these that the log has:
 
-        - The events `step_window` of this project's program, added by `_take_entries`. Each states the figures of some
-          training steps.
-        - The epochs with a time or a rate, or else the blocks (groups of successive epochs, each with one start and one
-          stop). `_add_windows_of_epochs_or_blocks` chooses between the two.
+        - the events `step_window`, which only this project's program logs: each states the figures of some steps,
+        - the epochs with a time or a rate,
+        - the blocks: groups of successive epochs, each with one start and one stop.
 
         Raises:
             InputError: The run has over MAX_ROWS windows.
         """
         self._take_entries()  # adds a window for each `step_window` event
         self._note_lost_windows()
-        self._report_unreadable_images()  # of `step_window` events: there are no other windows yet
+        self._report_unreadable_images()  # before epochs or blocks are added, as it is only about `step_window` events
         self._read_facts()
         self.epochs = self._windows_of_epochs()  # uses the facts, which show whether the samples are images
         if not self.windows:  # not a log of our own
@@ -84,8 +83,8 @@ class MLLog(FormatReader):
     def _add_windows_of_epochs_or_blocks(self) -> None:
         """Add a window for each of `epochs` that has a time or a rate, or for each block if there are none.
 
-        If no epoch has a time, nothing in the epochs themselves can confirm the rates that they print. So a check
-        compares these rates with images / time of the blocks.
+        A block is a group of successive epochs that the log marks by one start and one stop. If epochs print rates but
+        no times, only the blocks can confirm these rates: a check compares them with images / time of the blocks.
 
         Raises:
             InputError: There are over MAX_ROWS windows.
@@ -155,10 +154,10 @@ class MLLog(FormatReader):
         - A Problem, which says what is wrong with a line, goes to `problems`, and its line to `unread_rows`.
         - An event `step_window`, which states the figures of some training steps, becomes a window. `_pop_rank_times`
           adds the ranks' times of these steps, which an earlier event states.
-        - Any other event and any section of the header go to `events`. A `clock_set` may also give a problem.
+        - Any other event and any section of the header go to `events`. If the event is a `clock_set` that set the clock
+          back, that is a problem, too.
 
-        `self.lines` works out where runs begin, by two calls: `_note_start` tells it that a run may begin at this
-        entry, and `confirm_run` at a `step_window` that a run has begun.
+        `_note_start` also keeps in `self.lines` whether a run begins at the entry.
 
         Args:
             entry: The event, the section of the header or the problem.
@@ -197,14 +196,12 @@ class MLLog(FormatReader):
     def _note_start(self, entry: Event | Header) -> None:
         """Note in `self.lines` that a training run may begin here, if this entry is one that opens a run.
 
-        A run logs opening entries (`cache_clear`, `init_start` and the like), then `run_start`, then its training.
+        A run logs opening entries (`cache_clear`, `init_start` and the like), the last of which is `run_start`, and
+        then its training. The first opening entry is noted as a possible start: `note_possible_start` ignores the
+        others, until a run is confirmed. `run_start` confirms it, even if the log ends after it.
 
-        - `note_possible_start` notes an opening entry as a possible start, if the start noted before is confirmed.
-        - `confirm_run` makes the noted start the start of a run. A `run_start` is enough for this, even if the log ends
-          after it.
-
-        If several ranks write one log, each of them logs `run_start`. So a `run_start` opens no run if the last opening
-        or training entry was a `run_start`, too:
+        If several ranks write one log, each of them logs `run_start`. So a `run_start` is not noted as a possible start
+        if the last entry of _OPENING or _TRAINING was a `run_start`, too:
 
             init_start   a run may begin here
             run_start    the run has begun at init_start
@@ -518,13 +515,18 @@ class MLLog(FormatReader):
     def _windows_of_blocks(self) -> Iterator[Window]:
         """Yield the training figures of each stretch of training without an evaluation, by the log's blocks of epochs.
 
-        A block is a group of successive epochs that the log marks by one start and one stop. Mostly it is one stretch.
-        If it is evaluated after several of its epochs, there is a stretch before each evaluation. A stretch is left out
-        if the log says too little of its block, or if the clock was set back within it.
+        A block is a group of successive epochs that the log marks by one start and one stop. It has a stretch before
+        each evaluation that ends some of its epochs:
+
+            block start, evaluation of epoch 4                           -> a window of epochs 1 to 4
+            block start, evaluation of epoch 2, evaluation of epoch 4    -> windows of epochs 1 to 2 and 3 to 4
+
+        A stretch is left out if the log says too little of its block, or if the clock was set back within it.
 
         Yields:
             A window with the last epoch of the stretch. Its images are None if not known, or if the samples are no
-            images. Its steps are None without images or the batch size of all devices.
+            images. Its steps are the whole number in images / batch of all devices, or None if one of these is not
+            known.
         """
         images_of_epoch = self._images_of_epoch()
         batch = self.value("batch_of_all")

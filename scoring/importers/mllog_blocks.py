@@ -27,9 +27,9 @@ class Stretch(NamedTuple):
 def stretches_of_blocks(events: Run) -> Iterator[Stretch]:
     """Yield each stretch of training without an evaluation in the blocks of a log, so that its time is all training.
 
-    A block is a group of successive epochs. It ends at its stop or at the next block's start, whichever comes first.
-    Its evaluations are those that start before its end. `_stretches_of_block` divides it by them. Here are two
-    stretches, of epochs 1 to 2 and of epochs 3 to 4:
+    A block is a group of successive epochs. It ends at its stop. If the log has no stop of it, it ends at the next
+    block's start, or at the end of the log. `_stretches_of_block` divides it by the evaluations that start before its
+    end. Here are two stretches, of epochs 1 to 2 and of epochs 3 to 4:
 
         block_start  first epoch 1, 4 epochs
         eval_start   epoch 2                    -> end of the first stretch
@@ -48,10 +48,9 @@ def stretches_of_blocks(events: Run) -> Iterator[Stretch]:
     stops = sorted((block.stop for block in events.blocks if block.stop), key=_line_of)
     evaluations = sorted((each for each in events.evaluations if each.start), key=_line_of_start)
     for start, next_start in itertools.zip_longest(starts, starts[1:]):  # the last block has no next start
-        next_stop = _first_after(stops, start.line)
-        # The block ends at the earlier of the two, or at the end of the log if it has neither.
+        next_stop = _first_after(stops, start.line)  # of a later block, if this one's stop is not logged
         end_line = min((mark.line for mark in (next_stop, next_start) if mark is not None), default=math.inf)
-        is_own_stop = next_stop is not None and next_stop.line == end_line  # rather than the stop of a later block
+        is_own_stop = next_stop is not None and next_stop.line == end_line  # not after the next block's start
         stop = next_stop if is_own_stop else None
         evaluations_of_block = _started_between(evaluations, start.line, end_line)
         yield from _stretches_of_block(start, stop, evaluations_of_block)
@@ -61,8 +60,8 @@ def _stretches_of_block(start: Mark, stop: Mark | None, evaluations: Sequence[In
     """Return the stretches of training in one block of epochs: those without an evaluation in between.
 
     - If several of its epochs are evaluated, a stretch ends at each evaluation, as `_stretches_between` returns them.
-    - If one epoch is evaluated, there is one stretch, from the block's start to its first evaluation. Further
-      evaluations of the same epoch are those of other ranks, and divide nothing.
+    - If one epoch is evaluated, there is one stretch, from the block's start to its first evaluation, which is taken
+      to follow all epochs of the block. Further evaluations of the same epoch are those of other ranks.
     - Without an evaluation, there is one stretch, from the block's start to its stop.
 
     Args:
@@ -101,11 +100,11 @@ def _stretches_between(start: Mark, first_epoch: int, epochs: int, evaluations: 
         evaluations: The evaluations within it, each with a start.
 
     Returns:
-        The stretches. Empty if an evaluation before the last one has no stop, if their numbers do not ascend, or if the
-        last number is not the last epoch of the block.
+        The stretches. Empty if the numbers of the evaluations do not ascend, or if the last one is not the last epoch
+        of the block. Empty also if an evaluation lacks its stop, except the last one, after which no stretch begins.
     """
     stretches: list[Stretch] = []
-    begin: Mark | None = start  # of the next stretch; None: the evaluation before it has no stop
+    begin: Mark | None = start  # where the next stretch begins; None: the evaluation before it has no stop
     next_epoch = first_epoch
     for evaluation in evaluations:
         last_epoch = whole_or_zero(evaluation.start.number) if evaluation.start else None

@@ -74,10 +74,9 @@ def _window_of_epoch(number: Any, epoch: Epoch, samples: int | None, batch: int 
 
     - If this project's program logged the epoch (`own_rate`), that event states its time, images and wait for input.
     - Otherwise the time is the time from start to stop.
-    - If no images are logged, an epoch with a number and a time has `samples` images, because the marks of a numbered
-      epoch enclose all of it. Programs that count images (`samples_count`) instead of epochs log marks without a
-      number, which may enclose only a part of an epoch.
-    - The rate that another program logged (`foreign_rate`) becomes the printed rate.
+    - If no images are logged, an epoch with a number and a time has `samples` images. Without a number, its marks are
+      of a program that counts images (`samples_count`) and may enclose only a part of an epoch.
+    - The printed rate is the one that another program logged (`epoch.printed_rate`).
 
     Args:
         number: Number of the epoch, as it is logged, of any type; None if it is not logged.
@@ -138,16 +137,16 @@ def _epochs_by_number(events: Run) -> dict[Any, Epoch]:
 def _intervals_by_number(events: Run) -> dict[Any, Interval]:
     """Return the interval of each epoch that stopped, by the number of the epoch as it is logged.
 
-    Of several intervals of one epoch the last one counts. But an interval without a start never replaces one with a
-    start: its stop is that of another rank.
+    Two ranks may each log the start and the stop of an epoch. `Run` puts a stop into the interval that was started
+    last, or into an interval of its own if that one has a stop already:
 
-    A log of two ranks gives such an interval, because `Run` puts a stop into the interval that was started last, or
-    into an interval of its own if that one has a stop already. Here the third line counts as the stop of the epoch:
-
-        epoch_start 1   of rank 0
+        epoch_start 1   of rank 0   -> a first interval, which gets no stop
         epoch_start 1   of rank 1   -> a second interval
-        epoch_stop 1    of rank 0   -> the stop of the second interval
-        epoch_stop 1    of rank 1   -> an interval without a start, left out
+        epoch_stop 1    of rank 0   -> the stop of the second interval, which is returned
+        epoch_stop 1    of rank 1   -> a third interval, without a start
+
+    So of several intervals of one epoch with a stop the last one counts, but an interval without a start never replaces
+    one with a start.
 
     Args:
         events: The events of the run.
@@ -170,9 +169,8 @@ def _rates_by_number(events: Run) -> dict[Any, list[Rate]]:
     - A rate without such a number belongs to the epoch that runs at its line, or else to the last one that stopped
       before.
 
-    The numbers of this project's rates are always epoch numbers. Other programs may log the step instead.
-    `_have_epoch_numbers` decides for all rates of other programs at once: a single number of no epoch makes all of
-    them rates without such a number.
+    The numbers of this project's rates are always epoch numbers. Other programs may log the step instead: if any of
+    their numbers is that of no epoch, none of their numbers is taken as an epoch number (`_have_epoch_numbers`).
 
     Args:
         events: The events of the run.

@@ -70,11 +70,11 @@ class MMSeg(FormatReader):
 
         By the name:
 
-        - "loader": a line such as `val_dataloader = dict(` begins the section of a data loader. If one is open already,
-          the line is a part of it.
+        - "loader": a line such as `val_dataloader = dict(` begins the section of a data loader, unless it stands in
+          such a section.
         - "opened" and "closed": a bracket. Those of the section are counted, to know where it ends.
-        - "batch_of_loader" and "samples_per_gpu": a batch size. It is kept under the name that `_name_of_batch` finds:
-          of the training data's loader, of all loaders, or none. `_set_batch` chooses after the last line.
+        - "batch_of_loader" and "samples_per_gpu": a batch size. It is kept for `_set_batch` if `_name_of_batch` finds
+          it to be of the training data's loader or of all loaders.
         - "precision": a switch of half precision that is on sets the precision to "amp".
         - Any other value is set under this name.
 
@@ -97,11 +97,9 @@ class MMSeg(FormatReader):
             self.set_if_unset(name, value, line)
 
     def _name_of_batch(self, name: str) -> str | None:
-        """Return the name under which to keep a batch size that is printed at this place of the configuration.
+        """Return the name under which to keep a batch size for `_set_batch`, by where the configuration prints it.
 
-        In the section of a data loader (`_loader`), only a batch size directly in the section of the training data's
-        loader has a name. It is directly in the section if one bracket is open, the section's own (`_open_brackets`).
-        Outside of such sections, only `samples_per_gpu` has a name:
+        None means that the batch size is ignored: it may be of other data, or of no loader.
 
             samples_per_gpu=2,                         -> batch_of_all_loaders
             batch_size=2,                              -> None: it may be anything's
@@ -114,7 +112,7 @@ class MMSeg(FormatReader):
             name: Group of `fact_pattern` that matched: "samples_per_gpu", or "batch_of_loader" for `batch_size`.
         """
         if self._loader:  # in the section of a loader
-            is_of_loader_itself = self._open_brackets == 1
+            is_of_loader_itself = self._open_brackets == 1  # only the section's own bracket is open
             is_of_training = self._loader == "train_dataloader"
             return "batch_of_train_loader" if is_of_training and is_of_loader_itself else None
         return "batch_of_all_loaders" if name == "samples_per_gpu" else None
@@ -166,7 +164,7 @@ class MMSeg(FormatReader):
             self.set_if_unset_from("batch_per_device", name)
             return
         places = {"one batch size": self.facts_by_name[name], "another": other}
-        self.set_if_places_agree("batch_per_device", places)  # adds the check; as they differ, it sets neither
+        self.set_if_places_agree("batch_per_device", places)  # only adds the check, because the two differ
 
     def _set_devices_by_gpu_list(self) -> None:
         """Set the number of devices to the length of the configuration's list of GPUs, unless it is set already.
@@ -229,13 +227,11 @@ class MMEpochs(EpochFormatReader, MMSeg):
     def finish_facts(self) -> None:
         """Set `truncated`, by whether epochs are missing, and set batch, devices, versions and framework.
 
-        So far `truncated` says whether rows are missing in the epoch of the last row, by its steps such as `[50/1251]`.
-        It becomes
+        `truncated` says whether rows are missing at the end of the run:
 
-        - None if the wanted number of epochs or the epoch of the last row is not known,
+        - None if the wanted number of epochs or the epoch of the last row is not known.
         - True if the epoch of the last row comes before the last epoch wanted.
-
-        Otherwise it stays as it is: the last row is of the last epoch wanted, so that only rows of it may be missing.
+        - Otherwise whether rows are missing in that epoch, which the base class has set by steps such as `[50/1251]`.
         """
         super().finish_facts()  # sets all the rest
         self.set_if_unset_from("epochs_wanted", "max_epochs")
