@@ -558,7 +558,7 @@ def _check_batch(record: Record) -> Check | None:
 
 
 def _check_batches_of_rows(record: Record) -> Check | None:
-    """Report rows whose rate is by an unusual batch and so no speed of training, or refuse the log if they are many.
+    """Report rows that show no speed of training because their batch is unusual; refuse the log if they are too many.
 
     A row of PaddleClas prints
 
@@ -578,8 +578,8 @@ def _check_batches_of_rows(record: Record) -> Check | None:
         Otherwise, by the share of the rows of another batch:
 
         - At most 2 % (FEW_OTHER_BATCHES): None.
-        - Up to 25 % (MOST_OTHER_BATCHES): a check with `agree=False`, which is a warning.
-        - More: the same check with `refused=True`, which refuses the log.
+        - Up to 25 % (MOST_OTHER_BATCHES): a check that the batches disagree (`agree=False`).
+        - More: the same check, which also refuses the log (`refused=True`).
     """
     rows = _rows_with_batch(record)
     if not rows:

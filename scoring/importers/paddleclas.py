@@ -205,10 +205,12 @@ class Dygraph(Launch):
         self.truncated = self._is_truncated()
 
     def _difference_if_running_averages(self) -> None:
-        """Set the figures of each row to the figures of the steps since the last row, if it prints running averages.
+        """Set the figures of each row to the figures of the steps since the last row, if rows print running averages.
 
-        A running average is over all steps since a reset, early in the epoch. Its total is the mean x these steps. The
-        steps, seconds and wait of a row become
+        A running average is over all steps since a reset, early in the epoch. `are_running_averages` decides for all
+        rows of the log together whether they print such averages, which `cumulative` then states in the record.
+
+        The totals of a row are its averages x the steps that they are over. The steps, seconds and wait of a row become
 
         - its totals, if it is the first row of the log or the first one after a reset,
         - or else its totals less the totals of the row before.
@@ -235,10 +237,10 @@ class Dygraph(Launch):
             totals_before = totals
 
     def _averaged_steps_if_running(self) -> list[int | None]:
-        """Return how many steps each row's printed means are over, if the rows print running averages.
+        """Return how many steps the printed means of each row are over, supposing that they are running averages.
 
-        This supposes that a mean is over all steps since PaddleClas last reset its averages, which it does early in
-        each epoch (`_averaged_steps_after`). A number is None where it is not known, as after rows that are missing.
+        A running average is over all steps since PaddleClas last reset its averages, early in an epoch
+        (`_averaged_steps_after`). A number is None where it is not known, as after rows that are missing.
         """
         all_steps: list[int | None] = []
         last: Window | None = None
@@ -252,13 +254,20 @@ class Dygraph(Launch):
     def _averaged_steps_after(self, last: Window | None, last_steps: int | None, window: Window) -> int | None:
         """Return how many steps a row averages, supposing that it averages all steps since a reset.
 
-        The program resets the averages at step `meters.reset_step` of each epoch, not where an epoch begins. Steps
-        count from 0. With a reset at step 5 and 26 steps in an epoch:
+        The program resets the averages at step `meters.reset_step` of each epoch, not where an epoch begins.
+
+        - The first row of the log, or a row at the reset step or later, averages the steps of its epoch: from the reset
+          on, or from the first step if the reset is still to come.
+        - If the averages were reset between the row before and this row, this row averages the steps since that reset,
+          which was in the epoch before.
+        - Otherwise it averages the steps of the row before and the steps since that row.
+
+        Steps count from 0. With a reset at step 5 and 26 steps in an epoch:
 
             step 0 of the first epoch   -> 1
             step 10                     -> 6: steps 5 to 10
             step 20                     -> 16: steps 5 to 20
-            step 0 of the second epoch  -> 22: these 16, steps 21 to 25 and 0
+            step 0 of the second epoch  -> 22: the 16 of step 20, 5 steps (21 to 25), and step 0
 
         With 10 steps in an epoch and rows at step 2 alone, the reset lies between two rows:
 
@@ -290,28 +299,30 @@ class Dygraph(Launch):
         if steps_since_last is None:
             return None
         if self._was_reset_between(last, window):
-            return steps_since_last  # the reset was in the last epoch, and `_steps_across_epochs` counts from it on
+            return steps_since_last  # of `_steps_across_epochs`, which counts from the reset in the epoch before
         return None if last_steps is None else last_steps + steps_since_last
 
     def _means_since_resets(self, averaged_steps: Sequence[int | None]) -> list[list[PrintedMean]]:
         """Group the printed means: one list for each reset of the averages, with the rows up to the next reset.
 
-        Each mean gets two numbers of steps, for the two ways in which a program may average: over the steps since the
-        last row, if it resets its averages after each row, too, and over all steps since the last reset of an epoch, if
-        it does not. `are_running_averages` decides between the two.
+        A program resets its averages at step `meters.reset_step` of each epoch. It may print one of two kinds, between
+        which `are_running_averages` decides. Each mean gets the number of steps of both:
 
-        The program resets the averages at step `meters.reset_step` of each epoch. Rows before that step are left out:
-        their averages go back into the epoch before, and an evaluation may lie in the time since the last row. With a
-        reset at step 5 and rows at steps 0, 10 and 20 of two epochs, the groups are
+        - Row averages, which are also reset after each row: `steps_since_row`.
+        - Running averages, which are not: `steps_since_reset`.
 
-            []                      for the beginning of the log
+        Rows before the reset step are left out: their averages go back into the epoch before, and an evaluation may lie
+        in the time since the last row. With a reset at step 5 and rows at steps 0, 10 and 20 of two epochs, the groups
+        are
+
+            []                      of the first epoch, before its reset: step 0 is left out
             [step 10, step 20]      of the first epoch
-            [step 10, step 20]      of the second epoch
+            [step 10, step 20]      of the second epoch, whose step 0 is left out
 
         If epochs are so short that none has a reset, no row is left out, and all rows are one group.
 
         Args:
-            averaged_steps: How many steps each row averages, if it averages all steps since the last reset of an epoch.
+            averaged_steps: How many steps each row averages, if it prints running averages.
         """
         groups: list[list[PrintedMean]] = []
         last: Window | None = None
@@ -332,11 +343,11 @@ class Dygraph(Launch):
         """Return whether the averages that rows print were reset between two successive rows.
 
         This supposes that the program resets them only at step `meters.reset_step` of each epoch: not where an epoch
-        begins, and not after a row. So there was a reset
+        begins, and not after a row. There was a reset
 
-        - within an epoch, if the first row is before that step and the second one is not,
-        - across epochs, if the first row is before that step and its epoch goes on to it, or if the second row is not
-          before it.
+        - between rows of one epoch, if the first row is before that step and the second one is not,
+        - between rows of two epochs, if the first row is before that step and epochs are long enough to have it (all
+          are equally long: `_epochs_reach_reset`), or if the second row is not before it.
 
         With a reset at step 5:
 
@@ -344,7 +355,7 @@ class Dygraph(Launch):
             steps 10 and 20 of an epoch             -> False
             step 20, and step 0 of the next epoch   -> False
             step 20, and step 10 of the next epoch  -> True
-            step 2, and step 2 of the next epoch    -> True, if the first epoch went on to step 5
+            step 2, and step 2 of the next epoch    -> True, if epochs have a step 5
 
         Args:
             first: The first of the two rows.
@@ -368,17 +379,16 @@ class Dygraph(Launch):
         """Return the totals of all steps that a row averages: printed mean x number of steps; None if not known.
 
         Args:
-            window: The row as it was read, as if averages were reset after each row: its `steps` are those since the
-                last row, and its `data_wait_s` is the printed mean wait x `steps`.
-            steps: How many steps its averages cover in truth: all since the last reset of an epoch. None if that is not
-                known.
+            window: The row, with the `steps` since the last row and with `data_wait_s` = printed mean wait x these
+                steps, which is not its true total.
+            steps: How many steps its averages cover: all since the last reset in an epoch. None if that is not known.
         """
         mean_s = self._mean_of_window_s(window)
         if steps is None or mean_s is None:
             return None
         wait_s = None
         if window.data_wait_s is not None and window.steps:
-            mean_wait_s = window.data_wait_s / window.steps
+            mean_wait_s = window.data_wait_s / window.steps  # as printed
             wait_s = mean_wait_s * steps
         return Totals(steps, mean_s * steps, wait_s)
 
@@ -449,15 +459,18 @@ class Dygraph(Launch):
 
         `finish_rows` replaces the result if all rows together show that the program does not.
 
-        A row averages the steps from the latest reset on: after the row before, or at step `meters.reset_step` of its
-        epoch. The beginning of an epoch is no reset, so that a row before that step may also average the end of the
-        epoch before (`_steps_across_epochs`). With a reset at step 5 and epochs of 26 steps, counted from 0, rows that
-        are printed every 10 steps have:
+        The program also resets its averages at step `meters.reset_step` of each epoch, but not where an epoch begins.
+
+        - A row of the next epoch, before its reset step: `_steps_across_epochs` also counts the end of the last epoch.
+        - Any other row averages the steps of its epoch after the row before, but none before the reset step once the
+          row has reached that step.
+
+        With a reset at step 5 and epochs of 26 steps, counted from 0, rows that are printed every 10 steps have:
 
             step 0 of the first epoch   -> 1 step
-            step 10                     -> 6 steps, from step 5 on
-            step 20                     -> 10 steps
-            step 0 of the second epoch  -> 6 steps: 21 to 25, and this one
+            step 10                     -> 6 steps: 5 to 10
+            step 20                     -> 10 steps: 11 to 20
+            step 0 of the second epoch  -> 6 steps: 21 to 25, and 0
 
         Args:
             last: Epoch and step of the row before, or None for the first row.
@@ -472,7 +485,7 @@ class Dygraph(Launch):
         if steps_across_epochs is not None:
             return steps_across_epochs
 
-        # Steps of this epoch at which new averages began. If no other is known, they began with the epoch.
+        # Steps of this epoch at which new averages may have begun, of which the latest counts.
         new_averages_at = [self.meters.first_step]
         if last is not None and _is_later_in_epoch(last, position):
             new_averages_at.append(last.step + 1)
@@ -485,11 +498,10 @@ class Dygraph(Launch):
     def _steps_across_epochs(self, last: RowPosition | None, position: RowPosition) -> int | None:
         """Return how many steps after the row before are in the averages of a row, if an epoch ended between the two.
 
-        Averages are not reset where an epoch begins, but at step `meters.reset_step`, if the epoch has that step. So a
-        row before that step averages the steps of its own epoch up to it, and of the epoch before
-
-        - the steps from the reset on, if that came after the row before,
-        - or else all steps after the row before.
+        The program resets its averages at step `meters.reset_step` of an epoch, not where the epoch begins. So a row
+        before that step averages all steps of its own epoch so far, and the last steps of the epoch before: those after
+        the row before, or from the reset on if it came later. An epoch that is too short for that step has no reset
+        (`_epochs_reach_reset`).
 
         Steps count from 0. With a reset at step 5:
 

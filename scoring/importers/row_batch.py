@@ -61,8 +61,9 @@ class RowBatch:
     def set_batch(self, field: str, facts_by_name: dict[str, Fact], checks: list[Check]) -> None:
         """Set the batch size of one device, or of all, to the one that the printed rates and step times of a log imply.
 
-        `narrow` has kept a range of possible batch sizes, which each row makes narrower. If a single whole number is
-        left in it, that is the batch size, and replaces a configured one that differs. Otherwise nothing changes.
+        `narrow` has kept a range of possible batch sizes, which each row makes narrower. `self.batch` is the single
+        whole number that is left in it, and replaces a configured size that differs. If it is None, because several or
+        no whole numbers are left, nothing changes.
 
         Args:
             field: "batch_per_device" if the rates are of one device, "batch_of_all" if they are of all devices.
@@ -72,7 +73,7 @@ class RowBatch:
         batch_by_rows = self.batch
         if batch_by_rows is None:
             return
-        assert self._first_line is not None  # without a row, the range holds many whole numbers
+        assert self._first_line is not None  # `narrow` has set it: without a row, `self.batch` is None
 
         configured = facts_by_name.get(field)
         if configured is not None:

@@ -96,23 +96,23 @@ def rate_by_durations(rows: Sequence[Window]) -> float:
 def training_rate_by_clock(record: Record, rows: Sequence[Window]) -> RunRate | None:
     """Return the images/s of training by the log's clock, without the time of evaluations if that is known.
 
-    The run from its start to its stop takes a little longer than its epochs. If it takes much longer, the durations
-    that the epochs state are too short, and their time stamps are wrong, too (`_are_durations_too_short`).
+    The time is that from the first to the last epoch. But if the run took much longer than its epochs state, their
+    times are wrong (`_are_durations_too_short`), and the time from the start to the stop of the run is taken.
 
     Args:
         record: What the log says.
         rows: The epochs, as `rows_of_epochs` returns them.
 
     Returns:
-        The rate, and words on what it is over:
+        In the first of these cases that holds:
 
-        - The log does not state when the run started or stopped: the time from the first to the last epoch.
-        - The run's time is not positive, because the clock was set back: None. Without it, nothing shows whether the
+        - The log does not state when the run started or stopped: the rate over the epochs.
+        - No positive time of the run is left, because the clock was set back: None, as nothing then shows whether the
           times of the epochs are right.
-        - The durations of the epochs are too short: the time of the run.
-        - Otherwise: the time from the first to the last epoch.
+        - The durations that the epochs state are too short: the rate over the run.
+        - Otherwise: the rate over the epochs.
 
-        None also if the time from the first to the last epoch is to be taken, but is not positive.
+        The rate over the epochs is None, too, if no positive time of them is left.
     """
     rate_over_epochs = _training_rate_over(record, rows, EPOCHS_SPAN, _span_of_rows(rows))
     if record.run_span is None:  # the log does not state when the run started or stopped
@@ -188,9 +188,10 @@ def _training_rate_over(record: Record, rows: Sequence[Window], span_name: str, 
 def _evaluations_to_leave_out(record: Record, rows: Sequence[Window], span: TimeSpan) -> LeftOut:
     """Return how many seconds of evaluations to leave out of a span of time, with words that tell of it.
 
-    Only evaluations that begin within the span, but not within an epoch, are left out (`_evaluated_s`). Such an
-    evaluation counts with its logged time, but at most with MAX_EVALUATION_RATIO x the time of training on as many
-    images: the logged time may include a wait for training steps that have not ended.
+    Only evaluations that begin within the span, but not within an epoch, are left out (`_evaluated_s`): one that begins
+    within an epoch is a part of it, and its time counts as training. An evaluation counts with its logged time, but at
+    most with MAX_EVALUATION_RATIO x the time of training on as many images: the logged time may include a wait for
+    training steps that have not ended.
 
     Args:
         record: What the log says, such as the times of evaluations and the images of one.
@@ -201,7 +202,7 @@ def _evaluations_to_leave_out(record: Record, rows: Sequence[Window], span: Time
         In the first of these cases that holds:
 
         - The log has no times of evaluations: 0.0 and an empty text.
-        - It does not state the images of an evaluation: 0.0 and words on why evaluations are not left out.
+        - It does not state the images of an evaluation: 0.0 and _NOT_LEFT_OUT, which says that as the reason.
         - An evaluation is left out: the seconds and " without evaluations".
         - Otherwise: 0.0 and an empty text.
     """

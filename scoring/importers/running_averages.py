@@ -79,11 +79,11 @@ def are_running_averages(groups: Sequence[Sequence[PrintedMean]], *, release_say
     A running average is over all steps since a reset, early in the epoch. A row average is over the steps since the
     last row. Four tests are tried in this order, until one has an answer:
 
-    - The time since the reset, mean x steps, would fall from one row to the next: row averages, as no time can fall.
+    - If the means were running averages, mean x steps since the reset would be a time that falls from one row to the
+      next, which no time can do: row averages.
     - One of the two kinds fits the time stamps clearly better: this kind.
     - The rows show which release of the program printed them: the kind that `release_says`.
-    - The changes of the mean from row to row shrink: running averages. They do not, or the rows are too few to tell:
-      row averages.
+    - The changes of the mean from row to row shrink: running averages. Otherwise, as with too few rows: row averages.
 
     Args:
         groups: The rows from each reset of the averages up to the next one.
@@ -116,11 +116,11 @@ def _has_total_that_falls(rows: Sequence[PrintedMean]) -> bool:
 def _are_running_by_stamps(groups: Sequence[Sequence[PrintedMean]]) -> bool | None:
     """Return whether the printed means are running averages, by the rows' time stamps; None if undecided.
 
-    A running average is over all steps since a reset, and a row average over the steps since the last row. Each kind
-    gives another time from the first row after a reset to a later row:
+    A running average is over all steps since a reset, and a row average over the steps since the last row. If the means
+    are of a kind, the time from the first row after a reset to a later row is
 
-    - Running average: total of the later row - total of the first row, where a total is mean x steps since the reset.
-    - Row average: sum of mean x steps since the last row, over all rows after the first one.
+    - running averages: total of the later row - total of the first row, where a total is mean x steps since the reset,
+    - row averages: sum of mean x steps since the last row, over the rows after the first one up to the later row.
 
     If the first row prints 1 s over 6 steps since the reset, and a row 10 steps later prints 0.5 s, these times are
     0.5 s x 16 - 1 s x 6 = 2 s and 0.5 s x 10 = 5 s. With stamps that are 2 s apart, the mean is a running average.
@@ -158,13 +158,12 @@ def _are_running_by_stamps(groups: Sequence[Sequence[PrintedMean]]) -> bool | No
 def _changes_shrink(groups: Sequence[Sequence[PrintedMean]]) -> bool:
     """Return whether the printed means behave as running averages: their changes from row to row get smaller.
 
-    A change is |after - 2 x row + before|, of three successive means. So a steady drift of the means is no change.
+    A change is the second difference of three successive means, |after - 2 x row + before|, which is 0 for a steady
+    drift. A line is fitted to log(change) over log(steps since the reset). Its slope is
 
-    - Of running averages, over all steps since a reset, a change is about in proportion to 1 / steps since the reset.
-    - Of row averages, over the steps since the last row, the changes are as large late as early.
-
-    So a line is fitted to log(change) over log(steps since the reset). Its slope is about -1 for running averages and 0
-    for row averages.
+    - about -1 for running averages, over all n steps since a reset: a new step has a share of 1 / n in the mean, so
+      that changes are in proportion to 1 / n,
+    - about 0 for row averages, over the steps since the last row: changes are as large late as early.
 
     Args:
         groups: The rows from each reset of the averages up to the next one.

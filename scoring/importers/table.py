@@ -96,7 +96,7 @@ class FormatReader:
             lines: The lines of the log. Its `span` says which of them belong to the run.
         """
         self.lines = lines
-        self.facts_by_name: dict[str, Fact] = {}  # by name: a field of the record, or a word of the format
+        self.facts_by_name: dict[str, Fact] = {}  # what the log states, under a field's name or one of the format's own
         self.windows: list[Window] = []
         self.epochs: list[Window] = []
         self.qualities: list[Quality] = []
@@ -110,10 +110,10 @@ class FormatReader:
         self.truncated = True if self.closing_words else None
         self.usual_steps_per_row: int | None = None  # by the first window whose number of steps is known
         self.last_position: RowPosition | None = None  # of the last row so far
-        self._last_step_wanted: int | None = None  # of the run, if the last row prints it; for `_set_truncated`
+        self._last_step_wanted: int | None = None  # the step at which the run is to end, as the last row prints it
         self.unread_rows = UnreadRows()
         self.row_batch = RowBatch()  # the batch, worked out from the rows
-        self.evidence = Evidence()
+        self.evidence = Evidence()  # signs of what the samples are, and of half precision
 
     def set_if_unset(self, name: str, value: object, line: int = 0) -> None:
         """Set a value that the log states, such as the number of devices, unless this value is set already.
@@ -243,14 +243,14 @@ class FormatReader:
                         self.take_fact(name, value, line)
 
     def take_fact(self, name: str, value: object, line: int) -> None:
-        """Set a value that a line before the first row states.
+        """Set a value, such as the batch size, that a line before the first row of training figures states.
 
         Of several lines that state it the first counts, or the last in a format with `last_fact_counts`. Formats
         override this method to choose otherwise.
 
         Args:
-            name: Name of the value, mostly a group of `fact_pattern` or `launcher_fact_pattern`.
-            value: What the line states, mostly the text that the group matched.
+            name: Name of the value. `read_before_rows` passes the name of a group in the format's patterns.
+            value: What the line states: there, the text that the group matched.
             line: Number of the line in the log.
         """
         if self.last_fact_counts:
@@ -418,8 +418,9 @@ class FormatReader:
     def read(self) -> None:
         """Read the run's lines: training figures, evaluations, and values such as the batch size. Call this once.
 
-        The results are in the lists and dictionaries of this reader. Each printed row of training figures becomes an
-        item of `windows`. The order of the steps matters: each uses what the steps before it have set.
+        The results are in the attributes of this reader: `windows` with an item for each row of training figures,
+        `epochs`, `qualities`, `facts_by_name`, `checks`, `problems` and others. The order of the calls matters, because
+        each may use what the calls before it have set.
 
         Raises:
             InputError: The log has rows of training figures, but no line shows that the samples are images, or a line
@@ -429,6 +430,7 @@ class FormatReader:
         self.finish_rows()  # may find that the rows are running averages, and set `cumulative`
         self._note_lost_rows()  # by the steps of the rows, which `finish_rows` may change
         self.finish_facts()  # makes the stated batch a number, and the stated precision a name such as "fp32"
+        # `rate_scope` is an attribute of the format's class, not read from the log.
         batch_field = "batch_of_all" if self.rate_scope == "global" else "batch_per_device"
         self.row_batch.set_batch(batch_field, self.facts_by_name, self.checks)  # replaces a stated batch that differs
         # A format knows only its own switches: `amp : False` is "fp32", although the line may also say `bf16 : True`.
@@ -445,16 +447,15 @@ class FormatReader:
         There are three kinds of lines:
 
         - A row with its values goes to `_read_row`.
-        - A line with the format's `row_marker`, but without values, may be a row whose figures cannot be read. Then it
-          is noted in `unread_rows`. It may also be another line, such as an epoch's summary. So it is also read as one.
+        - A line with the format's `row_marker`, but without values, is noted in `unread_rows` if it seems to be a row
+          with a figure that cannot be read. It may be something else, such as an epoch's summary, so that it is also
+          read as any other line.
         - Any other line goes to `read_before_rows` as long as there is no window, and to `read_after_first_row` later.
 
-        `self.lines` is told of each row and of each line that may start a run. So it can tell where the runs of the log
-        begin.
+        `self.lines` notes the first and the third kind, to tell later where the runs of the log begin.
 
-        Another process may write into a row, so that it stands on two lines. Its first half is a line of the second
-        kind. When the second half comes, `rows` yields the whole row with the number of the first line, and the note is
-        taken back.
+        If another process breaks a row in two, `rows` yields the first half as a line of the second kind. Then, in
+        place of the second half, it yields the whole row with the same number, and `forget` takes the note back.
 
         Raises:
             InputError: A row prints a rate of anything but images, or the run has over MAX_ROWS rows.
@@ -512,14 +513,14 @@ class FormatReader:
     def _read_row(self, line: int, text: str, values: Values) -> None:
         """Add the figures of one printed row to `windows`, and keep its position (epoch and step) for the next row.
 
-        A row covers the training steps since the row before, and their time: `time_of_row` works both out. A format may
-        need for that how steps are counted (`read_first_row`) and the batch size (`row_batch`), so these come first.
-
-        Some rows add nothing:
+        These rows add nothing:
 
         - A row of an evaluation, or with the epoch and step of the row before. It is skipped.
         - A row without a positive figure in the format's `required_column`. It is noted in `unread_rows` and skipped.
-        - A row that covers 0 steps. The next row still counts its steps from this one.
+        - A row that covers 0 steps. But the next row counts its steps from this one.
+
+        `time_of_row` works out how many training steps since the row before a row covers, and in what time. The methods
+        of a subclass may need for that how steps are counted (`read_first_row`) and the batch size (`row_batch`).
 
         Args:
             line: Number of the line in the log.
@@ -539,12 +540,12 @@ class FormatReader:
 
         self._require_image_unit(line, row.get("unit"))
         if self.last_position is None:
-            self.read_first_row(text, position, row)  # learns how steps are counted
+            self.read_first_row(text, position, row)  # before `time_of_row`: learns how steps are counted
         if self.rows_imply_batch:
             self.row_batch.narrow(line, row.get("rate"), row.get("time"))
 
         covered = self.time_of_row(self.last_position, position, row)
-        if covered.steps != 0:  # None, an unknown number of steps, makes a window, too
+        if covered.steps != 0:  # a row whose steps are not known (None) is added, too
             self.add_window(self._window_of_row(line, position, row, covered))
             if self.usual_steps_per_row is None:
                 self.usual_steps_per_row = covered.steps

@@ -120,17 +120,22 @@ def rows(
 
 
 def _rows_of_line(number: int, line: str, row_marker: str, pattern: RowPattern) -> list[Row]:
-    """Return each row of training figures that one line of a log holds.
+    """Return each row of training figures that one line of a log holds, with its values.
+
+    A line with two rows, of which the second is not whole, gives
+
+        Iter [50/800] time: 0.5, Iter [100/800] ti  -> `Iter [50/800] time: 0.5, ` with its values
+                                                       `Iter [100/800] ti` without values
 
     Args:
         number: Number of the line in the log.
         line: The line. It holds `row_marker`, but need not hold a row.
-        row_marker: Text that stands in every row and maybe in other lines, such as "Iter".
-        pattern: Pattern of a row. Its `head` matches only the beginning of a row, such as "Iter [50/80000]".
+        row_marker: Text that stands in every row, and maybe in other lines, such as "Iter".
+        pattern: Pattern of a row. Its `head` shows where a row begins, such as "Iter [50/800]".
 
     Returns:
-        The rows with their values, or None for the values of a row that is not whole. If `pattern.head` matches
-        nowhere, the line is a single item without values.
+        The rows. The values are None for a row that is not whole, and for a line that holds no row, which is returned
+        as a single item.
     """
     texts = _cut_at_rows(line, row_marker, pattern.head)
     return [Row(number, text, pattern.search(text)) for text in texts]
@@ -156,7 +161,8 @@ def _joined(first_half: Row, number: int, line: str, pattern: RowPattern) -> Row
     """
     if number - first_half.line > HALF_ROW_LINES:
         return None
-    # A half that ends as `loss: 0.5` may be of `loss: 0.52`. CUT behind it keeps any pattern from reading this number.
+    # A half that ends as `time: 0.5` may be of `time: 0.52`. So this number is given up: CUT behind it keeps patterns
+    # that need a blank or a unit after a number from reading it.
     may_end_within_number = first_half.text[-1:] in _OF_NUMBERS
     gap = f"{CUT} " if may_end_within_number else " "
     text = f"{first_half.text}{gap}{line}"[:MAX_ROW_CHARS]

@@ -44,8 +44,9 @@ def _complete_first_window(record: Record) -> None:
 def _steps_of_first_row(first: Window, second: Window, first_step: int) -> int | None:
     """Return how many training steps the first row of a log covers, or None if rows before it may be missing.
 
-    It covers as many as the second row, if the run has done just so many by then: so with rows at steps 10 and 20, but
-    not with rows at 510 and 520.
+    If no row before it is missing, it covers all steps of the run up to it. That is taken as true if they are as many
+    as the second row covers: with rows at steps 10 and 20, both are 10. With rows at steps 510 and 520, they are 510
+    and 10, and the result is None.
 
     Args:
         first: The first row.
@@ -62,8 +63,7 @@ def _seconds_of_first_row(first: Window, second: Window, steps: int) -> float | 
     """Return the seconds of the first printed row of a log: printed step time x steps.
 
     This is right only if the printed step time is the mean over all steps of a row. Some programs print the time of the
-    row's last step instead. The second row shows which of the two the program prints: only if it is the mean, the
-    reader of the log's format has set that row's `seconds`.
+    row's last step instead. `FormatReader.time_of_row` has then left the `seconds` of the second row None.
 
     Args:
         first: The first row.
