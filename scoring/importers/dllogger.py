@@ -367,8 +367,8 @@ class MXNet(PyTorch):
 
         Returns:
             The number and its line, by the place in words: {"gpus": Fact(4, line=3), "the closing table": Fact(4,
-            line=90)}. The number is None if it cannot be read. With Horovod, `gpus` lists the GPUs of a single node of
-            maybe several. So if it is the only place and its number is not 1, nothing is returned.
+            line=90)}. The number is None if it cannot be read. With Horovod, `gpus` lists the GPUs of one node, and
+            there may be several nodes. So if `gpus` is the only place and its number is not 1, the result is empty.
         """
         counts = super().device_counts()
         table = self._closing_table()

@@ -71,9 +71,9 @@ def rows_after_lost_rows(windows: Sequence[Window], unread_lines: Sequence[int])
 
         steps that it covers >= LOST_RATIO x usual distance of two rows.
 
-    The usual distance is the median, over pairs of successive rows of an epoch, of the later step number - the earlier
-    one. If no epoch has two rows, it is the median number of steps that a row covers. In other logs that median may be
-    too low, because the first row of an epoch may cover fewer steps.
+    The usual distance is the median of (step number of a row - that of the row before in its epoch). If no epoch has
+    two rows, it is the median number of steps that a row covers. In other logs that number may be too low, because the
+    first row of an epoch may cover fewer steps.
 
     Args:
         windows: Rows of training figures, in the order of the log.

@@ -62,8 +62,8 @@ class RowBatch:
         """Set the batch size of one device, or of all, to the one that the printed rates and step times of a log imply.
 
         `narrow` has kept a range of possible batch sizes, which each row makes narrower. `self.batch` is the single
-        whole number that is left in it, and replaces a configured size that differs. If it is None, because several or
-        no whole numbers are left, nothing changes.
+        whole number that is left in it, and replaces a configured size that differs. If several or no whole numbers are
+        left, `self.batch` is None, and nothing changes.
 
         Args:
             field: "batch_per_device" if the rates are of one device, "batch_of_all" if they are of all devices.

@@ -116,11 +116,11 @@ def _has_total_that_falls(rows: Sequence[PrintedMean]) -> bool:
 def _are_running_by_stamps(groups: Sequence[Sequence[PrintedMean]]) -> bool | None:
     """Return whether the printed means are running averages, by the rows' time stamps; None if undecided.
 
-    A running average is over all steps since a reset, and a row average over the steps since the last row. If the means
-    are of a kind, the time from the first row after a reset to a later row is
+    A running average is over all steps since a reset, and a row average over the steps since the last row. Each kind
+    predicts the time from the first row after a reset to a later row:
 
-    - running averages: total of the later row - total of the first row, where a total is mean x steps since the reset,
-    - row averages: sum of mean x steps since the last row, over the rows after the first one up to the later row.
+    - Running averages: total of the later row - total of the first row, where a total is mean x steps since the reset.
+    - Row averages: sum of mean x steps since the last row, over the rows after the first one up to the later row.
 
     If the first row prints 1 s over 6 steps since the reset, and a row 10 steps later prints 0.5 s, these times are
     0.5 s x 16 - 1 s x 6 = 2 s and 0.5 s x 10 = 5 s. With stamps that are 2 s apart, the mean is a running average.
