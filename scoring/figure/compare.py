@@ -242,10 +242,8 @@ def _differ_in_more_than_devices(base: Score, other: Score) -> bool:
 def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> BetweenRuns | None:
     """Return how far single runs of a system lie apart, for two scores of this system.
 
-    It is estimated from all scores that have several runs of the system, each run compared with the mean of its score.
-
-    A score that gives no precision is of one system with a score of FP32, and also with one of FP16. But these two are
-    not of one system (`_are_of_one_system`).
+    It is estimated from the repeated scores: those with several runs of the system, all converged. Each run is compared
+    with the mean of its score.
 
     Args:
         base: The score of the first system.
@@ -257,9 +255,10 @@ def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> B
 
         1. One of `base` and `other` ran on one host, and the other on several hosts of the same system. Hosts lie
            further apart than the runs of one host, so the spread of the runs would be too small.
-        2. Two scores are not of one system, among `base`, `other` and the scores with several runs. For example, `base`
-           and `other` give no precision, one score with several runs is of FP32, and another one of FP16.
-        3. No score has several runs of the system that all converged.
+        2. Some two of `base`, `other` and the repeated scores are not of one system. A score may be of one system with
+           two others that are not: if `base` and `other` give no precision, a repeated score of FP32 agrees with them,
+           and so does one of FP16 (`_are_of_one_system`).
+        3. There is no repeated score.
     """
     if _host_means_against_one_host(base, other) is not None:
         return None  # `ratio_interval` takes the spread of the hosts instead
@@ -421,10 +420,11 @@ def _interval_of_single_run(base: Score, other: Score, between_runs: BetweenRuns
 
     A single run does not show how far its repeats would lie apart. The first case that fits decides:
 
-    1. A run did not converge, or the score with several runs is not their mean: there is no interval.
+    1. A run did not converge, or the score with several runs is a median or an olympic mean: there is no interval
+       (`_why_no_interval_of_single_run`).
     2. `between_runs` is known: the interval is made of this spread.
-    3. One score is of one host, and the other is of several hosts of the same system: the interval is made of how far
-       these hosts lie apart.
+    3. One score is of one host, and the other of several hosts of the same system: the interval is made of how far
+       these hosts lie apart (`_host_means_against_one_host` returns their means).
     4. Otherwise there is no interval.
 
     Args:
@@ -464,14 +464,14 @@ def _most_runs(base: Score, other: Score) -> int:
 def _why_no_interval_of_single_run(base: Score, other: Score) -> str | None:
     """Return why the ratio of two scores can have no interval, if at least one score is of a single run.
 
-    A single run does not show its own error. The interval is made of how far other runs or hosts lie apart, which gives
-    the error of a single run and of a mean of runs. The reasons against an interval, in the order of the code:
+    The reasons, in the order of the code:
 
     1. A run did not converge: its figure is infinite.
-    2. The score with several runs is a median or an olympic mean, whose error is not known from such a spread.
+    2. The score with several runs is a median or an olympic mean. The interval is made of how far single runs or hosts
+       lie apart, and this spread gives the error of a single run and of a mean, but not that of these averages.
 
     Args:
-        base: The first score.
+        base: The first score. It, `other` or both have a single run.
         other: The score that is compared with it, by the same protocol.
 
     Returns:
@@ -494,18 +494,20 @@ def _interval_of_means(base: Score, other: Score) -> RatioInterval:
 
 
 def _host_means_against_one_host(base: Score, other: Score) -> IndependentValues | None:
-    """Return the mean figure of each host of one score, if that score is of several hosts and the other is of one.
+    """Return the mean figure of each host of the score with several hosts, if the other score is of a single host.
 
-    The interval of the ratio of the two scores needs these means: they show how far hosts of the system lie apart,
-    which the runs of one host do not show. Either score may be the one of several hosts.
+    The means show how far hosts of the system lie apart, which the runs of the single host do not show.
 
     Args:
-        base: A score.
+        base: A score. It or `other` may be the one with several hosts.
         other: The score that is compared with it.
 
     Returns:
-        The means, with the number of runs of each. None if the scores are of different systems, if neither or both have
-        several hosts, or if a log does not name its host.
+        The means, with the number of runs of each. None in these cases:
+
+        - The scores are of different systems: they differ in devices, batch, machine or another fact that
+          `_agree_but_for_hosts` compares.
+        - Neither or both have several hosts, or a log does not name its host.
     """
     if not _agree_but_for_hosts(base, other):
         return None

@@ -42,12 +42,12 @@ PAGE_START = "<!doctype html><meta charset=utf-8><title>History</title>"  # by w
 def interval_of_new_to_past(past: Runs, new: Runs) -> tuple[float, float] | None:
     """Return the 95 % interval of the ratio mean(new) / mean(past) of two sets of runs.
 
-    The values of a set are its runs. But runs of one host lie closer together than hosts do. So if several hosts ran,
-    and some of them more than once, the values are the means of the hosts (`independent_values`).
+    The values of a set are the means of its hosts if several hosts ran, and some of them more than once: runs of one
+    host lie closer together than hosts do. Otherwise they are the runs (`independent_values`).
 
-    - Several new runs: the interval is made of the spread of the values of both sets. If one set is of one host and the
-      other of several, the spread of the several hosts is taken where it is wider (`interval_of_means`).
-    - A single new run: it has no spread, so the interval is made of the spread of the past values alone.
+    - Several new runs: the interval is made of the spread of the values of both sets. If only one set has several
+      hosts, a second interval is made of the spread of these, and the wider of the two is taken (`interval_of_means`).
+    - A single new run: it shows no spread, so the interval is made of the spread of the past values alone.
 
     Args:
         past: The throughputs of earlier runs, and the host of each if known.
@@ -62,7 +62,7 @@ def interval_of_new_to_past(past: Runs, new: Runs) -> tuple[float, float] | None
         return None
     if len(new.values) > 1:
         host_means = host_means_against_one_host(past, new)  # None unless only one set has several hosts
-        return interval_of_means(past, new, host_means).bounds  # forms the values of both sets itself
+        return interval_of_means(past, new, host_means).bounds  # takes runs, and makes the values of both sets of them
 
     [new_value] = new.values
     return spread.single_value_interval(
@@ -189,8 +189,8 @@ def _too_few_in_words(past: Runs) -> str:
 def _verdict(ratio: float, high: float) -> str:
     """Return in words whether a new throughput is lower than the past one.
 
-    It is LOWER if the whole interval of the ratio is below 1, and if the ratio is off 1 by as much as hosts of one kind
-    (like hosts) differ, or more.
+    It is LOWER if the whole interval of the ratio is below 1, and if the throughput is lower by at least as much as
+    hosts of one kind (like hosts) differ (`smallest_difference`).
 
     Args:
         ratio: The mean of the new runs / the mean of the past runs.

@@ -340,11 +340,11 @@ def _rows_to_replace(
     Raises:
         AlteredRowError: A row or record in the file cannot be read.
     """
-    rows_to_replace: list[list[Row]] = [[] for _ in new_rows]
+    rows_to_replace: list[list[Row]] = [[] for _ in new_rows]  # filled old row by old row, to read each only once
     for old in rows_of(connection):
+        # The record is needed only to compare the old row with new rows of its series.
         has_new_row_of_series = any(new.series == old.series for new in new_rows)
-        old_record = _record_of_row(connection, old) if has_new_row_of_series else None  # only the series needs it
-        # `replaced` is the list of the new row `new` in `rows_to_replace`.
+        old_record = _record_of_row(connection, old) if has_new_row_of_series else None
         for new, record, replaced in zip(new_rows, records, rows_to_replace, strict=True):
             is_of_same_log = (old.sha256, old.protocol) == (new.sha256, new.protocol)
             is_of_same_run = old_record is not None and old.series == new.series and record.is_of_same_run(old_record)

@@ -81,11 +81,10 @@ def _why_not_calibrated(record: Record, protocol: Protocol) -> str | None:
 def _intervals_by_calibrated_widths(run: RunFigure, kind: str, deviation: float | None) -> Intervals:
     """Return two 95 % intervals about the figure of a single run: for its own mean, and for a repeat of the run.
 
-    Half the width of each is computed by a rule that was fitted to published logs (a calibrated width), from a measure
-    of how much the run varies:
+    Half the width of each is computed by a rule that was fitted to published logs (a calibrated width). The rule takes
 
-    - the run's own mean: the relative standard deviation of the times of its windows
-    - a repeat of the run: half the width of the interval that the windows alone give (`run.windows_interval_95`)
+    - for the run's own mean: the relative standard deviation of the times of its windows
+    - for a repeat of the run: half the width of the interval that the windows alone give (`run.windows_interval_95`)
 
     Args:
         run: The figure of the run, with the rates of its windows (what one printed row of the log covers).
@@ -104,7 +103,7 @@ def _intervals_by_calibrated_widths(run: RunFigure, kind: str, deviation: float 
 
     half_width_share = width.half_width(_relative_sd_of_times(run))
     is_wider_than_figure = half_width_share > 1
-    # `windows_interval_95` is None for fewer than 8 windows, or too uneven ones. `width_for` has refused fewer than 10.
+    # The rules of `width_for` need more windows than `windows_interval_95`, so it is None only if they are too uneven.
     if is_wider_than_figure or run.windows_interval_95 is None:
         return Intervals(deviation=deviation, method="none: the windows are too uneven for one")
     return Intervals(

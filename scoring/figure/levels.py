@@ -42,8 +42,11 @@ def levels_of_repetition(
 ) -> Levels:
     """Return how many windows, runs and hosts were measured, and how far the values of each of these levels vary.
 
-    Windows (what one printed row covers) are compared within their run. Runs are compared within their host, or all
-    with each other if the hosts are not known. Each level shows another part of the noise.
+    - window: the values are the rates of windows (what one printed row covers), compared within their run
+    - run: the values are the figures of runs, compared within their host, or all together if the hosts are not known
+    - host: the values are the means of each host's runs, compared with each other
+
+    A level that has no two values to compare says why, in the words of `if_no_pair`, in place of a spread.
 
     Args:
         values: The figure of each run; infinite for a run that did not converge. Such runs are counted apart, and not
@@ -99,9 +102,10 @@ def _level_of_windows(rates: Sequence[Sequence[float]]) -> Level:
 
 
 def _level_of_groups(name: str, groups: Sequence[Sequence[float]], *, if_no_pair: str) -> Level:
-    """Return how many values the groups of a level of repetition have in all, and how far they vary within a group.
+    """Return a level of repetition: how many values it has, and how far these vary within their groups.
 
-    For example, the runs [[100, 102], [200]] of two hosts are 3 runs, and vary by 1.4 % within a host.
+    A group is a set of values that are compared with each other, such as the runs of one host. For example, the groups
+    [[100, 102], [200]] of the level "run" are 3 runs on two hosts, and vary by 1.4 % within a host.
 
     Args:
         name: Name of the level: "window", "run" or "host".

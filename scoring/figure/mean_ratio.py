@@ -26,10 +26,11 @@ def interval_of_means(base: Runs, other: Runs, host_means: IndependentValues | N
 
     It is the wider one of two intervals:
 
-    1. By Welch's t over the values of both sets. The values of a set are its runs, or the means of its hosts if several
-       hosts ran and some of them more than once (`independent_values`).
-    2. By how far `host_means` lie apart, if one set is of one host and the other of several. The runs of one host hide
-       how much hosts differ, so the first interval alone may be too narrow.
+    1. By Welch's t over the independent values of both sets. These are the runs. But runs of one host lie closer
+       together than hosts do, so if a set has several hosts, and several runs of some host, its values are the means of
+       its hosts (`independent_values`).
+    2. If one set is of one host and the other of several: by how far the means of the several hosts lie apart
+       (`host_means`). The runs of one host hide how much hosts differ, so the first interval may be too narrow.
 
     Args:
         base: The runs in the denominator, two or more, with their hosts if known.
@@ -84,13 +85,15 @@ def interval_by_spread_of_hosts(ratio: float, host_means: IndependentValues) -> 
     """Return the 95 % interval of the ratio of two means, if one is of a single host and the other of several.
 
     The runs of one host do not show how much hosts differ. So the width of the interval is computed from how much the
-    means of the several hosts differ. Both means must be of one system. The interval is
+    means of the several hosts differ. Both means must be of one system.
 
-        ratio * exp(-h) to ratio * exp(h),   h = t * relative_sd * sqrt(1 / count + 1 / other_count)
+    log(ratio) is a difference of two logarithms, and the standard deviation of logarithms is about the relative
+    standard deviation. So the interval is
 
-    - t: the quantile of Student's t that `single_value_interval` takes, for `freedom`: the number of host means - 1
-    - relative_sd: the standard deviation of the host means / their mean. It is about that of their logarithms, in which
-      a ratio is a difference.
+        ratio * exp(-h) to ratio * exp(h),   h = relative_sd * t * sqrt(1 / count + 1 / other_count)
+
+    - relative_sd: the standard deviation of the host means / their mean
+    - t: a quantile of Student's t (`single_value_interval` says which), for `freedom`: the number of host means - 1
     - count: the number of the several hosts if all ran equally often, else less (`effective_count`)
     - other_count: 1, the single host
 

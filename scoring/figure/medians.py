@@ -73,15 +73,15 @@ def _weight_of_inner_bounds(k: int, n: int) -> float:
     - outer bounds: the k-th least and the k-th greatest value, which have a confidence of 95 % or more
     - inner bounds: the (k + 1)-th least and the (k + 1)-th greatest value, which have less
 
-    A linear interpolation would take `share` as the weight. But the confidence does not fall linearly from the outer to
-    the inner bounds, so the weight is made of `share` by the formula of Hettmansperger and Sheather (Statistics &
-    Probability Letters 4, 1986):
+    The formula is Hettmansperger and Sheather's (Statistics & Probability Letters 4, 1986):
 
         share = (outer confidence - 95 %) / (outer confidence - inner confidence)
         weight = (n - k) * share / (k + (n - 2 * k) * share)
 
+    `share` would be the weight if the confidence fell linearly from the outer to the inner bounds.
+
     Args:
-        k: The rank of the outer bounds, counted from 1.
+        k: The rank of both outer bounds, counted from the two ends: 1 is the least and the greatest value.
         n: The number of values.
     """
     outer_confidence = _confidence_at_depth(k, n)
@@ -131,17 +131,17 @@ def median_ratio_interval(base: Sequence[float], other: Sequence[float]) -> tupl
 def _rank_of_bounds(m: int, n: int) -> int:
     """Return the rank k of the quotients that are 95 % bounds of the ratio of two sets of values.
 
-    A quotient is a value of one set / a value of the other. The bounds are the k-th least and the k-th greatest of all
-    quotients. Let U be how many quotients lie below the true ratio (the statistic of Mann and Whitney). The k-th least
-    quotient holds as a lower bound if at least k quotients lie below the true ratio, and fails if U is 0, 1, ... or
-    k - 1. It may fail in 2.5 % of cases:
+    The bounds are the interval of Hodges and Lehmann, by the test of Mann and Whitney: the k-th least and the k-th
+    greatest of all quotients of a value of one set by a value of the other.
 
-        k = how many of the numbers u = 0, 1, 2, ... have P(U <= u) <= 2.5 %
+    Let U be how many quotients lie below the true ratio. The k-th least quotient fails as a lower bound if it is above
+    the true ratio, that is if U <= k - 1. By symmetry, the k-th greatest one fails as often. Each may fail in 2.5 % of
+    cases, so k is the greatest number with
 
-    By symmetry, the k-th greatest quotient fails as an upper bound with the same chance.
+        P(U <= k - 1) <= 2.5 %
 
     For sets of 5 and 5 values, there are 252 equally likely rankings, and 2.5 % of them are 6.3. U <= 0 holds in 1 of
-    them, U <= 1 in 2, U <= 2 in 4 and U <= 3 in 7. So u may be 0, 1 or 2: these are three numbers, and k is 3.
+    them, U <= 1 in 2, U <= 2 in 4 and U <= 3 in 7. So k is 3.
 
     Args:
         m: The number of values of one set.
@@ -155,7 +155,7 @@ def _rank_of_bounds(m: int, n: int) -> int:
     most_rankings = (1 - CONFIDENCE) / 2 * all_rankings  # 2.5 % of them
     rankings_up_to_u = itertools.accumulate(_rankings_by_u(m, n))  # how many have U <= 0, U <= 1, U <= 2, ...
     rare_enough = [rankings for rankings in rankings_up_to_u if rankings <= most_rankings]
-    return len(rare_enough)  # k
+    return len(rare_enough)  # k, because they are those of U <= 0, U <= 1, ..., U <= k - 1
 
 
 def _rankings_by_u(m: int, n: int) -> list[int]:

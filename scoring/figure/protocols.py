@@ -119,9 +119,10 @@ class Protocol:
     def _runs_in_words(self, counts: Sequence[int]) -> str:
         """Return in words how many runs the rule of a figure takes: "1 run", "5 runs" or "5 to 7 runs".
 
-        If the number depends on a benchmark that is not known yet, the text says only that. Otherwise each count is
-        raised to the protocol's number, because the text states the rule: if 6 runs are asked for, systems with 5 and
-        with 7 runs give "6 to 7 runs". `message_of_missing_runs` reports what is missing.
+        A protocol asks for a number of runs, and a system may have more: where 6 are asked for, systems with 6 and with
+        7 runs give "6 to 7 runs". A system with fewer than 6 counts as one with 6, because the text states the rule,
+        not what is missing (`message_of_missing_runs` reports that). If the number depends on a benchmark that is not
+        known yet, the text says only that.
 
         Args:
             counts: The number of runs of each system that is shown. If empty, the protocol's own number is said.
@@ -316,12 +317,17 @@ def _checked_fields(where: str, entry: object) -> JsonObject:
 def _first_conflict(protocol: Protocol) -> str:
     """Return a message about the first settings of a protocol that do not go together.
 
-    The settings, whose values are listed in `protocols.yaml`:
+    The settings (`protocols.yaml` lists all values):
 
-    - `figure`: what is measured, images/s ("throughput") or minutes ("run_time")
-    - `over_steps`: how the steps of one run become its figure. Its value "run_time" takes the time of the whole run.
+    - `by_benchmark`: whether MLPerf decides the number of runs, by the benchmark of the logs; `runs: by_benchmark` in
+      the file
     - `over_runs`: how the figures of several runs become one. An olympic mean leaves out the best and the worst.
-    - `by_benchmark`: whether MLPerf decides the number of runs, by the benchmark of the logs
+    - `figure`: what is measured, images/s ("throughput") or minutes ("run_time")
+    - `over_steps`: how the steps of one run become its figure. The values that not all settings go with:
+        - "run_time": the time of the whole run
+        - "own_summary": the figure that the log itself closes with
+        - "between_stamps": the steps / the time between two time stamps
+        - "epoch_rates": the harmonic mean of the rates that are printed after each epoch
     - `skip` and `skip_unit`: how much warm-up is dropped; `take_steps`: how many steps are measured after it
 
     Args:

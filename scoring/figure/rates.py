@@ -70,7 +70,7 @@ def _rate_by_step_time(record: Record, item: Window) -> float | None:
 
     The rates of a log must not mix one device and all devices, so the first case that fits gives the devices:
 
-    1. Their number is not known, and the log's rates are of one device (`are_rates_of_one_device`): 1.
+    1. The log's rates can only be of one device, because their number is not known (`are_rates_of_one_device`): 1.
     2. The number of devices is known: all of them.
     3. Otherwise the log prints rates of all devices without their number, and there is no rate by the step time.
 
@@ -163,11 +163,11 @@ def work_over_time(record: Record, chosen: Sequence[Window]) -> Work:
 
 
 def work_at_printed_speed(record: Record, chosen: Sequence[Window]) -> Work:
-    """Return the images and seconds of each window, at the speed that its row prints.
+    """Return the images and seconds of each window at the speed that its row prints, weighted by the window's steps.
 
-    Every window is first given the same number of images, and the seconds that they take. Both are then multiplied by
-    the steps of the window, so a window of 20 steps counts twice as much as one of 10, at the same speed. If some
-    window does not say its steps, nothing is multiplied.
+    A speed does not say how much work was done. So every window gets the same number of images, and the seconds that
+    they take, both multiplied by its steps: at the same speed, a window of 20 steps counts twice as much as one of 10.
+    If some window does not say its steps, all have a weight of 1.
 
     Args:
         record: The run as read from its log.
@@ -220,8 +220,6 @@ def _equal_work_at_printed_speed(record: Record, chosen: Sequence[Window]) -> Wo
     2. A printed step time: the images are then the batch of all devices.
     3. Any other rate, of one device or worked out.
 
-    `equal_work_at_printed_rates` handles cases 1 and 3. They are apart only because the step time goes between them.
-
     Args:
         record: The run as read from its log. It tells the batch and the number of devices.
         chosen: The windows to use. A window is what one printed row of the log covers.
@@ -230,11 +228,11 @@ def _equal_work_at_printed_speed(record: Record, chosen: Sequence[Window]) -> Wo
         InputError: A step time is used and the batch or a needed number of devices is not known, or a row has no rate.
     """
     if _all_print_rates_of_all_devices(record, chosen):
-        return equal_work_at_printed_rates(record, chosen)
+        return equal_work_at_printed_rates(record, chosen)  # of the rates of all devices
     step_times = _values_if_in_all(chosen, "printed_step_time_s")
     if step_times:
         return Work([images_per_step(record)] * len(chosen), step_times)
-    return equal_work_at_printed_rates(record, chosen)
+    return equal_work_at_printed_rates(record, chosen)  # of any other rates
 
 
 def _all_print_rates_of_all_devices(record: Record, chosen: Sequence[Window]) -> bool:
@@ -251,8 +249,11 @@ def equal_work_at_printed_rates(record: Record, chosen: Sequence[Window]) -> Wor
     - rates of one device, in all rows: one image for each device. Rows that print 100 and 50 images/s for each of 8
       devices give 8 images in 0.01 s and 8 images in 0.02 s.
     - rates of all devices together, in all rows: one image.
-    - no rate, in some row: one image. The rate of each row is then images / seconds, if the row gives them, else the
-      printed rate, else a rate by the step time; of all devices, if their number is known (`rate_of`).
+    - no rate, in some row: one image. The rate of each row, of all devices if their number is known, is then the first
+      of these that it has (`rate_of`):
+        - its images / its seconds
+        - the rate that it prints
+        - a rate by the step time that it prints
 
     Args:
         record: The run as read from its log. It tells whether the printed rates are of one device or of all.

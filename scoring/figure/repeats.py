@@ -20,7 +20,8 @@ def refuse_unless_repeats(records: Sequence[Record]) -> None:
         records: The runs as read from their logs. A value that a log does not give agrees with any other.
 
     Raises:
-        InputError: Two runs differ, or a run is given twice or in two parts, also if it stopped between them.
+        InputError: Two runs differ, or a run is given twice, or in two parts: one log goes on where another ends, or
+            its run went on from a checkpoint of the other's run.
     """
     for name in IN_COMMON:
         _refuse_difference(name, records, [getattr(record, name) for record in records])

@@ -31,9 +31,9 @@ def with_runs_of_benchmark(protocol: Protocol, records: Sequence[Record]) -> Pro
     The first case that fits decides:
 
     1. The protocol does not leave these numbers to the benchmark (`by_benchmark`): it is returned as it is.
-    2. The first log has no start: the protocol is returned as it is. `score`, which calls this function, computes the
-       figure of each run next (`run_figure`), and that refuses such a log.
-    3. The user gave the number of runs (--runs): only the number of dropped runs is set.
+    2. The first log has no start: the protocol is returned as it is. `run_figure`, which `score` calls next, then
+       raises the error that the start is missing.
+    3. The user gave the number of runs (`runs_given`, by --runs): only the number of dropped runs is set.
     4. Otherwise both numbers are set.
 
     Args:
@@ -47,7 +47,7 @@ def with_runs_of_benchmark(protocol: Protocol, records: Sequence[Record]) -> Pro
         return protocol
     record = records[0]  # all logs are of one benchmark, because they are repeats of one system
     if record.run_start_s is None:
-        return protocol  # an error about the benchmark here would hide that of `run_figure` about the missing start
+        return protocol  # an error about the benchmark would hide the error about the missing start
 
     benchmark = benchmark_of(record)
     if protocol.runs_given:

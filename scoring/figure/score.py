@@ -138,7 +138,7 @@ class Score:
         return self.footnotes_where_shown(next_to_verified=False)
 
     def footnotes_where_shown(self, *, next_to_verified: bool) -> list[str]:
-        """Return the notes that must stand with the figure if it is an MLPerf result (`standing`).
+        """Return the notes that must stand with the figure if it counts as an MLPerf result.
 
         The metric of MLPerf is the time to train. So the notes of a throughput also say that images/s is a metric that
         is only derived from the logs.
@@ -147,7 +147,8 @@ class Score:
             next_to_verified: Whether the figure is shown next to results that MLCommons verified.
 
         Returns:
-            The notes; empty for other figures.
+            The notes. Empty if no log has the form of MLPerf logs (there is no `standing`), or if the figure does not
+            count as an MLPerf result (`Standing.footnotes` decides).
         """
         if self.standing is None:  # no log has the form of MLPerf logs
             return []

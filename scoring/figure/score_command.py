@@ -32,16 +32,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run the command `score`: print the figure of some logs and all that goes with it, as lines or as JSON.
+    """Run the command `score`: print the figure of some logs, as lines or as JSON.
 
-    If all runs were resumed from a checkpoint and finished, they may be shorter than the warm-up. Unless the user chose
-    the warm-up (--skip), they are then printed without a figure.
+    - The runs, or those that converged, are too few for the protocol: an error is printed, and the exit status is 1. As
+      JSON, the score of the runs that there are is printed, too.
+    - The warm-up leaves nothing to measure: an error is raised. But resumed runs may be so short
+      (`_may_be_shorter_than_warm_up`): they are printed without a figure, and the exit status is 0.
+    - Otherwise the score is printed, and the exit status is 0.
 
     Args:
         args: The parsed options of `add_arguments`.
 
     Returns:
-        The exit status: 1 if the runs, or those that converged, are too few for the protocol, else 0.
+        The exit status.
 
     Raises:
         InputError: The logs or the protocol cannot be read, they do not fit each other, or the warm-up leaves nothing
@@ -89,10 +92,10 @@ def _print_too_few_runs(error: TooFewRunsError, partial: Score, *, as_json: bool
 
 
 def _may_be_shorter_than_warm_up(records: Sequence[Record], skip: int | None) -> bool:
-    """Tell whether all runs were resumed from a checkpoint and finished, and the user did not choose the warm-up.
+    """Tell whether runs may be shorter than the warm-up without a mistake of the user.
 
-    A resumed run may need only a few steps to finish. If the warm-up then leaves nothing to measure, that is no mistake
-    of the user.
+    They may if all were resumed from a checkpoint and finished, because a resumed run may need only a few steps to
+    finish. They may not if the user chose the warm-up.
 
     Args:
         records: The runs as read from their logs.
@@ -168,14 +171,8 @@ def _bounds_in_words(interval: tuple[float, float]) -> str:
 def _more_runs_in_words(more_runs: int | None) -> str:
     """Return in words how many runs to add for a 95 % interval of +-1 %, for the printed row "for +-1 %".
 
-    For example "5 more runs, all of them counted, by the spread of these":
-
-    - "all of them counted": the user must not stop earlier, at an interval that looks narrow
-      (`Score.more_runs_for_1_percent` says why)
-    - "by the spread of these": the number is estimated from the spread of the runs that were scored
-
     Args:
-        more_runs: The number of runs; None if it is not known.
+        more_runs: The number of runs, estimated from the spread of the runs that were scored; None if it is not known.
 
     Returns:
         The words; empty for None or 0. For more than MOST_MORE_RUNS, they say that the runs are too noisy for this
@@ -185,6 +182,7 @@ def _more_runs_in_words(more_runs: int | None) -> str:
         return ""
     if more_runs > MOST_MORE_RUNS:
         return "too noisy for a goal of 1 %"
+    # All must be counted: the user must not stop earlier, at an interval that looks narrow. "these": the scored runs.
     return f"{counted(more_runs, 'more run')}, all of them counted, by the spread of these"
 
 
@@ -222,13 +220,13 @@ def _fact_rows(result: Score) -> list[tuple[str, str]]:
     These rows are returned, without those whose fact is not known:
 
     - the 95 % intervals, or why there is none
-    - for +-1 %: how many more runs to add for an interval of +-1 %
+    - for +-1 %: how many more runs would make the interval as narrow as +-1 %
     - median: of the window rates
     - limit: how near the figure is to the limits of the machine, such as its peak FLOP/s
     - spread: the standard deviation over the runs, or over the windows of a single run
     - levels: how many windows, runs and hosts (the levels of repetition) were measured, and how far these vary
     - run: the figure of each run
-    - one clock: of a throughput, the logs in which only one clock gives the times, so that a wrong one would not show
+    - one clock: for a throughput, the logs whose times no second clock confirms
     - result and data set: whether the figure is an MLPerf result, for logs in the form of MLPerf logs only
 
     Args:

@@ -40,16 +40,14 @@ def select(record: Record, protocol: Protocol, *, skip: int | None = None) -> Se
 def _after_warm_up(record: Record, protocol: Protocol, skip: int | None) -> Sequence[Window]:
     """Return the windows of a run after its warm-up; a window is what one printed row of the log covers.
 
-    A log may mark windows as warm-up or as measured (`phase`). In cases 1 to 3, all windows that are marked as warm-up
-    are dropped. The first case that fits says what else is dropped:
+    A log may mark windows as warm-up or as measured (`phase`). The first case that fits says what is dropped:
 
-    1. `skip` is given: the first `skip` of the other windows.
-    2. The protocol skips windows: if fewer than the protocol's number are marked as warm-up, as many of the other
-       windows, from the first on, as are missing to that number.
-    3. The protocol skips steps, and the log marks some windows as measured: nothing else.
-    4. The protocol skips steps, and the log marks none as measured: of all windows of the log, marked or not, those
-       that begin within so many steps. If a later window is marked as warm-up, the log contradicts the protocol, which
-       is an error.
+    1. `skip` is given: all windows that are marked as warm-up, and the first `skip` of the others.
+    2. The protocol skips windows: all windows that are marked as warm-up. If these are fewer than the protocol's
+       number, also the first of the others, to make up this number.
+    3. The protocol skips steps, and the log marks some windows as measured: all windows that are marked as warm-up.
+    4. The protocol skips steps, and the log marks none as measured: the windows, marked or not, that begin within so
+       many steps. If a later window is marked as warm-up, the log contradicts the protocol, which is an error.
 
     Args:
         record: The run as read from its log.
@@ -164,17 +162,19 @@ def _known_steps_done(record: Record, protocol: Protocol) -> list[int]:
 def steps_done_before_log(record: Record) -> int:
     """Return how many steps a run had done before the first row of its log, such as 1000 for a run resumed there.
 
-    It is the step number that the first row prints - the number of steps that this row covers. If the first row does
-    not say how many it covers, the second row does, because rows are mostly equally far apart.
-
-    It is worked out only if the log says that the run was resumed, or is of keras, PaddleSeg or mmsegmentation, whose
-    programs print rows from their first steps on. For all other logs the result is 0: their programs may print no rows
-    while they warm up, or count their steps anew in each epoch, so a first row at a high step shows nothing.
-
-    The result is also 0 if the first row prints no step number, or if neither of the first two rows says its steps.
+    It is the step number that the first row prints, minus the number of steps that this row covers: 1010 - 10. If the
+    first row does not say how many it covers, the second row does, because rows are mostly equally far apart.
 
     Args:
         record: The run as read from its log.
+
+    Returns:
+        The number of steps. 0 in these cases:
+
+        - The log neither says that its run was resumed, nor is of keras, PaddleSeg or mmsegmentation, whose programs
+          print rows from their first steps on. Other programs may print no rows while they warm up, or count their
+          steps anew in each epoch, so a first row at a high step shows nothing.
+        - The log has no rows, its first row prints no step number, or neither of the first two says its steps.
     """
     prints_rows_from_its_start = record.format in ("keras", "paddleseg", "mmseg")
     first_row_tells = record.is_resumed or prints_rows_from_its_start
@@ -221,11 +221,14 @@ def _progress_after(window: Window, before: _Progress, first_step: int) -> _Prog
 
         steps done at the last restart + the printed step number, counted from 1
 
-    The last restart may be in this row: `_done_at_last_restart` sees it by a new epoch with a number that is too low to
-    go on from the rows before.
+    For example, rows print 50 and 100 in epoch 1, and 50 and 100 in epoch 2. The third row restarts at 100 steps done,
+    because 50 is too low to go on from 100 (`_done_at_last_restart`). So 50, 100, 150 and 200 steps are done.
 
-    If the row prints no step number, they are the steps done before + the steps that the row says it covers
-    (`window.steps`). The last restart and its epoch stay as they were, for the next row that prints a step number.
+    If the row prints no step number, the steps done are
+
+        steps done before + the steps that the row says it covers (`window.steps`)
+
+    The last restart and its epoch then stay as they were, for the next row that prints a step number.
 
     Args:
         window: What one printed row of the log covers, with the step number that the row prints (`window.step`), if
@@ -247,10 +250,12 @@ def _progress_after(window: Window, before: _Progress, first_step: int) -> _Prog
 def _done_at_last_restart(window: Window, before: _Progress, printed_steps: int) -> int:
     """Return the offset of the step number that a row prints: what to add to it to get the steps of the run.
 
-    Some logs begin their step numbers again in each epoch. The offset is the number of steps done when the numbers last
-    began again, which may be in this row. For example, the first epoch ends after 100 steps. If the first row of the
-    next epoch prints 50, the numbers have begun again, and the offset is 100. If it prints 150, they go on, and the
-    offset is still 0.
+    Some logs begin their step numbers again in each epoch. The offset is the number of steps done when they last did.
+
+    They begin again in this row if it is of another epoch than the row before, and its number, with the offset so far,
+    is not above the steps done before. For example, the first epoch ends after 100 steps. If the next row prints 50,
+    the numbers have begun again, and the offset is 100, for the later rows of the epoch, too. If it prints 150, they go
+    on, and the offset is still 0.
 
     Args:
         window: What the row covers, with its epoch.
@@ -263,7 +268,7 @@ def _done_at_last_restart(window: Window, before: _Progress, printed_steps: int)
     is_new_epoch = before.epoch is not None and window.epoch != before.epoch
     done_if_numbers_go_on = before.done_at_restart + printed_steps
     if is_new_epoch and before.done is not None and done_if_numbers_go_on <= before.done:
-        return before.done  # they begin again, because the run cannot have fewer steps than before
+        return before.done  # they begin again, because each row adds steps
     return before.done_at_restart
 
 

@@ -108,11 +108,12 @@ class PossibleError(NamedTuple):
 def _half_width(possible_errors: Sequence[PossibleError], *, freedom: int) -> float:
     """Return half the width of the 95 % interval of a mean whose standard error is one of several possible ones.
 
-    It is the distance beyond which the true mean lies with a probability of 5 %. It is found by bisection, up to a
-    relative error of HALF_WIDTH_WITHIN.
+    It is the distance beyond which, to either side, the true mean lies with a probability of 5 %, averaged over the
+    possible errors (`_chance_beyond`). It is found by bisection, up to a relative error of HALF_WIDTH_WITHIN.
 
     Args:
-        possible_errors: The standard errors that the mean may have, each with its probability. At least one.
+        possible_errors: The standard errors that the mean may have, each with its probability. There is one for each
+            possible correlation of neighbouring values. At least one.
         freedom: Degrees of freedom of Student's t.
     """
     # If the error were known, half the width would be quantile * error. So it lies between the half-width for the least
@@ -244,7 +245,8 @@ def _least_noise_squares(sums: DeviationSums, r: float) -> float:
         sqrt(1 - r**2) * (d[0] - m)           of the first value
         (d[i] - m) - r * (d[i - 1] - m)       of each later value
 
-    Its squares add up to
+    The first value has none before it. A value of the series varies by the variance of the noise / (1 - r**2), so the
+    root makes the first term vary as noise does. The squares add up to
 
         a * m**2 - 2 * b * m + c = a * (m - b / a)**2 + c - b**2 / a
 
@@ -278,8 +280,8 @@ def _linear_coefficient(sums: DeviationSums, r: float) -> float:
         (1 - r**2) * (d[0] - m)**2                           of the first value
         ((d[i] - r * d[i - 1]) - (1 - r) * m)**2             of each later value, i = 1 to n - 1
 
-    Multiplied out, these have the terms -2 * m * (1 - r**2) * d[0] and -2 * m * (1 - r) * (d[i] - r * d[i - 1]). All d
-    add up to 0, so the sum of all d[i] is -d[0], and that of all d[i - 1] is -d[n - 1]:
+    Multiplied out, these have the terms -2 * m * (1 - r**2) * d[0] and -2 * m * (1 - r) * (d[i] - r * d[i - 1]). Over
+    i = 1 to n - 1, the d[i] add up to -d[0] and the d[i - 1] to -d[n - 1], because d[0] to d[n - 1] add up to 0:
 
         b = (1 - r**2) * d[0] + (1 - r) * (-d[0] + r * d[n - 1])
           = (1 - r) * ((1 + r) * d[0] - d[0] + r * d[n - 1])
@@ -293,21 +295,19 @@ def _linear_coefficient(sums: DeviationSums, r: float) -> float:
 
 
 def _noise_squares_about_plain_mean(sums: DeviationSums, r: float) -> float:
-    """Return the sum of squared noise of a first-order autoregression if its true mean is its plain mean.
+    """Return the sum of squared noise of a first-order autoregression about the plain mean of its values.
 
     With the deviations d of the values from the plain mean, it is
 
         (1 - r**2) * d[0]**2 + (d[1] - r * d[0])**2 + ... + (d[n - 1] - r * d[n - 2])**2
 
-    Let squares = d[0]**2 + ... + d[n - 1]**2 and products = d[0] * d[1] + ... + d[n - 2] * d[n - 1]. Multiplied out,
-    the sum is
+    With squares = d[0]**2 + ... + d[n - 1]**2 and products = d[0] * d[1] + ... + d[n - 2] * d[n - 1], the sum is
 
         squares - r**2 * d[0]**2 + r**2 * (squares - d[n - 1]**2) - 2 * r * products
-
-    In the code, `squares_of_ends` is d[0]**2 + d[n - 1]**2.
+        = squares + r**2 * (squares - (d[0]**2 + d[n - 1]**2)) - 2 * r * products
 
     Args:
-        sums: These sums over the deviations d.
+        sums: These sums over the deviations d. `squares_of_ends` is d[0]**2 + d[n - 1]**2.
         r: The assumed correlation of neighbours, between -1 and 1.
     """
     return sums.squares + r**2 * (sums.squares - sums.squares_of_ends) - 2 * r * sums.products
@@ -316,17 +316,16 @@ def _noise_squares_about_plain_mean(sums: DeviationSums, r: float) -> float:
 def _weight_of_mean(r: float, n: int) -> float:
     """Return 1 / the variance of the best estimate of the true mean of a first-order autoregression.
 
-    For noise of variance 1, it is a = (1 - r) * (n - (n - 2) * r).
-
-    If the true mean is m above the plain mean, the sum of squared noise is a * m**2 - 2 * b * m + c
-    (`_least_noise_squares`), and the likelihood is proportional to exp(-sum / 2). As a function of m, this is a normal
-    density of variance 1 / a, so the result is a.
-
-    m enters the noise of the first value as -sqrt(1 - r**2) * m, and of the n - 1 later values as -(1 - r) * m. So
+    For noise of variance 1, it is a, the factor of m**2 in the sum of squared noise, if the true mean is m above the
+    plain mean (`_least_noise_squares`). m enters the noise of the first value as -sqrt(1 - r**2) * m, and of each of
+    the n - 1 later values as -(1 - r) * m. So
 
         a = (1 - r**2) + (n - 1) * (1 - r)**2
           = (1 - r) * ((1 + r) + (n - 1) * (1 - r))
           = (1 - r) * (n - (n - 2) * r)
+
+    It is 1 / the variance because the likelihood is proportional to exp(-sum / 2). As a function of m, that is a normal
+    density of variance 1 / a.
 
     Args:
         r: The correlation of neighbours, between -1 and 1.
@@ -343,11 +342,15 @@ def _log_likelihood(noise_squares: float, r: float, n: int) -> float:
         log((1 - r**2) / a) / 2 - (n - 1) / 2 * log(Q)
 
     The model is a first-order autoregression with normal noise of standard deviation sigma. If the true mean is m above
-    the plain mean, the sum of squared noise is Q + a * (m - b / a)**2 (`_least_noise_squares`). m and sigma are not
-    known, so they are integrated out, with flat priors on m and on log(sigma) (Zellner and Tiao, JASA 59, 1964). The
-    likelihood is, less constant factors:
+    the plain mean, the sum of squared noise is Q + a * (m - m0)**2, where m0 is the m of the least sum
+    (`_least_noise_squares`). Given m and sigma, the likelihood is, less constant factors,
 
-        sqrt(1 - r**2) * sigma**-n * exp(-(sum of squared noise) / (2 * sigma**2))        given m and sigma
+        sqrt(1 - r**2) * sigma**-n * exp(-(Q + a * (m - m0)**2) / (2 * sigma**2))
+
+    m and sigma are not known, so they are integrated out, with flat priors on m and on log(sigma) (Zellner and Tiao,
+    JASA 59, 1964). The integral of exp(-a * (m - m0)**2 / (2 * sigma**2)) over m is sigma / sqrt(a), less a constant
+    factor. So the likelihood is
+
         sqrt((1 - r**2) / a) * sigma**-(n - 1) * exp(-Q / (2 * sigma**2))                 over all m
         sqrt((1 - r**2) / a) * Q**(-(n - 1) / 2)                                          over all log(sigma), too
 
@@ -363,23 +366,24 @@ def _log_likelihood(noise_squares: float, r: float, n: int) -> float:
 def _variance_of_mean(r: float, n: int) -> float:
     """Return the variance of the plain mean of a first-order autoregression, for noise of variance 1.
 
-    It is
+    One value has the variance 1 / (1 - r**2), two values that are k places apart have the correlation r**k, and n - k
+    pairs of the n values are k places apart. So the variance of the mean is
 
         (1 + 2 * S) / (n * (1 - r**2)),   S = sum of (1 - k / n) * r**k for k = 1 to n - 1
                                             = r / (1 - r) - r * (1 - r**n) / (n * (1 - r)**2)
 
-    such as S = r / 2 for n = 2. For the sum: one value has the variance 1 / (1 - r**2), two values that are k places
-    apart have the correlation r**k, and n - k pairs of the n values are k places apart.
+    such as S = r / 2 for n = 2. The second form follows from the first, as n * S is a sum of geometric sums:
 
-    For the closed form: the sum is the mean of n geometric sums, r + r**2 + ... + r**j for j = 0 to n - 1, because
-    n - k of them hold r**k. Each of them is (r - r**(j + 1)) / (1 - r), so S is
-
-        r / (1 - r) - (r + r**2 + ... + r**n) / (n * (1 - r))
+        n * S = (r) + (r + r**2) + ... + (r + r**2 + ... + r**(n - 1))
+              = ((r - r**2) + (r - r**3) + ... + (r - r**n)) / (1 - r)
+              = (n * r - (r + r**2 + ... + r**n)) / (1 - r)
+              = n * r / (1 - r) - r * (1 - r**n) / (1 - r)**2
 
     Args:
         r: The correlation of neighbours, between -1 and 1.
         n: The number of values.
     """
-    first_term = 2 * r / (1 - r)  # of 2 * S
+    # 2 * S = first_term - second_term
+    first_term = 2 * r / (1 - r)
     second_term = 2 * r * (1 - r**n) / (n * (1 - r) ** 2)
     return (1 + first_term - second_term) / (n * (1 - r * r))

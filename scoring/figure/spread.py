@@ -210,17 +210,17 @@ def single_value_interval(
 
     It is ratio * exp(-h) to ratio * exp(h), with h = t * relative_sd * sqrt(1 / count + 1 / other_count).
 
-    t is the quantile of Student's t for 98 %, 1 % to each side (SINGLE_RUN_PROBABILITY), not for 95 %: the tails of
-    single values are heavier than Student's t assumes, and no mean evens that out. The 98 % were calibrated: with less,
-    too many pairs of equal systems of MLPerf v1.0 were called different (benchmarks/calibration.py).
+    t is the quantile of Student's t for 98 % in place of 95 %: 1 % to each side (SINGLE_RUN_PROBABILITY). With less,
+    too many pairs of equal systems of MLPerf v1.0 were called different (benchmarks/calibration.py), because single
+    values have heavier tails than Student's t assumes.
 
     Args:
         ratio: The ratio of the two means.
         relative_sd: How far other values lie apart, as a share of their mean: a single value does not show it.
         freedom: Degrees of freedom of `relative_sd`.
-        count: The effective number of values (runs or hosts) of one mean: their number, or less, perhaps a fraction, if
-            they are means of unequal numbers of runs (`IndependentValues.effective_count`).
-        other_count: The effective number of values of the other mean.
+        count: The number of values (runs or hosts) that one mean is of. For means of unequal numbers of runs, it is a
+            smaller number, perhaps a fraction (`IndependentValues.effective_count`).
+        other_count: The same for the other mean.
     """
     half_width = t_quantile(freedom, SINGLE_RUN_PROBABILITY) * relative_sd * math.sqrt(1 / count + 1 / other_count)
     return around(ratio, half_width)

@@ -26,14 +26,15 @@ def read_systems(
         args: The parsed options of `add_log_options`. --devices and --batch are lists: one number for all systems, or
             one for each.
         paths: Paths as the user gave them: a log, a folder of one system's logs, or a folder of such folders.
-        without_run: A list to which is added, for each file in a folder that holds no run, why it is left out. If None,
-            such a file raises an error. A log that the user named by itself always raises it.
+        without_run: A list that collects the error texts of files that hold no run. Only files in a folder are left out
+            in this way: a log that the user named by itself raises the error. If None, all such files raise it.
 
     Returns:
         For each system its own path, and what was read from each of its logs.
 
     Raises:
-        InputError: A folder has no logs, a log cannot be scored, or --devices or --batch has another count of numbers.
+        InputError: A folder has no logs, a log cannot be scored, or --devices or --batch has several numbers, but not
+            one for each system.
     """
     systems = list(itertools.chain.from_iterable(_systems_of(path) for path in paths))
     devices_by_system = _number_of_each(systems, args.devices, "--devices")
@@ -97,7 +98,7 @@ def _systems_of(path: str) -> list[str]:
     Raises:
         InputError: The folder has no logs, nor do its subfolders.
     """
-    if _logs_of(path):
+    if _logs_of(path):  # also if nothing is at `path`: it then counts as a log
         return [path]
     logs = _logs_of(path, "*/*") + _logs_of(path, "*/*/*")  # in SYSTEM and in SYSTEM/BENCHMARK folders
     if not logs:
@@ -195,8 +196,8 @@ def _are_devices_from_batch(record: Record) -> bool:
     No field of the record says this. It shows in the line of the log that the importer noted as the source of the
     number of devices (`field_lines`):
 
-    - worked out, as batch_of_all / the user's --batch: the line that states batch_of_all
-    - stated by the log: a line of its own
+    - worked out as batch_of_all / --batch: the line of batch_of_all, as --batch has none
+    - stated by the log: another line
     - given by --devices: no line
 
     Args:

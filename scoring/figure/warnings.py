@@ -75,12 +75,12 @@ def _warn_if_rows_disagree(
     """Yield a warning if a throughput is far off the rate of the same rows.
 
     The rate of the rows is by the steps and the times that the rows print themselves (`_rate_by_rows`). The throughput
-    may have been measured in another way, such as between two time stamps. The first case that fits gives the cause
-    that the warning names:
+    may have been measured in another way, such as between two time stamps. There is a warning in two cases, and the
+    first that fits gives its cause:
 
-    1. The throughput is by stamps, and `_cause_by_stamps` finds why the two rates are over 5 % apart: this cause.
+    1. The throughput is by stamps, the two rates are over 5 % apart (a little more if the stamps are whole seconds),
+       and `_cause_by_stamps` finds a cause.
     2. One rate is over 1.5 (MAX_PLAUSIBLE_RATIO) times the other: the clock was set, or the run stood still.
-    3. Otherwise there is no warning.
 
     Args:
         record: The run as read from its log.
@@ -110,10 +110,11 @@ def _cause_by_stamps(record: Record, ratio: float, lines: tuple[int, int]) -> st
     """Return why the rate between two time stamps is off the rate by the times that the rows print themselves.
 
     - Over 5 % faster between the stamps: no pause makes a run faster, so one of the two times is wrong.
-    - Over 5 % slower, and an epoch ended between the stamps. The steps are too few, because no row counts those after
-      the last row of the epoch. The time is too long, because it includes these steps and the evaluation.
+    - Over 5 % slower, and an epoch ended between the stamps: the time includes the evaluation, and steps after the last
+      row of the epoch, which no row counts.
 
-    The 5 % are CLOCKS_AGREE_WITHIN. If the stamps are whole seconds, their rounding error is added (`most_gap`).
+    The 5 % are CLOCKS_AGREE_WITHIN. If the stamps are whole seconds, the share by which the time between them may be
+    off is added (`_rounding_of_stamps`).
 
     Args:
         record: The run as read from its log.
@@ -138,10 +139,15 @@ def _cause_by_stamps(record: Record, ratio: float, lines: tuple[int, int]) -> st
 def _rounding_of_stamps(record: Record, first_line: int, last_line: int) -> float:
     """Return by what share the time between the stamps of two rows may be off, because they are whole seconds.
 
+    It is up to 1 second off in all. Whether stamps are whole seconds shows in those of the two rows and all between.
+
     Args:
         record: The run as read from its log.
         first_line: The line of the earlier row.
         last_line: The line of the later row. Both rows have stamps, and the later stamp is the greater.
+
+    Returns:
+        1 second / the time from the least stamp to the greatest; 0 if some stamp is not a whole second.
     """
     lines = range(first_line, last_line + 1)
     stamps = [row.end_s for row in record.windows if row.line in lines and row.end_s is not None]
@@ -206,7 +212,8 @@ def _warn_if_closing_figure_disagrees(record: Record, value: float, message_star
 def _rate_by_rows(record: Record, first_line: int, last_line: int) -> float | None:
     """Return the images/s of some rows by their own steps and times: all steps * batch / all seconds.
 
-    The row of `first_line` is left out, because a figure between time stamps begins where that row ends.
+    The row of `first_line` is left out. The rate is compared with a throughput that may be measured between the time
+    stamps of the two lines, and the stamp of the first one marks the end of its row.
 
     Args:
         record: The run as read from its log.
@@ -429,8 +436,8 @@ def _different_values(records: Sequence[Record], field: str) -> list[str]:
 
     Texts that differ only in case, spaces or punctuation, such as "ResNet-50" and "resnet50", count as one.
 
-    Runs without a value are left out, except for the precision: a log that names none may be of FP32. If other logs
-    name precisions, and none of them FP32, it counts as the value "not said".
+    Logs without a value are left out. Only a missing precision may count: such a log may be of FP32. So if other logs
+    name precisions, and none of them FP32, the value "not said" is added.
 
     Args:
         records: The runs as read from their logs.
@@ -443,7 +450,7 @@ def _different_values(records: Sequence[Record], field: str) -> list[str]:
     value_by_letters = {_letters_and_digits(value): value for value in values}
     different_values = list(value_by_letters.values())
 
-    some_logs_are_silent = len(values) < len(records)
+    some_logs_are_silent = len(values) < len(records)  # `values` lacks those without a value
     if field == "precision" and some_logs_are_silent and _names_only_others_than_fp32(value_by_letters.keys()):
         different_values.append("not said")
     # The values of one field are all texts or all numbers, so they are sorted before they become texts.
