@@ -208,11 +208,10 @@ class Record:
         - The earlier log does not state the end of its run.
         - This log lacks the beginning of its run. One sign of this is that its first row is of a later epoch than the
           last row of the earlier log.
-        - No row seems to be missing between these two rows: they end no more steps apart than the longest row of the
-          earlier log covers. `_follows` has the rule for a program that counts steps anew in each epoch.
-
-        For example, a log with the rows of steps 70 and 80 is the next part after one with the rows of steps 10, 20 and
-        so on to 60. It is not the next part after one that ends at step 50: no row there covers 20 steps.
+        - No row seems to be missing between the logs: from the last row of the earlier log to the first row of this one
+          are at most as many steps as the longest row of the earlier log covers. After the rows of steps 10, 20 and so
+          on to 60 this may be the row of step 70. After those to 50 it may not, because no row there covers 20 steps.
+          `_follows` has the rule, also for a program that counts steps anew in each epoch.
 
         Args:
             earlier: What the other log says.
@@ -254,12 +253,11 @@ class Record:
     def _lacks_rows_before_first(self) -> bool:
         """Return whether rows are missing that the program printed before the first row of this log.
 
-        A program prints a row every few steps. If the first row is at a step beyond the number of steps that the second
-        row covers, there were rows before it. For example, a log with the rows of steps 70 and 80 lacks the rows of
-        steps 10 to 60: 70 is more than 10.
+        A log with the rows of steps 70 and 80 lacks those of steps 10 to 60. In a log from the beginning, the first row
+        covers at most as many steps as the second one: here 10, but 70 steps were done up to the first row.
 
-        The step of a row is what the program printed; `first_step` is the number (0 or 1) that it prints for a first
-        step. If the program counts anew in each epoch, the step tells only of missing rows of the same epoch.
+        If the program counts steps anew in each epoch, this tells only of missing rows of the same epoch. `first_step`
+        is the number, 0 or 1, that it prints for a first step.
 
         Returns:
             False also if the log has fewer than two rows, or does not show these numbers of steps.

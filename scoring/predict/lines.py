@@ -15,11 +15,12 @@ def prediction_lines(predicted: Mapping[str, Any]) -> list[str]:
     A shape such as "2 x 8" is 2 nodes of 8 devices each. If some times to train are not known, the last lines say why.
 
     Args:
-        predicted: The predictions, as `predict_from_logs` returns them, at least one. By their model, M nodes do
-            M * exp(-loss * (1 - 1 / M)) times the throughput of one node.
+        predicted: The predictions, at least one, as `predict_from_logs` returns them: "model", "measured",
+            "predictions", "assumptions" and "warnings".
     """
     shapes = ", ".join(f"{row['nodes']} x {row['devices_per_node']}" for row in predicted["measured"])
-    # Without loss, M nodes would do M times the throughput of one node. For a large M, the share exp(-loss) is left.
+    # `loss` is of throughput, between nodes: M nodes do M * exp(-loss * (1 - 1 / M)) times the throughput of one node.
+    # For many nodes, 1 / M is about 0, and the share exp(-loss) of M times this throughput is left.
     share_left_on_many_nodes = math.exp(-predicted["model"]["loss"])
     lost_share = 1 - share_left_on_many_nodes
     rows = predicted["predictions"]

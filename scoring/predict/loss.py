@@ -77,8 +77,9 @@ class PublishedTable:
 def published_tables(rows: Sequence[Published]) -> list[PublishedTable]:
     """Return the throughputs of published systems by their numbers of nodes, a table for each system.
 
-    Only the number of nodes differs within a table: it has only the figures with the devices per node of the system's
-    largest measurement. A system with fewer than two such figures gets no table.
+    A table has the figures with as many devices per node as the figure on the most devices. For a system measured on
+    1 x 4, 1 x 8 and 2 x 8 devices (nodes x devices per node), these are 1 x 8 and 2 x 8. A system with fewer than two
+    such figures gets no table.
 
     Args:
         rows: The published figures, each with the name of its report in `table`. Those without a number of nodes are
@@ -136,10 +137,12 @@ def fit_scaling_loss(tables: Sequence[PublishedTable]) -> ScalingLoss:
 
         images/s of M nodes = images/s of M0 nodes * M / M0 * exp(-loss * (1 / M0 - 1 / M))
 
-    - loss: the mean of the losses that this formula gives, one for each figure on more than M0 nodes. The throughput
-      lost levels off on many nodes, as does the share (M - 1) / M of a ring all-reduce's traffic that leaves a node.
-    - spread: how far the figures scatter about the model. This is assumed to grow with each doubling of the nodes:
-      after n doublings, the logarithms of the figures have the standard deviation spread * sqrt(n) from the model.
+    Of a ring all-reduce's traffic, the share (M - 1) / M leaves a node. From M0 to M nodes this share grows by
+    1 / M0 - 1 / M, and the logarithm of the lost throughput is taken to grow in proportion.
+
+    - loss: the mean of the losses that this formula gives, one for each figure on more than M0 nodes
+    - spread: the standard deviation of log(images/s) from the model after one doubling of the nodes. After n doublings
+      it is assumed to be spread * sqrt(n).
 
     Args:
         tables: Published throughputs by number of nodes, one table for each system. Together they must have at least
@@ -200,13 +203,15 @@ def _mean_loss(figures: Sequence[_LostThroughput]) -> float:
 
 
 def _spread_per_doubling(figures: Sequence[_LostThroughput], loss: float) -> float:
-    """Return the standard deviation of published figures from the scaling model, per doubling of the nodes.
+    """Return how far published figures scatter about the scaling model: their standard deviation per doubling of nodes.
 
-    The variance is assumed to grow in proportion to the doublings, so n doublings have sqrt(n) times this deviation.
+    By the model, a figure's `log_lost` is loss * `added_traffic_share`. The variance about this is assumed to grow in
+    proportion to the doublings, so each squared departure is divided by its doublings.
 
     Args:
         figures: What each published figure lost, compared with linear scaling, as `_lost_throughput` returns it. Two or
-            more. By the model, `log_lost` is loss * `added_traffic_share`.
+            more. `added_traffic_share` is the share of the all-reduce's traffic that leaves a node only because of the
+            added nodes.
         loss: The coefficient of the model, fitted to the same figures.
 
     Returns:
@@ -330,9 +335,11 @@ def back_test_lines(results: Sequence[BackTested]) -> Iterator[str]:
 
     They are a heading, a line for each predicted figure, a line of counts, and the median errors.
 
+    A system's throughput on many nodes was predicted from its throughput on the fewest nodes. How much throughput is
+    lost between nodes was learnt from other reports only.
+
     Args:
-        results: Published throughputs with their predictions, as `back_test` makes them: each from the throughput on
-            the fewest nodes of the same table, by a model that was fitted to the tables of all other reports.
+        results: Published throughputs with their predictions, as `back_test` returns them.
     """
     yield "From the fewest nodes of each published table to more, by what the other reports lost"
     for result in results:

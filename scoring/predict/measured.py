@@ -53,7 +53,7 @@ def measure(args: argparse.Namespace) -> Measured:
 
     - a setting that differs between the logs, such as the math mode
     - --batch, if the logs say another batch
-    - a shape whose runs do not show how far runs lie apart, such as a single run
+    - a shape with a single run, or whose runs give no interval: how far runs lie apart is then unknown
 
     Args:
         args: The parsed options of `python -m scoring scale`: `measured` are the logs, `protocol` and `skip` say how to
@@ -72,7 +72,7 @@ def measure(args: argparse.Namespace) -> Measured:
         raise InputError(f"protocol {args.protocol} measures no throughput, which the model is made of")
     records_by_shape = _records_by_shape(args)
     records = list(itertools.chain.from_iterable(records_by_shape.values()))
-    warnings = _warnings_of_mixture(records)  # raises InputError for logs of different batches
+    warnings = _warnings_of_mixture(records)  # an error if batches differ, so the batch of the first is that of all
     batch_of_all_logs = records[0].batch_per_device
     if args.batch not in (None, batch_of_all_logs):
         warnings.append(f"--batch {args.batch} is not taken: the logs say {batch_of_all_logs} images a device")

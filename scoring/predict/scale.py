@@ -253,8 +253,10 @@ def _assumed_scaling_in_words(scaling_loss: ScalingLoss) -> str:
 def _points_by_nodes(measured: Sequence[Point], devices_per_node: int | None) -> dict[int, Point]:
     """Return the measured throughputs whose nodes have a given number of devices, by their number of nodes.
 
+    The others are left out: a run on 4 of the 8 devices of a node does not tell the throughput of the whole node.
+
     Args:
-        measured: The measured throughputs, each of a number of nodes and of devices on each. At least one.
+        measured: The measured throughputs, at least one. No two have both the same nodes and devices per node.
         devices_per_node: How many devices a node must have. None takes the most that a measured node has.
 
     Raises:

@@ -95,11 +95,12 @@ def _print_jobs(campaign: Campaign, jobs: Sequence[Job]) -> None:
     Runs that this machine cannot do are left out.
 
     Args:
-        campaign: The runs that measure a report's figures again.
+        campaign: The runs that measure a report's figures again. If it is shrunk, they are tiny runs on the CPU, with a
+            DGXSYSTEM of their own.
         jobs: The runs with their trials.
 
     Raises:
-        InputError: There are trials to run, the campaign is not shrunk, and the variable DGXSYSTEM is not set.
+        InputError: There are trials to run at full size, and the variable DGXSYSTEM is not set.
     """
     jobs_to_run = [job for job in jobs if job.missing and not job.skipped]
     if jobs_to_run and not campaign.shrunk and not os.environ.get("DGXSYSTEM"):

@@ -152,15 +152,18 @@ def read_campaign(name: str, folder: Path = CAMPAIGNS, *, shrink: bool = False, 
 def _full_size_campaign(name: str, fields: JsonObject) -> Campaign:
     """Return the campaign that a file describes: the runs that measure the throughputs of a published report again.
 
-    The runs are of full size: on as many devices and with the same batch as the report's. Among the fields are:
-
-    - `published`: all figures of the report, which are the rows of published.csv whose `table` is the campaign's name
-    - `cells`: of these, the throughputs of the first framework. They are what the runs measure again, and what our
-      throughputs are divided by. The figures of the other frameworks are only shown next to ours.
+    The runs are of full size: on as many devices and with the same batch as the report's.
 
     Args:
         name: Name of the campaign, such as "dlperf".
         fields: Content of its file: "workload", "protocol", "environment", "frameworks", and perhaps "note".
+
+    Returns:
+        The campaign. Two of its fields come from published.csv:
+
+        - `published`: all figures of the report, which are the rows whose `table` is the campaign's name
+        - `cells`: the throughputs of the first framework among them, which the runs measure again. The figures of the
+          other frameworks are only shown next to ours.
 
     Raises:
         KeyError, TypeError, AttributeError, ValueError: The fields describe no campaign: one is missing or unknown, or

@@ -85,8 +85,9 @@ def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> 
           recomputed"
         - "difference": recomputed / published - 1
         - "borne_out": the same verdict as True or False; None for "not decided" and "not recomputed"
-        - "as_recorded": True if the figure was recomputed, and published.csv has a `log_note` on it. So it was known
-          before that the logs do not bear the figure out, and `main` does not count the mismatch as a fault.
+        - "as_recorded": True if the figure was recomputed, and published.csv has a `log_note` on it. The note records
+          that the logs do not bear the figure out, so `main` does not count a mismatch as a fault. The recomputed
+          figure is not compared with the note.
     """
     recomputed = _recompute(rule, paths, published)
     is_known_mismatch = recomputed.figure is not None and published.log_note is not None
@@ -123,17 +124,16 @@ def _recompute(rule: Rule, paths: Sequence[Path], published: Published) -> Recom
         published: The published figure.
 
     Returns:
-        The figure, the verdict, notes and footnotes:
+        The verdict, the figure, notes on how it was made and judged, and footnotes. If the logs cannot be scored, the
+        figure is None, and the only note says why. The footnotes are what the rules of MLPerf demand:
 
-        - Notes say how the figure was made and judged. If the logs cannot be scored, the figure is None, and the only
-          note says why.
-        - Footnotes are what the rules of MLPerf demand next to our own figure. For an MLPerf result, they say that it
-          is not verified. Next to a published figure that is verified, they also say how the two may differ. For any
-          other figure there are none.
+        - our figure is no MLPerf result: none
+        - an MLPerf result: that it is not verified
+        - an MLPerf result, and the published figure is a time to train: also how it may differ from a verified result
     """
     try:
         records = [_read_log(path, rule) for path in paths]
-        # `system` does nothing but keep the score from the warning that a log does not name its machine.
+        # Without `system`, the score would warn that the log does not name its machine. Nothing else depends on it.
         result = score(records, protocols.find(rule.protocol), skip=rule.skip, system=published.accelerator)
         # MLCommons verified each published time to train.
         published_is_verified = published.metric == "time_to_train"
@@ -248,12 +248,13 @@ def _closing_figure_if_published(records: Sequence[Record], published: Published
 
 
 def _notes_on_score(rule: Rule, result: Score, records: Sequence[Record]) -> list[str]:
-    """Return notes on how logs were scored: values from the report, the publisher's factor, the score's warnings.
+    """Return notes on how logs were scored: on doubts about the logs, the publisher's factor, the score's warnings.
 
     The warning of too few runs is left out, because many published figures come from a single log.
 
     Args:
-        rule: How the publisher made the figure from its logs.
+        rule: How the publisher made the figure from its logs. Its `factor`, if any, is what the publisher multiplied
+            the score by.
         result: Score of the logs by this rule.
         records: What the logs say.
     """
@@ -267,16 +268,16 @@ def _notes_on_score(rule: Rule, result: Score, records: Sequence[Record]) -> lis
 
 
 def _notes_on_logs(rule: Rule, records: Sequence[Record]) -> list[str]:
-    """Return notes on doubts about the logs: what they do not say, and that they may be other logs than before.
+    """Return notes on doubts about the logs: what they do not say, and that none has a known SHA-256.
 
-    - "the log does not say ...": `_read_log` took the devices or the batch from the report, and passed them as options.
-    - "known by its name alone": the rule has the SHA-256 of logs from which the figure was recomputed before, and no
-      log has one of these. So the rule was found by the name of a file. The note is left out if one of several logs
-      has such a SHA-256.
+    - "the log does not say ...": the devices or the batch were taken from the report.
+    - "known by its name alone": the rule has SHA-256, and no log has one of these. So the rule was found by the
+      name of a file.
 
     Args:
-        rule: How the publisher made the figure from its logs. Its `sha256` is empty if no SHA-256 is known.
-        records: What the logs say.
+        rule: How the publisher made the figure from its logs. Its `sha256` are of the logs from which the figure was
+            recomputed before; empty if they are not known.
+        records: What the logs say. `from_options` names what a log does not say and its reader was given.
     """
     notes = []
     taken_from_report: set[str] = set()
@@ -342,14 +343,13 @@ def _conditions_that_differ(records: Sequence[Record], published: Published) -> 
 
 
 def _fields_that_may_not_differ(log: Record, report: Published) -> list[str]:
-    """Return the names of the conditions in which a difference between a log and its report counts, such as "devices".
-
-    `_conditions_that_differ` compares the log's text or number for each name with the report's.
+    """Return the names of the conditions in which a log may not differ from its report, such as "devices".
 
     - always "devices" and "batch_per_device"
-    - "math_mode" if both state FP32 or TF32
-    - else "precision" if only one of the two has half precision. If both have it, their texts may differ all the same,
-      as "amp_o1" and "amp_o2" do. This must not count, because reports rarely state the level of mixed precision.
+    - also "math_mode" if both state FP32 or TF32 as their math mode
+    - else also "precision" if only one of the two has half precision, such as a log of AMP and a report of FP32
+
+    Two texts of half precision, such as "amp_o1" and "amp_o2", may differ, because reports rarely state the level.
 
     Args:
         log: What the log says.

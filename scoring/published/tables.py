@@ -155,10 +155,10 @@ def _our_value_on_one_device(reported_run: Run, results: Sequence[_CellResult]) 
 
 
 def _results_of_cells(campaign: Campaign, jobs: Sequence[Job]) -> list[_CellResult]:
-    """Return each published throughput that a campaign measures again, with its run in the report and our figure.
+    """Return each published throughput that a campaign measures again, with the report's run and our figure.
 
-    - In a full-size campaign, our figure is the score of the same run here.
-    - In a shrunk campaign, it is the score of a tiny run in its place. Several throughputs may share this run.
+    A run is the conditions of a measurement, such as nodes, devices and batch size. A full-size campaign repeats the
+    report's runs. A shrunk one does a tiny run on the CPU in place of each, the same for several throughputs.
 
     Args:
         campaign: The campaign. Its `cells` are the published throughputs.
@@ -167,8 +167,8 @@ def _results_of_cells(campaign: Campaign, jobs: Sequence[Job]) -> list[_CellResu
     ours_by_run_of_job = {job.run: our_figure(job, campaign.protocol) for job in jobs}
     results = []
     for cell in campaign.cells:
-        reported_run = run_of_cell(cell, shrink=False)  # of full size, as the report names it
-        scored_run = run_of_cell(cell, shrink=campaign.shrunk)  # the run that we did: a tiny one in a shrunk campaign
+        reported_run = run_of_cell(cell, shrink=False)
+        scored_run = run_of_cell(cell, shrink=campaign.shrunk)  # the run that was done here
         results.append(_CellResult(cell, reported_run, ours_by_run_of_job[scored_run]))
     return results
 
@@ -178,14 +178,15 @@ def _row_of_cell(
 ) -> JsonObject:
     """Return the row that compares a published throughput with our own, as plain values by column.
 
-    The columns of conditions, such as "nodes" and "devices", are of the published run. The column "ran_as" names the
-    run that was done here: the same run, or in a shrunk campaign a tiny one in its place.
+    A campaign is the runs that measure a report's throughputs again; each of these throughputs is a cell. A shrunk
+    campaign does a tiny run on the CPU in place of the published run. The columns of conditions, such as "nodes", are
+    of the published run all the same, and "ran_as" names the run that was done.
 
     The columns of speedup and of memory are left out if the report has no such figures.
 
     Args:
-        campaign: The campaign, which measures the report's figures again.
-        cell: The published throughput.
+        campaign: The campaign, with all figures of the report.
+        cell: The published throughput, with its conditions.
         ours: Our score of the run that measures it again, or a text that says why there is none.
         our_value_on_one_device: Our throughput on one device, by which ours is divided for the speedup; None if there
             is none.
@@ -331,7 +332,7 @@ def _ratio_columns(ours: Score | str, cell: Published) -> JsonObject:
         The columns `ratio` and `ratio_95`, which is a list of two bounds. `ratio` is None if we have no figure, and
         `ratio_95` if we have no interval.
     """
-    published = cell.log_value or cell.value  # log_value is None unless the log gives another value
+    published = cell.log_value or cell.value  # log_value is None if the log confirms the published throughput
     ratios: JsonObject = {"ratio": None, "ratio_95": None}
     if isinstance(ours, Score):
         if ours.value:
@@ -344,19 +345,16 @@ def _ratio_columns(ours: Score | str, cell: Published) -> JsonObject:
 def _log_value_by_framework(campaign: Campaign, cell: Published) -> dict[str, float | None]:
     """Return for each framework the throughput by its publisher's log, if this log does not confirm the published one.
 
-    If Paddle's throughput is published as 2450, and Paddle's log gives 2390.5, the result is {"Paddle": 2390.5}.
+    The log does not confirm the throughput if published.csv has a `log_note` on it, which says why: another value, or
+    the same value under another condition, such as the batch size.
 
     Args:
         campaign: The campaign, which measures a report's figures again. It has the names of the frameworks.
         cell: A published throughput. Its conditions, such as devices and batch size, count for all frameworks.
 
     Returns:
-        By framework:
-
-        - None if no throughput of the framework is published
-        - None if published.csv has no `log_note`, which says how the log does not confirm the throughput
-        - `log_value` if there is a `log_note`: the throughput of the log, or None if the log gives none. It may equal
-          the published one. The log then differs only in a condition, such as the batch size.
+        The log's throughput by framework, such as {"Paddle": 2390.5, "OneFlow": None}. It is None if the log confirms
+        the published one or gives none, or if none is published.
     """
     values: dict[str, float | None] = dict.fromkeys(campaign.frameworks)
     for framework, row in published_row_by_framework(campaign, cell, "throughput").items():
@@ -378,18 +376,16 @@ def _notes_on_ours(ours: Score | str) -> list[str]:
 
 
 def _notes_on_published(campaign: Campaign, cell: Published) -> list[str]:
-    """Return the notes on the published figures that stand next to ours in a row of the campaign's tables.
-
-    The row is that of a given published throughput. Its figures are all that the report has under the conditions of
-    this throughput, such as 8 devices and batch 128: of any metric and framework.
+    """Return the notes on the published figures that a campaign's table compares with ours under some conditions.
 
     Args:
-        campaign: The campaign, which measures a report's figures again. It has all figures of the report.
-        cell: The given throughput.
+        campaign: The campaign, which measures a report's figures again. Its `published` are all figures of the report.
+        cell: A published throughput. It gives the conditions, such as 8 devices and batch 128.
 
     Returns:
-        A note on each of these figures that its publisher's log does not confirm. If `cell` has a `log_value`, the
-        throughput by its log, a last note says that the ratio in the row divides ours by this value.
+        A note on each figure under these conditions, of any metric and framework, that its publisher's log does not
+        confirm. If `cell` has a `log_value`, the throughput by its log, a last note says that the ratio divides ours by
+        this value.
     """
     notes = []
     metrics = dict.fromkeys(row.metric for row in campaign.published)  # each once, in their order

@@ -89,7 +89,8 @@ def _text_by_file(report: Report, args: argparse.Namespace) -> dict[str, str]:
 def _build_report(args: argparse.Namespace) -> Report:
     """Read the runs that the command line names, and return the content of their report.
 
-    For each file of a folder that holds no run, a line on stderr says why it is left out.
+    A file of a folder that holds no run is left out, and a line on stderr says why. If no file is left, the reason for
+    the first one is raised as an InputError.
 
     Args:
         args: Options of the command line (see `add_arguments`).
@@ -99,7 +100,8 @@ def _build_report(args: argparse.Namespace) -> Report:
             output file is the log of a run.
     """
     logs: list[GivenLog] = []
-    reasons_left_out: list[str] = []  # `read_systems` adds one for each file of a folder that holds no run
+    # `read_systems` reads all files before the loop, and adds a reason for each file of a folder that holds no run.
+    reasons_left_out: list[str] = []
     for log_or_folder, records_of_it in read_systems(args, args.logs, without_run=reasons_left_out):
         folder = log_or_folder if Path(log_or_folder).is_dir() else None  # None: the log was given by itself
         logs += [GivenLog(record=record, path=record.file, folder=folder) for record in records_of_it]
@@ -183,6 +185,7 @@ def _write(file: str, text: str) -> None:
     """Write the text of a report to a file.
 
     An existing regular file is replaced only when the new one is complete, so an interrupted write leaves the old one.
+    A pipe or device, such as /dev/stdout, is written to directly.
 
     Args:
         file: Path of the file.
@@ -194,7 +197,7 @@ def _write(file: str, text: str) -> None:
     path = Path(file)
     refuse_missing_folder(path)
     is_pipe_or_device = path.exists() and not path.is_file()
-    if is_pipe_or_device:  # it can be written to, but not be replaced; the path of a pipe leads to no other path
+    if is_pipe_or_device:  # no file may take its place, and a pipe has no folder: its path leads to "pipe:[..]"
         path.write_text(text, encoding="utf-8", newline="")
     else:
         replace_whole_file(path, text)

@@ -307,15 +307,16 @@ def _figure_tile(group: Group, score: Score, name_prefix: str) -> Tile:
 
     Args:
         group: A group of repeated runs.
-        score: Figure of the group. Its `interval_method` says how the interval was made, such as "from 40 windows of
-            one run"; without an interval it is "none: " and why there is none.
+        score: Figure of the group, with its 95 % interval, if any.
         name_prefix: Begins the text: the group's name with a colon and a space, or empty.
     """
+    # `interval_method` is "from 40 windows of one run" or, without an interval, "none: " and the reason.
     if score.interval_95 is None:
         interval = score.interval_method
     else:
         interval = f"{interval_in_words(score.interval_95)} ({score.interval_method})"
     text = f"{name_prefix}95 % interval {interval}."
+    # `one_clock` are the logs whose times no second clock in the log confirms.
     times_are_in_doubt = score.one_clock and score.protocol.figure == "throughput"
     if times_are_in_doubt:
         text += " One clock: nothing else in the log confirms the times."
@@ -529,7 +530,7 @@ def _where(warning: Verdict, report: Report) -> Inline:
         warning: The warning, of a group's score or of a scaling table.
         report: The content of the report.
     """
-    # A verdict keeps its values for programs in `figures`. A warning keeps the place there that it is about, or None.
+    # Path of the log and number of the line that the warning is about; None if it is about no single one.
     file = warning.figures["file"]
     line = warning.figures["line"]
     if file is None:

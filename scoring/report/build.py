@@ -72,10 +72,10 @@ class _FigureOptions(NamedTuple):
     def shown_protocol(self, groups: Sequence[Group]) -> Protocol:
         """Return the one protocol that the page names for all groups.
 
-        It is the protocol that the user gave, if any. Else each group is scored by a protocol of its own, which asks
-        for as many runs as the group has. The protocol of the smallest group is then named, because the page counts no
-        group as fewer runs than the named protocol asks for. So groups of 3 and of 5 runs are shown as "mean of 3 to 5
-        runs"; by the protocol of the larger group that would be "mean of 5 runs".
+        - The protocol that the user gave, if any.
+        - Else that of the smallest group. Each group has a protocol of its own then, which asks for as many runs as the
+          group has. Groups of 3 and of 5 runs are shown as "mean of 3 to 5 runs". By the protocol of the larger group
+          it would be "mean of 5 runs": the page counts no group as fewer runs than the named protocol asks for.
 
         Args:
             groups: Groups of repeated runs, at least one.
@@ -336,12 +336,13 @@ def _span_of_figure(record: Record, figure: RunFigure, protocol: Protocol) -> tu
         line 5: step 20
         line 6: epoch 2 ends
 
-    The result depends on how the protocol makes the figure:
+    The last line is that of the figure. The first one depends on how the protocol makes the figure (`over_steps`):
 
-        over_steps         lines of the figure    result
-        "between_stamps"   1 to 5                 (2, 5): it is measured from the moment at which line 1 was printed
-        "epoch_rates"      6 alone                (4, 6): line 6 states the rate of the whole epoch 2
-        any other          2 to 5                 (2, 5)
+    - "between_stamps": the line after the figure's first line, whose time stamp only starts the measurement. A figure
+      of the lines 1 to 5 gives (2, 5).
+    - "epoch_rates": the line after the end of the epoch before. A figure of line 6 alone, which states the rate of the
+      whole epoch 2, gives (4, 6).
+    - any other: the figure's first line. A figure of the lines 2 to 5 gives (2, 5).
 
     Args:
         record: The run as its log describes it.

@@ -367,7 +367,10 @@ def _finite_rates(record: Record) -> list[tuple[Window, float]]:
 
 
 def _as_points(rated_windows: Sequence[_RatedWindow]) -> list[Point]:
-    """Return windows as about SHOWN_POINTS points to draw, or fewer: of more windows, neighbours share a point.
+    """Return windows as points to draw. If there are more than SHOWN_POINTS windows, neighbours share a point.
+
+    Each stretch of measured or of other windows has points of its own, so there may be a few more than SHOWN_POINTS:
+    at most one more for each stretch.
 
     Args:
         rated_windows: Windows of one run in their order, with their rates.

@@ -171,10 +171,10 @@ def _curves_over_windows(report: Report, read: Callable[[Window], float | None])
         read: Returns the quantity of a window, or None if the log does not say it.
 
     Returns:
-        The curves, and what their common axis counts. Runs without a finite value have no curve.
+        The curves of the runs that have a finite value, and the name of their common axis:
 
-        - "step": how many steps were done at the end of a window, if this is known for all windows of all these runs
-        - "printed row": otherwise the number of the window in its run, from 1 on, also for the runs with known steps
+        - "step" if it is known for all windows of all these runs how many steps were done at the end of the window
+        - else "printed row": the number of the window in its run, from 1 on
     """
     runs = [run for run in report.runs if _has_values(run, read)]
     steps_of_runs = [_steps_done(run.record) for run in runs]
@@ -182,7 +182,7 @@ def _curves_over_windows(report: Report, read: Callable[[Window], float | None])
     axis = "step"
     places_of_runs: Sequence[Sequence[int]] = known_steps
     all_are_known = len(known_steps) == len(runs)
-    if not all_are_known:  # then no run is placed by its steps, because all runs have one axis
+    if not all_are_known:  # all runs have one axis, so those with known steps are placed by their rows, too
         axis = "printed row"
         places_of_runs = [range(1, len(run.record.windows) + 1) for run in runs]
     curves = [_curve_of_run(run, places, read) for run, places in zip(runs, places_of_runs, strict=True)]

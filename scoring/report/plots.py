@@ -48,11 +48,11 @@ def drawn(figure: Figure) -> Plot:
     """Draw a figure of the page, and return the plot with its SVG and its legend.
 
     Args:
-        figure: The figure, with the function that draws it.
+        figure: The figure, with the function that draws it into a plot and adds the entries of the legend.
     """
     canvas = _matplotlib().figure.Figure()
     drawing = Plot(figure=canvas, axes=canvas.add_axes((0, 0, 1, 1)))
-    drawing.size()
+    drawing.size()  # sets the usual height, and moves the axes to leave room for their labels
     figure.draw(drawing)
     stream = io.StringIO()
     canvas.savefig(stream, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Type", "Format")))

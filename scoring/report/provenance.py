@@ -453,12 +453,10 @@ def _options_for_what_logs_do_not_say(record: Record) -> list[str]:
 
     The report shows a `score` command for each group, which makes the group's figure again.
 
-    - --devices: if the report has the number of devices not from the logs, but from its own command line or from the
-      description of a submission's system
-    - --batch: if the report has the batch of a device from its own command line
+    - --devices, if the report got it by its own option --devices, or from the description of a submission's system
+    - --batch, if the report got it by its own option --batch
 
-    The words of the report's command line are not copied, because they may have a number for each of several systems,
-    such as "8,16". `score` gets the number of the one group.
+    The values are the group's own. The options of the report may list one for each of several systems, such as "8,16".
 
     Args:
         record: First run of the group.

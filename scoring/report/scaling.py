@@ -369,11 +369,12 @@ def _warning_of_other_data(record: Record, workload: workloads.Workload) -> str:
 
     Args:
         record: The run as its log describes it.
-        workload: What is known of the run's model. Its FLOPs are counted at the size of the published runs' images.
+        workload: What is known of the run's model. Its `flop_height` and `flop_width` are also the size of the images
+            of the published runs, such as 224 x 224 px for ResNet-50.
 
     Returns:
         A sentence that begins with a space, because it follows another one. It is empty if the run read real images of
-        the size of the published runs' (224 px for ResNet-50), or if its log does not describe its data set.
+        that size, or if its log does not describe its data set.
     """
     dataset = section(record, "dataset")
     if not dataset:

@@ -445,8 +445,8 @@ def _throughput_figure(report: Report, our_rates: Sequence[plots.Points], first_
 def _efficiency_figure(report: Report, first_published_style: int) -> Figure:
     """Return the plot of scaling efficiency over the number of devices, with our systems and published ones.
 
-    The efficiency, in percent, is the speedup over the system's smallest number of devices, divided by how many times
-    as many devices there are.
+    The efficiency, in percent, is 100 * speedup / (devices / smallest devices), where the speedup is over the smallest
+    number of devices of the same system.
 
     Args:
         report: The content of the report.

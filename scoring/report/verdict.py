@@ -212,21 +212,20 @@ class _Failures(NamedTuple):
 def _judge_failed_runs(failed: Sequence[ReportedRun], groups: Sequence[Group], protocol: Protocol) -> Verdict:
     """Return the verdict on the runs that ended without success.
 
-    The result of a group drops some of its slowest runs, and counts failed runs as the slowest. At most as many runs
-    may fail as it drops.
+    The result of a group drops some of its slowest runs, and a failed run counts as one of the slowest. A result of 5
+    runs that drops 1 of them allows one failure: one is a warning, two are fatal. `_allowed_failures` finds the number.
 
-    - fatal: in one of the groups, more runs failed than may fail
-    - else unknown: in one of the groups runs failed, and it is not known how many may fail, because the rounds of
-      MLPerf differ in how many runs the result of this group drops
-    - else a warning: the result of each group drops all of its failed runs
+    - fatal: in one of the groups, more runs failed than are allowed
+    - else unknown: in one of the groups runs failed, and the rounds of MLPerf differ in how many they allow
+    - else a warning: each group has no more failed runs than are allowed
 
     The text of the verdict has the status of the first failed run. As a rule, the status of all of them is "aborted".
 
     Args:
         failed: Training runs that ended without success, at least one.
         groups: All groups of repeated runs of the report.
-        protocol: Rules by which runs become a figure. For a benchmark that no round of MLPerf has, they say how many
-            runs are dropped.
+        protocol: Rules by which runs become a figure. They say how many runs are dropped only for a benchmark that no
+            round of MLPerf has.
     """
     text = f"{_numbers_in_words(failed, runs_of(groups))} ended without success ({failed[0].record.status})"
     fix = "Read the ends of their logs for why they stopped."
@@ -252,12 +251,15 @@ def _count_failures(group: Group) -> int:
 def _allowed_failures(group: Group, protocol: Protocol) -> int | None:
     """Return how many runs of a group of repeated runs may fail.
 
-    A result drops some of its slowest runs, and a failed run counts as one of these. How many are dropped is a rule of
-    the MLPerf round. A log does not say its round, so the number is known only if all rounds with this benchmark agree.
+    A failed run counts as the slowest, so as many runs may fail as a result drops of its slowest runs:
+
+    - no MLPerf round has the benchmark: as many as the protocol drops
+    - else: as many as the round drops. If the group has fewer runs than a result of the round takes, they make no
+      result, and none is dropped. A log does not say its round, so all rounds with the benchmark must agree.
 
     Args:
         group: The repeated runs.
-        protocol: Rules by which runs become a figure. They decide for a benchmark that no round has.
+        protocol: Rules by which runs become a figure.
 
     Returns:
         The number of runs; None if the rounds disagree.
@@ -268,7 +270,7 @@ def _allowed_failures(group: Group, protocol: Protocol) -> int | None:
         return _dropped_by_protocol(run_count, protocol)
     dropped_in_rounds: set[int] = set()
     for submission in submission_by_round.values():
-        makes_a_result = run_count >= submission.runs  # else the round drops no run
+        makes_a_result = run_count >= submission.runs
         dropped_in_rounds.add(submission.dropped if makes_a_result else 0)
     all_agree = len(dropped_in_rounds) == 1
     return dropped_in_rounds.pop() if all_agree else None
