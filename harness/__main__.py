@@ -165,8 +165,8 @@ def _check_precision(gpu: nvidia.Gpu, job: env.Job, host: str) -> None:
 def _abort(error: Exception, code: int) -> int:
     """Print an error as one line on stderr, have MPI end all other ranks, and return an exit status.
 
-    It waits before it ends the others. Any rank gives mpirun time to pass on the line. A rank other than 0 waits
-    longer, because rank 0, which may have failed by the same error, closes the log first and then ends all.
+    Rank 0 waits MPIRUN_READS_S (0.2 s) before it ends the others, so that mpirun can pass on the line. Any other rank
+    waits LOG_CLOSES_S (1 s): if the same error is on all ranks, rank 0 closes the log and ends the job meanwhile.
 
     Args:
         error: The error that ends this rank.

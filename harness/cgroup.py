@@ -100,7 +100,7 @@ def _folders(controller: str, root: Path, membership: Path) -> Iterator[Path]:
     for line in _text(membership).splitlines():
         _, _, names_and_path = line.partition(":")
         names, _, path = names_and_path.partition(":")
-        if not names:
+        if not names:  # version 2, which has one line, for all resources
             mount = root
         elif controller in names.split(","):
             mount = root / controller

@@ -80,9 +80,13 @@ def _describe_part(part: str, data_module: Any, samples: Any, contents: Contents
         seed: Decides which samples are decoded.
 
     Returns:
-        A dictionary. "undecodable" names the first of the decoded files that cannot be decoded. If all can be,
-        "label_fault" says which label is the first that is wrong. Both are empty if there is nothing to name; then
-        "notes" may doubt the labels.
+        A dictionary. The checks are made in this order, and the first that finds something ends them:
+
+            "undecodable":  the first of the decoded files that cannot be decoded, and why
+            "label_fault":  the first label that is wrong
+            "notes":        a doubt about the labels, behind notes that the samples have in any case
+
+        The first two are empty if there is nothing to name.
     """
     chosen = _choose_samples(len(samples), seed)
     undecodable = _first_undecodable(samples, chosen)
@@ -110,13 +114,15 @@ def _notes_on_copies(samples_of: dict[str, Any], contents: dict[str, Contents], 
     Such are found where images were copied or linked into the evaluation part and left in the training part. A run does
     not look for them, because it may read no image before its clock starts.
 
-    An image is compared only with training images of the same size in bytes. Of some forms of data sets that size is
-    not known, but only the size of the whole record that the image is part of (`is_exact` is false). If only one part
-    has such a form, the sizes cannot be compared, and no sentence is returned.
+    An image is compared only with training images of the same size (`_trained_of_equal_size`). The sizes of a part are
+    those of its images if `is_exact` is true, else of whole records with an image in each, as in a TFRecord:
+
+        both parts have the same kind of sizes:  these are compared
+        the parts have different kinds:          they cannot be compared, and no sentence is returned
 
     Args:
         samples_of: The samples of "train" and "val".
-        contents: Names and sizes of the files of both.
+        contents: Names and sizes of the samples of "train" and "val".
         chosen: Numbers of the evaluation samples to look at.
     """
     if contents["train"].is_exact != contents["val"].is_exact:
@@ -233,14 +239,15 @@ def _first_label_fault(data_module: Any, samples: Any, chosen: list[int]) -> str
 
 
 def _doubts_about_labels(data_module: Any, samples: Any, chosen: list[int]) -> list[str]:
-    """Return a note, in a list, if the label files of some samples leave nothing to learn, as where all are ignored.
+    """Return a note, in a list, if the labels of some samples together hold fewer than two classes.
 
-    The list is empty if there is no doubt, or if labels are numbers and not files.
+    There is then nothing to learn, as where all pixels have 255, the label that training ignores. The list is empty if
+    there is no doubt, or if labels are numbers and not files.
 
     Args:
         data_module: The workload's module of its data. It has a function `label_doubt` if labels are files.
         samples: The samples of a part of the data set.
-        chosen: Numbers of the samples whose labels are looked at. None of these labels has a fault.
+        chosen: Numbers of the samples whose labels are looked at. `_first_label_fault` has found no fault in them.
     """
     label_doubt = getattr(data_module, "label_doubt", None)
     if label_doubt is None:  # labels are numbers

@@ -65,16 +65,16 @@ def misspelt(environ: Mapping[str, str]) -> list[str]:
 def _what_is_read_instead(name: str) -> str:
     """Return which settings are read in place of a variable that its user has taken for a setting.
 
-    The text completes the warning "EPOCHS is read by nothing: ..."; its "is" or "are" stands for "is read" or "are
-    read". The first of these cases counts:
+    The text is the end of a warning, as "MAX_EPOCHS is" in "EPOCHS is read by nothing: MAX_EPOCHS is". The first of
+    these cases counts:
 
-        the name is                                      example          text
-        what other training programs call a setting      EPOCHS           "MAX_EPOCHS is"
-        what they call a value of the recipe             LR               "the RECIPE has it"
-        of a family of settings, by its beginning        SUBMISSION_X     "SUBMISSION_ORG, ... are"
-        of a workload, by its beginning, and of no
-        precision                                        RN50_STRATEGY    "RN50_BATCHSIZE and RN50_RECIPE are, and ..."
-        any other: it may be another program's           MODEL            ""
+        the name                                         example          text
+        is what other training programs call a setting   EPOCHS           "MAX_EPOCHS is"
+        is what they call a value of the recipe          LR               "the RECIPE has it"
+        begins as a family of settings                   SUBMISSION_X     "SUBMISSION_ORG, ... are"
+        begins with a workload, but no precision
+        follows                                          RN50_STRATEGY    "RN50_BATCHSIZE and RN50_RECIPE are, and ..."
+        is any other: it may be another program's        MODEL            ""
 
     Args:
         name: Name of a variable that is no setting.
@@ -87,7 +87,8 @@ def _what_is_read_instead(name: str) -> str:
             return f"{', '.join(settings)} are"
     for workload in workloads.NAMES:
         prefix = f"{workload.upper()}_"
-        # With a precision, as RN50_FP32_STRATEGY, any setting is read. Without one only those of PER_WORKLOAD are.
+        # After a workload and a precision, as in RN50_FP32_STRATEGY, any setting is read; after a workload alone only
+        # those of PER_WORKLOAD.
         has_precision = any(name.startswith(prefix_of(workload, precision)) for precision in PRECISIONS)
         if name.startswith(prefix) and not has_precision:
             settings = [f"{prefix}{setting}" for setting in PER_WORKLOAD]
@@ -187,8 +188,9 @@ def _describe(given: dict[str, str]) -> _Described:
 def _describe_for_user(given: dict[str, str]) -> _Described:
     """Return the job that a user's environment describes, or refuse it by four checks that `_describe` does not make.
 
-    The four are of RESULT_FILE, the trials' seeds, variables of Paddle, and the paths that the job names. They are
-    right for the user's own environment alone: later in the job the trial loop sets RESULT_FILE itself.
+    The four are of RESULT_FILE, the trials' seeds, variables of Paddle, and the paths that the job names. Later in the
+    job they would refuse a good one: the trial loop sets RESULT_FILE and each trial's SEED, a rank sets Paddle's
+    variable for its GPU, and a rank's machine may lack files of the user's.
 
     Args:
         given: The user's environment.
@@ -221,12 +223,13 @@ def main() -> int:
         --shell:   for run_and_time.sh, on a node
         --launch:  for a launcher, on a host that may lack the packages of the training program
 
-    The first call for a job is made in the user's environment. `./run_and_time.sh --dry-run` makes two: --shell, whose
-    variables it exports, and then --json. What is checked:
+    A call is a job's first if it is made in the user's environment. `./run_and_time.sh --dry-run` makes two calls:
+    --shell, the first, and then --json with the variables that --shell printed. What is checked:
 
-        in every call:         the values of the settings
-        except with --launch:  what the training program refuses, if the program's packages are installed
-        in the first call:     what `_describe_for_user` checks; and warnings are printed on stderr
+        in a first call:                             what `_describe_for_user` checks
+        in every call:                               the values of the settings
+        without --launch, if NumPy is installed:     what the training program refuses
+        in a first call:                             suspect names and data, which give warnings on stderr
 
     Returns:
         0. For an error `one_line` prints a line on stderr and returns 2 if the job is wrong, 1 if the output cannot be

@@ -117,7 +117,8 @@ def _segment_fault(segment: Segment, content: bytes, scan_has_begun: bool) -> st
     """
     if segment.kind == START_OF_IMAGE:  # a second one, as the first lies before all segments
         return f"{TRUNCATED}: another picture begins at byte {segment.start}, before its end marker"
-    # Behind the start of a scan FF F7 may be damaged pixels of any JPEG, and is taken for no marker (below).
+    # FF F7 behind the start of a scan may be damaged pixels of any JPEG. It is then reported as no marker, because
+    # it is not in KNOWN_KINDS.
     if segment.kind == JPEG_LS_FRAME and not scan_has_begun:
         return "it is a JPEG-LS, which is not supported"
     if segment.kind not in KNOWN_KINDS:
@@ -194,8 +195,8 @@ def _segment_length(content: bytes, start: int) -> int:
         start: Place of the two bytes, which count as a part of the length.
 
     Returns:
-        The length. If the file ends before or within the two bytes, 4 (LEAST_SEGMENT): from `start` on that is more
-        than the file has, so that the caller sees a segment that was cut off.
+        The length. LEAST_SEGMENT (4) if the file ends before or within the two bytes: the segment's end then lies
+        beyond the file's, which `_segment_fault` reports as cut off.
     """
     length_bytes = content[start : start + 2]
     if len(length_bytes) < 2:
@@ -341,8 +342,8 @@ def _pnm_fault(opened: PpmImagePlugin.PpmImageFile) -> str:
     Args:
         opened: The image as Pillow has opened it, not loaded yet: `load` empties its `tile`.
     """
-    # A tile is (codec, box, offset, arguments), the arguments (mode, white). Two kinds of pixels have the mode alone,
-    # and no fault: bits, and those that Pillow takes as they are (codec "raw"), whose white is 255 or 65,535.
+    # A tile is (codec, box, offset, arguments), the arguments (mode, white) or the mode alone. The white is missing in
+    # two cases without a fault: codec "raw" (white is 255 or 65,535, or pixels are bits), and bits as text.
     codec, _, _, arguments = opened.tile[0]
     if codec == "raw" or not isinstance(arguments, tuple):
         return ""

@@ -112,15 +112,17 @@ def _origin(setting: Setting, value: str | int, environ: Mapping[str, str]) -> s
     """Return who set the value of a setting that the environment has a variable for.
 
     Several variables may set a setting: for BATCHSIZE in a job of rn50 they are BATCHSIZE and RN50_BATCHSIZE.
-    `resolve` lists the variables that the user has set in JOB_FROM_USER, and those of the config file in
+    `resolve`, which adds the config file's variables to the user's, lists the names of both in JOB_FROM_USER and
     JOB_FROM_CONFIG. The first of the setting's variables that is in a list decides:
 
         there are no lists:                        "environment", as without `resolve` only a user can have set it
         it is in JOB_FROM_USER:                    "environment"
         it is in JOB_FROM_CONFIG:                  "config_DGX1.sh"
-        none is listed, the value is another one
-            than the default:                      "launch/trials.sh", as the trial loop sets each trial's SEED
-        none is listed, the value is the default:  ORIGIN_OF_DEFAULTS, as run_and_time.sh exports defaults, too
+
+    If none is listed, scripts of this project have set the setting, and its value tells which:
+
+        another value than the default:            "launch/trials.sh", as the trial loop sets each trial's SEED
+        the default:                               ORIGIN_OF_DEFAULTS, as run_and_time.sh exports defaults, too
 
     Args:
         setting: The setting.

@@ -18,16 +18,18 @@ def for_node(environ: Mapping[str, str], set_by_config: Mapping[str, str], origi
 
     They are those of `set_by_config`, all settings of the job, and three lists of names, as "BATCHSIZE SEED":
 
-        JOB_FORWARDED: variables that mpirun hands to the ranks: all settings of the job, JOB_FROM_USER,
-                       JOB_FROM_CONFIG, and those of libraries that `names_to_forward` chooses
+        JOB_FORWARDED: variables that mpirun hands to the ranks: all settings of the job, the variables JOB_FROM_USER
+                       and JOB_FROM_CONFIG, and those of libraries that `names_to_forward` chooses
         JOB_SECRETS:   secrets, which the shell unsets
         JOB_DROPPED:   settings of NCCL's network between nodes, which the shell unsets in a job of one node; the list
                        is left out if it would be empty
 
+    JOB_FROM_USER and JOB_FROM_CONFIG list the variables whose values are the user's and the config file's.
+
     Args:
         environ: The environment with what the config file adds.
-        set_by_config: The variables in `environ` that the config file added or changed. JOB_FROM_USER and
-            JOB_FROM_CONFIG, which say whose values the variables have, come with them.
+        set_by_config: The variables in `environ` that the config file added or changed, with JOB_FROM_USER and
+            JOB_FROM_CONFIG.
         origins: The value of each setting of the job, with who set it.
     """
     variables_of_job = {name: str(entry["value"]) for name, entry in origins.items()}
@@ -54,15 +56,15 @@ def for_launcher(user_environ: Mapping[str, str], set_by_config: Mapping[str, st
         JOB_DEVICE:  "cpu" or "gpu"
         JOB_PATHS:   files and folders that the job names, whoever has set them, as "DATADIR=/data", one a line
 
-    These are lists of names, as "BATCHSIZE SEED":
+    These are lists of names, as "BATCHSIZE SEED"; their values are in the launcher's environment already:
 
-        JOB_GIVEN:   variables of the user that the launcher hands to the nodes (see below)
+        JOB_GIVEN:   variables of the user that the launcher hands to the nodes: settings, and what `names_to_forward`
+                     chooses, as OMPI_MCA_... of Open MPI, PRTE_MCA_... of its launcher PRRTE, and RN50_AMP_O2_STRATEGY,
+                     a setting for this workload and precision alone
         JOB_SECRETS: secrets of the user, which the launcher's shell unsets
 
-    In JOB_GIVEN are settings, settings for this workload and precision alone, as RN50_AMP_O2_STRATEGY, and variables of
-    Open MPI (OMPI_MCA_), of its launcher PRRTE (PRTE_MCA_) and of other libraries, as `names_to_forward` knows them.
-
-    Other variables that the config file sets are left out, because each node reads that file by itself.
+    What the config file sets is not handed over, because each node reads that file by itself. The CONT_ variables are
+    for the launcher itself, which starts the container.
 
     Args:
         user_environ: The user's environment.

@@ -176,8 +176,9 @@ def optimizer_events(
 ) -> list[tuple[schema.Point[Any], Any]]:
     """Return the optimizer's name and hyperparameters as events of the log.
 
-    The event of a hyperparameter has another name for each kind of optimizer. A kind may also have events that no other
-    kind has (`further_points`), as LARS has that of its epsilon.
+    The same hyperparameter has an event of another name for each kind of optimizer: `kind.logged.hyperparameters` is
+    {name in `value_by_name`: event}. `kind.further_points` is the same for hyperparameters that only this kind has,
+    such as the epsilon of LARS.
 
     Args:
         schedule: The learning rates for the run's global batch.

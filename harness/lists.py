@@ -129,11 +129,13 @@ class Folders:
     def fault(self, path: str) -> str:
         """Say why there is no file at a path, as "is absent"; return an empty text if there is one.
 
+        A folder is listed once, when it is first asked about. Later changes of it are not seen.
+
         Args:
             path: A path, absolute or relative to the root.
         """
         folder, slash, name = path.rpartition("/")
-        is_in_root_folder = bool(slash) and not folder  # as /a.jpg
+        is_in_root_folder = bool(slash) and not folder  # of the system, as /a.jpg
         if is_in_root_folder:
             folder = "/"
         if folder not in self._faults:

@@ -146,9 +146,11 @@ class CapturedStep(LaunchedStep):
         self._addresses = self._where()
 
     def begin(self) -> None:
-        """Send the device the learning rates of the next RATES_AT_ONCE steps.
+        """Send the device the learning rates of the next RATES_AT_ONCE steps, and have it start at the first one.
 
-        Once the step is captured, this checks that its tensors are where the CUDA graph reads and writes them.
+        It is called at the start of a warm-up, and by `send_rate` at the start of `Trainer.run` and whenever the rates
+        are used up. Once the step is captured, it also checks that the tensors of the step are where the CUDA graph
+        reads and writes them.
 
         Raises:
             RunError: A tensor of the state, an input or a table of rates has moved since the capture.
@@ -472,7 +474,10 @@ class Evaluator:
     ranks: Ranks
 
     def warm_up(self, batch: Batch) -> None:
-        """Run the evaluation program once on a synthetic batch; the totals mean nothing afterwards.
+        """Run the evaluation program once on a synthetic batch, because the first run of a program is slow.
+
+        On a GPU cuDNN searches for its fastest kernels in it, for which the watchdog allows SEARCH_S more. The totals
+        then hold the results of noise; `run` sets them to zero before it evaluates.
 
         Args:
             batch: Noise in the format of the evaluation's batches.

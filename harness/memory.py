@@ -98,9 +98,9 @@ def _peak_mib(peak_by_images: Mapping[int, int], images: float) -> float:
 
 
 def _images_at_once_in_measured_size(model: ModelSettings, measured: MemoryPeaks) -> float:
-    """Return how many images of the measured size have as many pixels as the images that the model computes at once.
+    """Return how many images the model computes at once, counted in images of the measured size by their pixels.
 
-    For example 64 images of twice the measured height and width have the pixels of 256 measured ones.
+    For example 64 images of twice the measured height and width count as 256.
 
     Args:
         model: Settings of the model, with its batch and image size.
@@ -108,7 +108,7 @@ def _images_at_once_in_measured_size(model: ModelSettings, measured: MemoryPeaks
     """
     parts_of_batch = model.knobs.gradient_merge  # they are computed one after the other
     images_at_once = model.batchsize / parts_of_batch
-    if model.image_size == 0:  # the recipe's crop, which is the measured one
+    if model.image_size == 0:  # the recipe's crop; recipes with another one than the measured have no peaks
         return images_at_once
     pixels_per_measured_pixel = model.image_size**2 / measured.crop_pixels
     return images_at_once * pixels_per_measured_pixel
@@ -134,13 +134,14 @@ def input_memory(job: Job) -> InputMemory:
         job: The settings of the job.
 
     Returns:
-        Three amounts in MiB:
+        Amounts in MiB, and words that say what they are for:
 
             device_mib:  memory of the GPU, for the decoder's threads and for batches that are ready
             unit_mib:    further memory of a GPU that has a unit for decoding JPEG
             pinned_mib:  memory of the host that the GPU copies from, for the decoder's threads
+            words:       as "2 pipelines of 4 threads"
 
-        They are zero (NO_INPUT) on a CPU, for synthetic data, and for a workload whose memory was not measured.
+        The amounts are zero (NO_INPUT) on a CPU, for synthetic data, and for a workload whose memory was not measured.
     """
     measured = job.model.traits.memory
     has_pipelines_on_gpu = job.cluster.on_gpu and not job.data.is_synthetic
@@ -150,7 +151,7 @@ def input_memory(job: Job) -> InputMemory:
     buffers = _decoder_buffers(job)
     # Of one pipeline: it has buffers for its decoder's threads, and keeps batches ready on the GPU.
     decoder_bytes = threads * buffers.device_bytes
-    pinned_bytes = threads * PINNED_BUFFERS * buffers.pinned_bytes
+    pinned_bytes = threads * PINNED_BUFFERS * buffers.pinned_bytes  # two for a thread: one is filled, one is copied
     batch_bytes = job.model.batchsize * _image_bytes(job.model, measured)
     ready_bytes = PREFETCH_BATCHES * batch_bytes
     device_bytes = decoder_bytes + ready_bytes
@@ -163,11 +164,13 @@ def input_memory(job: Job) -> InputMemory:
 
 
 def _image_bytes(model: ModelSettings, measured: MemoryPeaks) -> int:
-    """Return the bytes of one image as an input pipeline feeds it to the program, at most.
+    """Return the most bytes that one image takes as an input pipeline feeds it to the program.
+
+    An image has CHANNELS (4) channels at most. With the image size 0 it is counted with the measured crop.
 
     Args:
-        model: Settings of the model, with its image size and precision.
-        measured: The measured peaks of memory, with the size of the recipe's images.
+        model: Settings of the model, with its precision and its image size, 0 for that of the recipe.
+        measured: The measured peaks of memory, with the size of the images.
     """
     is_recipes_crop = model.image_size == 0
     pixels = measured.crop_pixels if is_recipes_crop else model.image_size**2

@@ -49,21 +49,22 @@ def opened() -> Iterator[tuple[list[Handle], str]]:
     The GPUs' handles are good until the context ends.
 
     Yields:
-        (handles, reason). The handles are those of the visible GPUs; there are none without NVML. The reason says why
-        GPUs of the node are missing; if there are both kinds of reasons, the first of these counts:
+        (handles, reason). The handles are those of the visible whole GPUs; there are none without NVML. A part of a
+        GPU (MIG) has no handle here. The reason says why GPUs of the node are missing. The first of these counts:
 
-            "CUDA_VISIBLE_DEVICES=5,4 names 2 of 8 whole GPUs":  the variable hides GPUs that NVML has a handle of
-            NVML's errors, as "GPU3: GPU is lost":               NVML has no handle of some GPUs, or cannot be opened
-            "":                                                  none is missing
-
-        A lost GPU has no handle, so that it counts neither as hidden nor among the 8.
+            CUDA_VISIBLE_DEVICES hides GPUs that NVML has a handle of:
+                "CUDA_VISIBLE_DEVICES=5,4 names 2 of 8 whole GPUs"; a lost GPU has no handle, and is not in the 8
+            NVML cannot be opened, or has no handle of some GPUs:
+                its errors, as "GPU3: GPU is lost"
+            none is missing:
+                ""
     """
     with contextlib.ExitStack() as at_exit:
-        handles, why_missing = _open_nvml(at_exit)  # NVML's reason, which the variable's replaces below
+        handles, why_missing = _open_nvml(at_exit)
         visible = _visible_handles(handles)
         some_are_hidden = len(visible) < len(handles)
         if some_are_hidden:
-            # "whole", because an entry may name a part of a GPU (MIG): such a part gives no handle.
+            # This reason replaces NVML's. "whole", as an entry may name a part of a GPU (MIG), which gives no handle.
             how_many = f"{len(visible)} of {len(handles)}"
             why_missing = f"CUDA_VISIBLE_DEVICES={env.visible_gpus()} names {how_many} whole GPUs"
         yield visible, why_missing

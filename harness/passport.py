@@ -235,6 +235,9 @@ def _note_on_contradictions(part: str, names: Sequence[str], contents: Contents)
 def _note_on_shared_labels(part: str, names: Sequence[str], contents: Contents) -> list[str]:
     """Return a sentence that says how many images of a part have the label file of another image, and names the first.
 
+    The owner of a label file is the image with which it is listed first. `_conflicts` yields the label file again, with
+    its owner as `first_value`, for each other image that it is listed with.
+
     Args:
         part: Name of the part for the sentence, as "training".
         names: Paths of its images, normalized, so that an image has the same path wherever it is listed.
@@ -246,9 +249,7 @@ def _note_on_shared_labels(part: str, names: Sequence[str], contents: Contents) 
     if contents.labels is None or isinstance(contents.labels, np.ndarray):
         return []
     label_files = contents.labels
-    # {image: the first image with the same label file}, for all images but that first one
-    owner_by_image = {}
-    # A conflict is a label file (its key) that stands in the list again, with another image than at first.
+    owner_by_image = {}  # of each image that has another one's label file
     for conflict in _conflicts(zip(label_files, names, strict=True)):
         image, owner = conflict.value, conflict.first_value
         owner_by_image[image] = owner
@@ -315,8 +316,10 @@ def _note_on_renumbered_folders(train: Contents, evaluation: Contents) -> list[s
     """Return a sentence on the class folders whose images are evaluated under another label than they are trained on.
 
     There are such folders if the lists of the two parts number the classes in different ways. Folders are compared by
-    their own names, as "n01440764". Those whose names are in both parts are taken for class folders if they are at
-    least two, and each has one label in each part. A single one with several labels ends the check.
+    their own names, as "n01440764".
+
+    The names that are in both parts must be those of class folders. They are taken for such if they are at least two,
+    and each has one label in each part. If one has several labels, folders do not stand for classes in this data set.
 
     Args:
         train: The training files with their labels.

@@ -291,9 +291,9 @@ def of_paddle_flags(job: Job, environ: Mapping[str, str]) -> Iterator[str]:
 def of_named_paths(job: Job) -> Iterator[str]:
     """Yield a sentence for each file or folder named by the job that is not usable on this machine.
 
-    A path at which there is nothing is in order here: the job makes it, or whoever opens it reports that. Only
-    HOSTFILE, the list of the nodes, must be there. Only the user's command asks this: a rank may be on another machine,
-    without these files.
+    It is in order that nothing is at a path: the job makes it, or whoever opens it reports that. Only HOSTFILE, the
+    list of the nodes, must be there. Only the command that the user calls makes this check, as a rank may be on another
+    machine, without these files.
 
     Args:
         job: The settings of the job.
@@ -313,7 +313,7 @@ def of_named_paths(job: Job) -> Iterator[str]:
             else:
                 named_files.require_file_if_present(Path(path))
         except named_files.UnusableError as error:
-            yield f"{variable}={error}"
+            yield f"{variable}={error}"  # the message begins with the path
 
 
 def _refusals_of_tilde(job: Job) -> Iterator[str]:

@@ -110,18 +110,18 @@ def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
 
 
 def identity_of(model: ModelSettings, task: Task) -> dict[str, Any]:
-    """Return what the state of a run depends on, by which it is told whether the run can go on from a checkpoint.
-
-    The checkpoint's run must have equal values, except of the last two: another SHA-256 or span gives a warning.
+    """Return the properties of a run that are compared with those of a checkpoint's run before it goes on from there.
 
     Args:
         model: Settings of the model.
         task: The model, the data set and the schedule.
 
     Returns:
-        By name: the workload, the recipe, the image size, the precision, the kind of data, the number of training
-        samples, the number of epochs; the SHA-256 of the training files; and the number of images over which batch
-        normalization takes its statistics. The SHA-256 is None if the data are synthetic.
+        By name. These must be equal: the workload, the recipe, the image size, the precision, the kind of data, the
+        number of training samples, and the number of epochs.
+
+        A difference in these gives only a warning (MAY_CHANGE of harness/hooks/resume.py): the SHA-256 of the training
+        files, None for synthetic data; and the number of images over which batch normalization takes its statistics.
     """
     recipe = task.workload.recipe
     files = task.dataset.train_source or task.dataset.train  # those that records were packed from, if known

@@ -236,12 +236,12 @@ def _with_colours_changed(images: Any, drawn: _Drawn) -> Any:
 
 
 def _renumbered(labels: Any, row_start: Any) -> Any:
-    """Return DALI's node of labels whose numbers are replaced by those that are trained on.
+    """Return DALI's node of labels in which each number of the label file is replaced by the class it is trained as.
 
     Args:
         labels: Node of the numbers in the label files.
-        row_start: Node of the position at which the sample's row begins in RENUMBERED, a table whose rows lie one after
-            the other. A row has what each of the numbers 0 to 255 is trained as.
+        row_start: Node of the offset of each sample's row in RENUMBERED, [3, 256], laid out row by row. A row is for
+            one kind of label file (`_row_starts`), and has at n what the number n is trained as.
     """
     positions = labels + row_start
     return fn.lookup_table(
@@ -309,7 +309,7 @@ class _Windows(NamedTuple):
 
 
 def _windows(crop: ImageFormat, sizes: Array, scales: Array, *, drawn_corners: Array) -> _Windows:
-    """Return which window of each image is cut out: scaled by the image's factor, the window is the training crop.
+    """Return where each unscaled image is cut, so that the part has the size of the training crop once it is scaled.
 
     An example, along one side:
 
@@ -322,6 +322,9 @@ def _windows(crop: ImageFormat, sizes: Array, scales: Array, *, drawn_corners: A
         sizes: Heights and widths of the images in pixels, [N, 2].
         scales: Factors by which the images are scaled, [N].
         drawn_corners: Random numbers from 0 up to but not 1, which choose the windows' places, [N, 2].
+
+    Returns:
+        Starts and ends in pixels of the unscaled images, and sizes in pixels of the scaled ones.
     """
     scaled_sizes = np.maximum(np.rint(sizes * scales[:, None]), 1)  # a side of one pixel stays one at half the size
     window_sizes = np.minimum(scaled_sizes, [crop.height, crop.width])  # a smaller image is taken whole
@@ -436,8 +439,11 @@ class Loader(loader.Loader):
             The inputs in the order in which `_pipeline` takes them:
 
                 the encoded images, and the encoded labels
-                if labels are renumbered, the offset that `_row_starts` gives each sample
+                if labels are renumbered, where each sample's row begins in the table RENUMBERED
                 in training the fields of `_Drawn`, in evaluation `valid`
+
+        Images that are PNG files are decompressed first: in evaluation all rows, in training those down to the end of
+        the window that is cut out.
 
         Raises:
             RunError: A pair has a fault; the first one is named.
@@ -461,8 +467,8 @@ class Loader(loader.Loader):
     def _row_starts(self, ids: Array, valid: Array) -> Array:
         """Return for each sample the offset of its row in the table RENUMBERED, whose rows are laid end to end.
 
-        A row has what each of the numbers 0 to 255 in a label file is trained as. The pipeline adds the offset to each
-        number, and looks the sum up in the table. A sample has one of these rows:
+        RENUMBERED says as which class a number in a label file is trained. The class of the number n is at offset + n.
+        The table has a row of 256 numbers for each of these kinds of samples:
 
             AS_IT_IS:        its label file has the classes themselves
             FROM_LABEL_IDS:  its label file has Cityscapes' label ids

@@ -83,11 +83,13 @@ def few_classes(labels: str, classes: Sequence[int]) -> str:
 def _trained_numbers(pairs: PairList, number: int) -> Array:
     """Return the classes that the pixels of a pair's label are trained as, and wrong numbers in the label.
 
-    The table RENUMBERED makes classes of the numbers in the file, by a row for each kind of file:
+    A row of the table RENUMBERED has at n what the number n of the file is trained as:
 
-        the file holds           row               a number becomes                 a wrong number becomes
-        classes                  AS_IT_IS          itself                           itself
-        Cityscapes' label ids    FROM_LABEL_IDS    its class, or 255 if ignored     254 (OUT_OF_RANGE)
+        the file holds           row               of a class    if it is ignored    if it is wrong
+        classes                  AS_IT_IS          n             n, which is 255     n
+        Cityscapes' label ids    FROM_LABEL_IDS    the class     255                 254 (OUT_OF_RANGE)
+
+    So a wrong number stays above all classes, by which `label_fault` finds it.
 
     Args:
         pairs: Images with their labels.
@@ -115,7 +117,8 @@ def no_class(pairs: PairList, number: int, trained_as: int) -> str:
     Args:
         pairs: Images with their labels.
         number: Which pair; counts from 0.
-        trained_as: What the table RENUMBERED makes of the label. The message has the label itself.
+        trained_as: What the table RENUMBERED makes of the label, as callers know no other number. For the message
+            `_label_in_file` turns it back into the number in the file.
     """
     _, label_path = pairs.paths(number)
     label = _label_in_file(pairs, number, trained_as)
@@ -128,15 +131,17 @@ def no_class(pairs: PairList, number: int, trained_as: int) -> str:
 def _label_in_file(pairs: PairList, number: int, trained_as: int) -> str:
     """Say which number stands in a pair's label file, given the number that it is trained as.
 
-        trained_as    the file holds                    words
-        40            classes, trained as they are      "40"
-        254           Cityscapes' label ids, 0 to 33    "above 33": the number is none of them
-        13            Cityscapes' label ids, 0 to 33    "26, which is class 13"
+    It inverts RENUMBERED:
+
+        trained_as            the file holds                    words
+        40                    classes, trained as they are      "40"
+        254 (OUT_OF_RANGE)    Cityscapes' label ids, 0 to 33    "above 33", as all other numbers become 254
+        13                    Cityscapes' label ids, 0 to 33    "26, which is class 13"
 
     Args:
         pairs: Images with their labels.
         number: Which pair; counts from 0.
-        trained_as: Number that the table RENUMBERED has for the one in the file.
+        trained_as: Number that RENUMBERED has for the one in the file.
     """
     has_classes = not pairs.has_label_ids(number)
     if has_classes:

@@ -192,7 +192,7 @@ def _grey_by_header(content: bytes) -> bytes:
     """Return a palette PNG of 8 bits as a greyscale PNG whose grey values are the indices into the palette.
 
     A byte of the pixels is an index in the one kind of PNG, and a grey value in the other. So the compressed pixels
-    stay as they are; the header gets another colour type, and the palette is left out.
+    stay as they are, and the header gets another colour type. Palette, transparency and all other chunks are left out.
 
     Args:
         content: The whole file.
@@ -203,6 +203,7 @@ def _grey_by_header(content: bytes) -> bytes:
     grey = bytearray(encoded.PNG_START)
     for chunk in encoded.png_chunks(content):
         body = content[chunk.body_start : chunk.body_end]
+        # A chunk is length, kind, body, checksum. Its checksum is right if a chunk of the same kind and body has it.
         kind_body_checksum = content[chunk.kind_start : chunk.end]
         if kind_body_checksum != _chunk(chunk.kind, body)[LENGTH_BYTES:]:
             raise ValueError(f"it is damaged: the checksum at its byte {chunk.body_end} is wrong")

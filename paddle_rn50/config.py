@@ -159,11 +159,12 @@ def _first_step_at_end_rate(point: ReferencePoint, global_batch: int, per_epoch:
 
         warmup_steps + length_of_decay
 
-    The field `decay_steps` of a reference point has one of two meanings. Published logs show which one it has at which
-    global batch; the comment at WARMUP_COUNTED names the logs.
+    The field `decay_steps` of a reference point has one of two meanings. Published logs, named above WARMUP_COUNTED,
+    show which one:
 
-        batches in WARMUP_COUNTED:  the steps of the whole training, train_steps. In `lars_util.py` of the MLPerf
-                                    reference, length_of_decay is then train_steps - warmup_steps + 1.
+        batches in WARMUP_COUNTED:  the steps of the whole training, train_steps. Then length_of_decay is
+                                    train_steps - warmup_steps + 1, as in `lars_util.py` of the MLPerf reference. So the
+                                    result is train_steps + 1.
         all other batches:          length_of_decay itself
 
     Args:
@@ -299,7 +300,7 @@ def recipe(name: str, *, global_batch: int, image_size: int = 0) -> Recipe:
 
     Args:
         name: One of RECIPES, such as "nvidia_cosine"; the default "digits_small" if empty.
-        global_batch: Images of a step over all ranks. Only the recipe "mlperf_lars" depends on it.
+        global_batch: Images of a step over all ranks. Only "mlperf_lars" has other hyperparameters for another batch.
         image_size: Side of the crop in pixels; 0 for the recipe's own. The size to which evaluation images are resized
             changes in proportion.
 
@@ -309,7 +310,7 @@ def recipe(name: str, *, global_batch: int, image_size: int = 0) -> Recipe:
     name = name or DIGITS_SMALL.name
     if name not in RECIPES:
         raise ValueError(f"RECIPE={name!r}: must be one of {', '.join(RECIPES)}")
-    # `mlperf_lars` is made for the global batch. Of the other recipes, the batch changes at most the learning rate.
+    # The other recipes are of any batch: `Recipe.make_schedule` scales their learning rates where they ask for it.
     chosen = OF_ANY_BATCH[name] if name in OF_ANY_BATCH else mlperf_lars(global_batch)
     crop_size = image_size or chosen.image_size
     eval_resize = round(chosen.eval_resize * crop_size / chosen.image_size)

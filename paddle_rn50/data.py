@@ -159,11 +159,12 @@ def _pipeline(
 ) -> Any:
     """Build the DALI pipeline that decodes, crops and normalizes the images of a batch; return its outputs.
 
-        training:    encoded images, labels, what was drawn (`_Drawn`)  ->  normalized images, labels
-        evaluation:  encoded images, labels, which samples are valid    ->  normalized images, labels, which are valid
+        augment     inputs                                             outputs
+        given       encoded images, labels, the fields of `_Drawn`     normalized images, labels
+        None        encoded images, labels, which samples are valid    normalized images, labels, which are valid
 
-    What was drawn is random crops and whether the image is flipped. This function runs once, when the pipeline is
-    built: its branches decide which graph of nodes DALI then runs for each batch.
+    With `augment` it is the pipeline of a training; `_Drawn` has random crops, and which images are flipped. This
+    function runs once, when the pipeline is built: its branches decide which graph of nodes DALI runs for each batch.
 
     Args:
         source: Function that DALI calls for the inputs of each batch, as `Loader._read` returns them.
@@ -279,8 +280,9 @@ def _crop(image_shape: Any, drawn: _Drawn, augment: Augmentation) -> _Crop:
     It is the first of the ten drawn crops that fits into the image, at the drawn place. If none fits, it is the largest
     crop that `augment` allows, at the centre, as in torchvision. It has a pixel at least.
 
-    The ten crops are drawn for a square image of side 1. `_in_shares_of_image` turns their sides into shares of this
-    image's sides, which keep the crop's share of the area and its aspect in pixels. From there on all sides are shares.
+    A crop is drawn by its share of the area and its aspect. It does not fit if that makes it wider or higher than the
+    image: with 0.9 of a square image's area and the aspect 4/3 a crop would have sqrt(0.9 * 4/3) = 1.10 of its width.
+    From `_in_shares_of_image` on all sides are such shares of the image's sides.
 
     DALI's graph has no branches. So what is chosen is computed from numbers that are 1 for what is taken and 0 for all
     else.
@@ -329,14 +331,13 @@ def _choose(is_first: Any, first: Any, second: Any) -> Any:
 
 
 def _in_shares_of_image(drawn: _Drawn, height_over_width: Any) -> _Sides:
-    """Return the sides of the drawn crops as shares of the image's height H and width W.
+    """Return the sides of drawn crops as shares of the sides of an image with height H and width W.
 
-    A crop is drawn for a square of side 1, with the sides w and h. In the image it is to have the same share of the
-    area and the same aspect in pixels. The factor sqrt(H / W) corrects the aspect of the image; one side is multiplied
-    and the other divided by it, so that the area stays.
+    A crop is drawn with the sides w and h, for a square of side 1. Its share of the area and its aspect in pixels are
+    to be the same in the image, w * h and w / h. So the aspect of the image is taken out of the sides:
 
-        width = w * sqrt(H / W)          height = h / sqrt(H / W)
-        width * height = w * h           (width * W) / (height * H) = w / h
+        width = w * sqrt(H / W)          width * height = w * h
+        height = h / sqrt(H / W)         (width * W) / (height * H) = w / h
 
     Args:
         drawn: DALI's nodes of the drawn crops, CROP_TRIES for each image.
@@ -369,11 +370,11 @@ def _is_first_that_fits(tries: _Sides) -> Any:
 def _largest_within_bounds(height_over_width: Any, augment: Augmentation) -> _Sides:
     """Return the largest crop whose aspect, width over height in pixels, is within the bounds of `augment`.
 
-    In shares of the image's height H and width W a crop has the aspect (width * W) / (height * H). Each side is as long
-    as the bounds allow where the other side has its full length, 1. That is enough, as only one can be below 1.
+    In shares of the image's height H and width W a crop has the aspect (width * W) / (height * H). The
+    largest one has the full height, the full width or both: as aspect_min <= aspect_max, only one side can be below 1.
 
-        width = min(1, aspect_max * H / W)            with height 1 the aspect is aspect_max at most
-        height = min(1, 1 / (aspect_min * H / W))     with width 1 the aspect is aspect_min at least
+        width = min(1, aspect_max * H / W)           below 1 if the whole image is wider than aspect_max
+        height = min(1, 1 / (aspect_min * H / W))    below 1 if the whole image is narrower than aspect_min
 
     Args:
         height_over_width: Node of the image's height H over its width W.
@@ -390,9 +391,12 @@ def _largest_within_bounds(height_over_width: Any, augment: Augmentation) -> _Si
 def _draw(augment: Augmentation, seed: int, epoch: int, ids: Array) -> _Drawn:
     """Draw how the images of a batch are cropped and flipped in an epoch.
 
-    An image gets the same numbers on any number of ranks and in any batch. It gets CROP_TRIES crops of a square with
-    side 1, because not all fit into an image that is no square: `_crop` takes the first that fits, and one place is
-    drawn for it. The area of a crop and the logarithm of its aspect (width / height) are uniformly random.
+    An image gets the same numbers on any number of ranks and in any batch. The area of a crop and the logarithm of its
+    aspect (width / height) are uniformly random.
+
+    The sides of a crop are those that it has in a square image of side 1, as the images' sizes are not known here. They
+    may be above 1. So an image gets CROP_TRIES crops, of which `_crop` takes the first that fits into the image, and
+    one place for it.
 
     Args:
         augment: Bounds of area and aspect, and the probability of a flip.

@@ -187,10 +187,11 @@ def parse(record: bytes) -> Parsed:
 
 
 def _payload(record: bytes) -> bytes:
-    """Return what a RecordIO record holds, without the heads of its parts: a header with a label, and an image.
+    """Return the content of a RecordIO record: the header with the label, and the image.
 
-    MAGIC is a word of 4 bytes that marks the start of a part. Where the content itself had this word, the writer has
-    left the word out and begun a new part. Here it is put back between the parts.
+    A record has one part or several, each behind a head, which is left out. A head begins with MAGIC, a word of 4
+    bytes. Where the content itself had this word, the writer has left the word out and begun a new part. Here it is put
+    back between the parts.
 
     Args:
         record: All bytes of the record, its head included.

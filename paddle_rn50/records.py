@@ -184,9 +184,9 @@ class Records:
         return [(self.name(number), images[0])]
 
     def contents(self, on_progress: OnProgress) -> Contents:
-        """Return a name, a size in bytes and, where the form tells it, a label for each record, by its first bytes.
+        """Return the name, the size in bytes and, in a RecordIO file, the label of each record, by its first bytes.
 
-        What the first bytes tell depends on the form:
+        A record's name is its number, "0" and up. What the first bytes tell depends on the form of the records:
 
             RecordIO:  the exact size of the image, and its label
             TFRecord:  the size of the whole message, which holds more than the image; no label
@@ -195,8 +195,8 @@ class Records:
             on_progress: Called with the number of records read so far and the number of all.
 
         Raises:
-            ValueError: A record does not fit its index, or is seen to hold no image with a class. The message names the
-                record. In a TFRecord set only the first record is looked at for its image and its class.
+            ValueError: A record does not fit its index, or holds no image with a class. The message names the record.
+                In a TFRecord set only the first record is looked at for its image and its class.
         """
         first_bytes = self._first_bytes(on_progress)
         return self.format.contents_by_first_bytes(self, first_bytes)

@@ -59,13 +59,15 @@ def refuse_unusable(path: Path) -> None:
 def require_file_if_present(path: Path) -> None:
     """Raise an error if a path leads to something that is not a file; accept it if nothing is there.
 
-    The first of these cases counts. `_mode_to_check` decides the first three:
+    The first of these cases counts:
 
-        /dev/null, a stream of this process, such as /dev/stdin:  accepted, even if the stream is a pipe
-        a link that leads back to itself:                         UnusableError
-        nothing, or nothing that can be looked up:                accepted, as the code that opens the path reports it
-        a file:                                                   accepted
-        a folder, a pipe, a socket, a device:                     UnusableError
+        /dev/null, or a stream of this process, as /dev/stdin:  accepted, even if the stream is a pipe
+        a link that leads back to itself:                       UnusableError
+        nothing, or nothing that can be looked up:              accepted, as the code that opens the path reports it
+        a file:                                                 accepted
+        a folder, a pipe, a socket, a device:                   UnusableError
+
+    `_mode_to_check` decides the first three: it returns None for the first and the third, and raises for the second.
 
     Args:
         path: Path as the user gave it.
@@ -84,13 +86,13 @@ def require_file_if_present(path: Path) -> None:
 def is_file(path: Path) -> bool:
     """Return whether there is a file at a path, and refuse a path at which something else is.
 
-    First `require_file_if_present` raises UnusableError for a folder, a pipe, a socket, a device, and a link that leads
-    back to itself. What it accepts is one of these:
+    The first of these cases counts:
 
-        a link that leads nowhere:                                UnusableError, as the user meant a file to be there
-        a file, or a link to one:                                 True
-        nothing:                                                  False
-        /dev/null, a stream of this process, such as /dev/stdin:  True if the stream is a file, else False
+        a link that leads back to itself, or nowhere:           UnusableError, as the user meant a file to be there
+        /dev/null, or a stream of this process, as /dev/stdin:  True if the stream is a file, else False
+        a folder, a pipe, a socket, a device:                   UnusableError
+        a file, or a link to one:                               True
+        nothing:                                                False
 
     Args:
         path: Path as the user gave it.

@@ -264,8 +264,8 @@ def read_text(text: str | bytes) -> Iterator[Entry]:
 def read_stream(stream: BinaryIO) -> Iterator[Entry]:
     """Yield the events, header sections and problems of an open log, in the order of its lines.
 
-    A line ends with a carriage return (CR), a line feed (LF) or both. Its number is 1 plus the LFs before it. So the
-    bytes a CR b LF c are three lines, of the numbers 1, 1 and 2. Progress bars write lines that end with a CR alone.
+    A line ends with a carriage return (CR), as progress bars write, a line feed (LF) or both. Its number is 1 plus the
+    LFs before it: a CR b LF c CR LF d are four lines, of the numbers 1, 1, 2 and 3.
 
     The stream is read in blocks, so that a file of any size takes little memory. A line that goes on in the next block
     is kept until it ends. If it is over MAX_LINE_BYTES, `_kept_of_open_line` shortens what is kept. A line so long is
@@ -291,12 +291,12 @@ def read_stream(stream: BinaryIO) -> Iterator[Entry]:
         for piece in block.splitlines(keepends=True):  # of bytes: it splits only behind line feeds and carriage returns
             bytes_read += len(piece)
             text = kept + piece
-            # A block that ends between CR and LF leaves an empty line to the next one, which gives nothing.
             if not piece.endswith(_LINE_ENDS):  # the block ends here: the line may go on in the next one
                 kept = _kept_of_open_line(text)
                 continue
             if TOKEN in text or HEADER in text:  # saves the call for most lines: `_entries` looks for both itself
                 yield from _entries(text, number, start)
+            # Also by the LF of a CRLF that two blocks share: that LF is read as an empty line, which gives no entry.
             if piece.endswith(b"\n"):
                 number += 1
             # The next piece begins a line.

@@ -152,8 +152,9 @@ def _continued_fraction(d_1: float, further_pairs: Iterable[tuple[float, float]]
 
     Args:
         d_1: The first coefficient.
-        further_pairs: (d_2, d_3), (d_4, d_5), ..., in pairs because even and odd numbers have two formulas. No more
-            are read when the second of a pair has changed the result by a share of less than 1e-15.
+        further_pairs: (d_2, d_3), (d_4, d_5), ... They come in pairs because a d_n of even n has another formula than
+            one of odd n. No more pairs are read when the second of a pair has changed the result by a share of less
+            than 1e-15.
     """
     c = 1.0
     e = 1 / (1 + d_1)

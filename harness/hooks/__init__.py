@@ -43,7 +43,7 @@ class Hook:
         return {}
 
     def window_ends(self, main: Any, window: Timing, *, step: int, epoch: int) -> float:
-        """Do what is due after a window, which is some training steps, is logged: nothing, unless a hook overrides it.
+        """Do nothing after a window of training steps is logged; a hook overrides this to do what is due then.
 
         Args:
             main: The training program.

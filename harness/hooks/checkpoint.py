@@ -185,9 +185,10 @@ class Keeper(Hook):
 
             the run writes no checkpoints:           nothing is done
             a signal asked any rank to end the run:  one is written, and the run ends, even if the disk is full
-            CHECKPOINT_MINUTES have not passed:      none is written
-            the epoch ends, and CHECKPOINT_EPOCHS
-            asks for one after it:                   none is written here, as `epoch_ended` will write it
+            CHECKPOINT_MINUTES have not passed by
+            the clock of rank 0:                     none is written
+            the epoch ends, and one is due after it
+            by CHECKPOINT_EPOCHS:                    none is written here, as `epoch_ended` will write it
             any other window:                        one is written, and the run goes on
 
         Args:
@@ -545,14 +546,14 @@ def _by_rank_and_name(statistics_by_rank: list[dict[str, Array]]) -> dict[str, A
 def _require_finite(arrays: dict[str, Array]) -> None:
     """Make sure that no array has an infinite value or a NaN.
 
-    The sum of an array shows that, and takes no memory. A mask of the array would take some, which the writing thread's
-    heap would keep, again for each checkpoint.
+    A sum of all values is infinite or NaN if one of them is. Unlike a mask (`np.isfinite` of the array) it needs no
+    memory of the array's size, which the heap of the writing thread would keep for each checkpoint.
 
     Args:
         arrays: Arrays by name. Only those of floating-point numbers are looked at.
 
     Raises:
-        OSError: An array has such a value; the message names it.
+        OSError: An array has such a value; the message names it. As after a full disk, there is no new checkpoint.
     """
     for name, value in arrays.items():
         is_floating_point = value.dtype.kind == "f"

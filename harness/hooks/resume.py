@@ -186,11 +186,12 @@ def _notes_on_changes(path: Path, there: dict[str, Any], here: dict[str, Any]) -
 def restore(start: Start, training: build.TrainingProgram, ranks: Ranks) -> None:
     """Give every rank's program the state of the checkpoint that the run starts from; do nothing at step 0.
 
-    Rank 0 sends the state to all ranks: first what they share, then to each its own statistics of batch normalization
-    (BN). The learning rate's schedule is set to the checkpoint's step. Every rank must call this.
+    Rank 0 loads the checkpoint and sends its own state to all ranks. Then each rank gets its own statistics of batch
+    normalization (BN) in place of rank 0's. The learning rate's schedule is set to the checkpoint's step. Every rank
+    must call this.
 
     Args:
-        start: Where the run starts. Only rank 0 has the checkpoint's arrays in it.
+        start: Where the run starts. It has the checkpoint's arrays on rank 0, and an empty dictionary on all others.
         training: The training program, whose tensors have values already.
         ranks: This process among the ranks of the job.
 
@@ -204,7 +205,7 @@ def restore(start: Start, training: build.TrainingProgram, ranks: Ranks) -> None
     arrays = _in_layout_of_program(start.arrays, main)
     if ranks.is_first:
         _restore_first_rank(start.path, arrays, main, statistics)
-    state.broadcast_parameters(main, ranks)  # also of rank 0's BN statistics, so a rank's own are set after it
+    state.broadcast_parameters(main, ranks)  # with rank 0's BN statistics, which the next line replaces
     _restore_statistics(start.position.ranks, arrays, main, statistics, ranks)
     training.schedule.step(start.position.step)  # the learning rate's schedule goes on there
 
