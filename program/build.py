@@ -257,7 +257,7 @@ def _apply_passes(main: static.Program, startup: static.Program, plan: Plan) -> 
         gradients.simplify_sums(main)
     gradients.spread_mean_gradients(main)
 
-    if plan.start_of_gradients != 1.0:
+    if plan.start_of_gradients != 1.0:  # a fixed loss scale: the gradient of the loss starts at it
         # Before `merge_lars`, because it changes the updates of single parameters.
         updates.scale_loss(main, plan.start_of_gradients)
     if knobs.merged_lars:
@@ -265,7 +265,7 @@ def _apply_passes(main: static.Program, startup: static.Program, plan: Plan) -> 
 
     earlier_micro_steps = _split_into_micro_steps(main, startup, knobs.gradient_merge)
     if fleet.worker_num() > 1 and not knobs.auto:
-        # After the split, because only the last micro-step communicates.
+        # After the split, because only the last micro-step communicates. In automatic mode Paddle chooses how to sum.
         buckets.bucket_all_reduces(main, limit_mib=knobs.fuse_grad_size_in_MB, one_stream=knobs.cuda_graph)
     if knobs.cuda_graph:
         capture.prepare(main, rate_name=main.lr_scheduler._var_name)
@@ -400,10 +400,10 @@ def _verify_training(update: Update, optimizer: OptimizerConfig, plan: Plan) -> 
     main = update[-1]  # the program with the optimizer
     micro_steps = len(update)  # one program for each
     ranks = fleet.worker_num()
-    fixed_loss_scale = plan.start_of_gradients  # the gradient of the loss starts at it; 1 without a fixed scale
+    fixed_loss_scale = plan.start_of_gradients  # 1 without one
     # One history for each parameter: how its gradient was summed and scaled. Only their number is used here.
     histories = check_gradients(update, ranks=ranks, scale=fixed_loss_scale)
-    updated_by = verify.check_optimizer(main, optimizer)
+    updated_by = verify.check_optimizer(main, optimizer)  # parameters by type of update operator: {"momentum": 161}
     verify.check_compute_types(main, plan.precision.dtype)
 
     proved = [
@@ -418,12 +418,15 @@ def _verify_training(update: Update, optimizer: OptimizerConfig, plan: Plan) -> 
 
 
 def _summed_in_words(gradient_count: int, *, ranks: int, micro_steps: int) -> str:
-    """Say that gradients are means, as "161 gradients summed over 8 ranks once, scaled by 1/8 once".
+    """Say how gradients become means, as "161 gradients summed over 8 ranks once, scaled by 1/8 once".
+
+    The caller has proved it; nothing is counted here. A second sum or scaling would make them no means.
 
     Args:
         gradient_count: Number of gradients.
         ranks: Number of data-parallel processes.
-        micro_steps: Number of parts of the batch whose gradients one update adds up.
+        micro_steps: Number of parts of the batch whose gradients one update adds up. Here they change the divisor only:
+            the caller has a phrase of its own for this addition.
     """
     divisor = ranks * micro_steps
     if ranks == 1:

@@ -210,18 +210,19 @@ class Work:
     def _transposed_bytes(self) -> int:
         """Return the bytes that this operator's kernel moves to transpose images between NHWC and NCHW.
 
-        Paddle's kernels of convolutions and batch norms transpose NHWC images in FP32, because they compute them in
-        NCHW (ConvCudnnKernel and BatchNormKernel in Paddle's sources). In FP16 they compute in NHWC.
+        Paddle's kernels of convolutions, batch norms and their gradients transpose NHWC images in FP32, because they
+        compute in NCHW (ConvCudnnKernel and BatchNormKernel in Paddle's sources). In FP16 they compute in NHWC.
 
         Returns:
             Twice the bytes of all images that the operator reads or writes, because a transpose reads and writes each
             image; 0 in NCHW, in FP16, and for any other operator.
         """
-        slots = IMAGES.get(self._forward)  # the operator's input and output that hold images
+        # The input and the output that hold images. `_forward` is "conv2d" for a conv2d and for a conv2d_grad.
+        slots = IMAGES.get(self._forward)
         if slots is None or self._op.attr(slots.layout) != "NHWC":
             return 0
         images = self._images(slots)
-        if ops.type_in(self._op.block, images[0]) == "float16":
+        if ops.type_in(self._op.block, images[0]) == "float16":  # the type of all of its images
             return 0  # computed in NHWC
         image_bytes = sum(self._sizes[name] for name in images)
         return 2 * image_bytes  # read and written
@@ -296,14 +297,12 @@ class Work:
         return len(ops.operands(self._op, f"{slots.input}@GRAD", f"{slots.weights}@GRAD"))
 
     def _reread_bytes(self) -> int:
-        """Return the bytes that some gradient operators read again and that two other counts leave out.
+        """Return the bytes that gradient operators read again and that no other count has.
 
-        `moved_bytes` counts the first reading of each tensor, and `twice_read_sizes` the second one of what a batch
-        norm reads twice. Not counted there are:
-
-            conv2d_grad            the second reading of the output's gradient, by its second kernel
-            resnet_unit_grad       the same for the gradients of the outputs of its convolutions
-            sync_batch_norm_grad   the third reading of X and of the output's gradient
+            operator               tensor                            its readings: counted in
+            conv2d_grad            gradient of the output            1st: moved_bytes, 2nd: here
+            resnet_unit_grad       gradients of ConvX and ConvZ      1st: moved_bytes, 2nd: here
+            sync_batch_norm_grad   X and the gradient of the output  1st: moved_bytes, 2nd: twice_read_sizes, 3rd: here
         """
         if self.kind == "conv2d_grad":
             # One kernel computes each of the two gradients. Both kernels read the gradient of the output.
@@ -312,7 +311,7 @@ class Work:
             return sum(self._bytes_in("Output@GRAD")) if has_two_kernels else 0
         if self.kind == "resnet_unit_grad":  # the same, for each of the one or two convolutions inside it
             return self._bytes_of_convolution_gradients()
-        if self.kind == "sync_batch_norm_grad":  # the two other counts have the first and the second reading
+        if self.kind == "sync_batch_norm_grad":
             return sum(self._bytes_in("X", "Y@GRAD"))
         return 0
 

@@ -176,16 +176,16 @@ def is_clear(op: Operator) -> bool:
 
 
 def added_to(op: Operator) -> list[str]:
-    """Return the name of the image gradient to which an operator adds its result (the knob `enable_addto`).
+    """Return the image gradient to which an operator adds its result instead of overwriting it, as a list.
 
-    The gradient operator of a convolution then adds to what an earlier operator has written to this variable, and a
-    separate operator that would sum both is saved.
+    With the knob `enable_addto` the gradient operator of a convolution adds to what an earlier operator has written, so
+    that no separate operator has to sum both.
 
     Args:
         op: Any operator of a training program.
 
     Returns:
-        A list of the one name; empty for an operator of another kind, and for one that overwrites its output.
+        The one name in a list; an empty list if the operator adds to nothing.
     """
     if op.type in ADDING and op.has_attr("use_addto") and op.attr("use_addto"):
         # An operator has one of these slots: the first of a convolution's gradient, the second of a `resnet_unit_grad`.

@@ -222,15 +222,15 @@ def make_input_float16(main: static.Program, precision: Precision) -> None:
 
 
 def _read_from_fp32_copy(block: Block, readers: Sequence[Operator], name: str, copy: str) -> None:
-    """Have operators read a float32 copy of an input, before the caller makes the input float16.
+    """Have operators that need an input in float32 read a copy, so that the input itself can be fed in float16.
 
-    The cast from float16 that fills the copy becomes the first operator of the block. It can be the first, because no
-    operator writes an input.
+    The caller declares the input float16 after this call. The copy is cast from it by a new first operator of the
+    block, which no operator has to precede, because none writes an input.
 
     Args:
         block: Block of the operators; changed in place.
         readers: Operators that are to read the copy.
-        name: Name of the input, still declared float32.
+        name: Name of the input, which is declared float32 during this call.
         copy: Name of the copy, which is created.
     """
     block.create_var(name=copy, shape=block.var(name).shape, dtype="float32", stop_gradient=True)

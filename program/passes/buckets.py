@@ -252,9 +252,14 @@ def remove_redundant_depends(main: static.Program) -> None:
     """Remove each `depend` operator that has no effect, to save memory of Paddle's executor.
 
     A `depend` makes the later readers of a gradient wait for the all-reduce of its bucket (the gradients that are
-    summed together). It has no effect if there are no later readers, or if each of them waits for the same all-reduce
-    anyway, because it also reads the gradient of a `depend` further down for this bucket. The executor's memory grows
-    by the square of the number of operators.
+    summed together). It has no effect if no operator reads the gradient later, or if further `depend` operators make
+    all these readers wait for the same all-reduce. Here the first one is removed:
+
+        depend(gradient a, bucket 1)
+        depend(gradient b, bucket 1)
+        update(a, b)                    waits for bucket 1 by b
+
+    The executor's memory grows by the square of the number of operators.
 
     Args:
         main: Training program whose gradients are all-reduced in buckets; changed in place. Without `depend` operators

@@ -22,14 +22,16 @@ def simplify_sums(main: static.Program) -> None:
         elementwise_add_grad(dz) -> dx, dy                         no operator: dx and dy are dz itself
         fused_elemwise_add_activation_grad(z, dz, ...) -> dx, dy   relu_grad(z, dz) -> dx, which is also dy
 
-    An operator stays if its removal would change a value that another operator reads. Run this after Paddle has added
-    the gradients, and before another pass renames them.
+    An operator stays if its removal would change a value that another operator reads. The forward operator
+    z = relu(x + y) no longer writes x + y, because the gradients are computed from z.
+
+    Run this after Paddle has added the gradients, and before another pass renames them.
 
     Args:
         main: Training program with its gradients; changed in place.
     """
     block = main.global_block()
-    _stop_writing_sums(block)  # fused operators write z = relu(x + y) only, no longer x + y
+    _stop_writing_sums(block)
     sharing = _find_shared_gradients(block)  # where dx and dy can be one variable; changes nothing
     _replace_addition_gradients(main, sharing.gradient_by_operator)  # the operators of the table
     _rename(block, sharing.kept_by_dropped)  # all other operators use the shared variable
@@ -47,8 +49,8 @@ def _find_shared_gradients(block: Block) -> _Sharing:
     """Find the additions whose equal gradients can share one variable, without changing the program.
 
     The gradients of z = x + y are equal: dx = dy = dz. Variables that are to become one form a group, and each variable
-    starts alone. Each addition merges the groups of its equal gradients if one variable can take the place of all: what
-    is written to one of them after the addition must not change what an operator reads.
+    starts alone. Each addition joins the groups of its equal gradients, unless an operator would then read another
+    value: `_Groups.merge` decides, and returns whether they were joined.
 
     Args:
         block: Main block of a training program with its gradients.
@@ -130,10 +132,9 @@ class _Groups:
         return {name: group.kept for name, group in self._group_of.items() if name != group.kept}
 
     def merge(self, names: list[str], index: int) -> bool:
-        """Merge the groups of these variables into one, if one variable can then stand for all their variables.
+        """Merge the groups of these variables into one, so that one variable can replace all and no copies are needed.
 
-        A group holds the variables that are to become one; at first each variable is a group of its own. A variable can
-        stand for others if no operator would then read another value than before (`_variable_for_all`).
+        They are merged only if every operator would still read the value that it reads now (`_variable_for_all`).
 
         Args:
             names: Variables that hold equal values once the operator at `index` has run.
@@ -156,12 +157,12 @@ class _Groups:
 
         Each group has a variable that stands for its own members already (`kept`). The cases, in order:
 
-            the groups' shapes or types differ           none
-            no group is written after `index`            the first group's variable
-            several groups are written after `index`     none: their values may differ then
-            one is, and another one is read at its
-            first write or later                         none: the reader needs the old value
-            one is, and no other is read from there on   the variable of the written group
+            the groups' shapes or types differ              none
+            no group is written after `index`               the first group's variable
+            several groups are written after `index`        none: their values may differ then
+            one group is; another group is read when this
+            group is first written, or later                none: that reader needs the old value
+            one group is; no other group is read then       the variable of the written group
 
         With y = x at `index` 4 and x += 1 at 7, the result is x if y is read at 5 only, and None if y is read at 8.
 
@@ -192,11 +193,11 @@ class _Groups:
 
 
 def _joined(groups: list[_Group], kept: str) -> _Group:
-    """Return one group of all variables in some groups; a group is a set of variables that are to become one.
+    """Return one group that has the variables of several groups, and the places where these are written and read.
 
     Args:
         groups: Groups to join.
-        kept: The variable that takes the place of all.
+        kept: The variable that takes the place of all; a member of one of the groups.
     """
     joined = _Group(kept, members=[], written_at=[], read_at=[])
     for group in groups:
@@ -209,8 +210,8 @@ def _joined(groups: list[_Group], kept: str) -> _Group:
 def _stop_writing_sums(block: Block) -> None:
     """Have operators that compute z = relu(x + y) no longer write the sum x + y, if x and y have one shape.
 
-    Nothing needs the sum: the gradient of the relu's input is computed from z. If x and y have one shape, the gradients
-    of both are equal to it, and the caller later replaces the fused gradient operator by a `relu_grad`.
+    Nothing needs the sum: the gradient of the relu's input is computed from z. If x and y have one shape, this gradient
+    is also that of x and of y, and the caller then replaces the fused gradient operator by a `relu_grad`.
 
     Args:
         block: Block of a training program; changed in place.
@@ -291,9 +292,9 @@ def spread_mean_gradients(main: static.Program) -> int:
 def _spreading_pooling(op: Operator, image_sides: Sequence[int]) -> Step:
     """Return a forward average pooling that computes the gradient of a global average pooling.
 
-    Every pixel gets d / (height x width), where d is the gradient of the mean. Unlike a `pool2d_grad`, this operator
-    does not read the image. Its window is as large as the image and moves by 1 pixel. Zeros are put around d, one pixel
-    fewer on each side than the image has, so that each window covers d once. For an image of 2 x 2 pixels:
+    Every pixel gets d / (height x width), where d is the gradient of the mean. A `pool2d_grad` computes this too, but
+    reads the image, which it does not need. The window is as large as the image and moves by 1 pixel. d is padded by
+    height - 1 and width - 1 zeros on each side, so that each window covers d once. For an image of 2 x 2 pixels:
 
         d, padded by 1      averages of the windows of 2 x 2
         0  0  0

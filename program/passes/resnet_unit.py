@@ -331,8 +331,8 @@ def _unit_inputs(pattern: _Pattern) -> Slots:
         there, because the operator's gradient looks them up:
 
             X, FilterX, ...   the first convolution and its batch norm
-            Z                 input of the second convolution; without one, the image that is added; else empty
-            FilterZ, ...      the second convolution and its batch norm; empty without one
+            Z, FilterZ, ...   the second convolution and its batch norm; empty without one
+            Z                 the image that is added, if there is no second convolution
     """
     inputs = _variables_by_slot(_SLOTS_OF_FIRST.inputs, pattern.first)
     inputs |= {slot: [] for slot in _SLOTS_OF_SECOND.inputs}
@@ -364,8 +364,8 @@ def _variables_by_slot(replaced_slots: dict[str, str], side: _Side) -> Slots:
     """Map slots of a `resnet_unit` to the variables of the convolution and the batch norm that it replaces.
 
     Args:
-        replaced_slots: For each slot of the `resnet_unit`, the slot that holds the variable in the convolution or in
-            the batch norm, as {"FilterX": "Filter", "ScaleX": "Scale"}. No slot is in both operators.
+        replaced_slots: {"FilterX": "Filter", "ScaleX": "Scale"} means: FilterX of the `resnet_unit` takes the variable
+            in Filter of the convolution, and ScaleX the one in Scale of the batch norm. No slot is in both of these.
         side: The convolution and the batch norm.
 
     Returns:

@@ -159,8 +159,10 @@ class _CpuEquivalent:
     def forward(self) -> list[Step]:
         """Return the operators of a forward batch normalization over all ranks, in order.
 
-        They compute the mean and the variance of this rank's images, then those of all ranks' images. By the latter
-        they normalize the image, and move the running statistics towards them.
+        1. Compute the mean and the variance of this rank's images.
+        2. Compute from them the mean and the variance of all ranks' images, into `self.batch`.
+        3. Normalize the image by `self.batch`.
+        4. Move the running statistics towards `self.batch`.
         """
         scale, bias, out = operands(self.op, "Scale", "Bias", "Y")
         running = _Statistics(*operands(self.op, "Mean", "Variance"))
@@ -178,14 +180,14 @@ class _CpuEquivalent:
         """Return the operators that compute the mean and the variance of this rank's images, for each channel.
 
         Paddle's `batch_norm` is the fastest way to both. With an epsilon of 0 it saves the mean and 1 / sqrt(variance),
-        which to the power of -2 is the variance. The image that it also writes is of no use. It goes to the variable in
-        the slot "Y" of the `sync_batch_norm`, which a later operator of `forward` overwrites with the right image.
+        which to the power of -2 is the variance. It demands scale, bias and running statistics, and also writes an
+        image of no use: that goes to "Y" of the `sync_batch_norm`, where `forward` later writes the right image.
 
         Args:
             of_rank: Names of the two FP32 variables, of shape [channels], that the operators write.
         """
         scale, bias, out, workspace = operands(self.op, "Scale", "Bias", "Y", "ReserveSpace")
-        running = _Statistics(*operands(self.op, "Mean", "Variance"))  # Paddle demands them; they do not change
+        running = _Statistics(*operands(self.op, "Mean", "Variance"))  # they do not change
         saved = _Saved(of_rank.mean, self._var("rank_inverse_deviation", self.channels), workspace)
         return [
             self._batch_norm(scale, bias, running, by_given_statistics=False, epsilon=0.0, to=out, saved=saved),
@@ -230,12 +232,13 @@ class _CpuEquivalent:
             b = f / m * sum_ranks(d_bias)
 
         x_hat is the normalized image, gamma the scale, and m the number of values of a channel over all ranks
-        (`self.count`). One operator of Paddle computes each of the two terms:
+        (`self.count`). The operators, in order:
 
-            f d_y         a batch norm's gradient with mean and variance as constants; it also writes d_gamma and
-                          d_bias, the gradients of scale and bias, as sums over this rank alone
-            x_hat a + b   a forward batch norm with scale a and bias b, because it multiplies x_hat by its scale and
-                          adds its bias
+            f d_y         by the gradient of a batch norm with constant mean and variance. It also writes d_gamma and
+                          d_bias, the gradients of scale and bias, of this rank alone
+            a, b          by `_compute_a_and_b`, which sums d_gamma and d_bias over the ranks
+            x_hat a + b   by a forward batch norm with scale a and bias b
+            d_x           by subtraction
         """
         d_gamma, d_bias, d_x = operands(self.op, "Scale@GRAD", "Bias@GRAD", "X@GRAD")
         shape = self.block.var(self.x).shape
@@ -244,7 +247,7 @@ class _CpuEquivalent:
         a = self._var("a", self.channels)
         b = self._var("b", self.channels)
         return [
-            # d_gamma and d_bias stay those of this rank: the program sums the gradients of all parameters later.
+            # The variables d_gamma and d_bias stay this rank's: the program sums the gradients of all parameters later.
             self._gradient_at_fixed_statistics(d_x=first_term, d_gamma=d_gamma, d_bias=d_bias),
             *self._compute_a_and_b(d_gamma, d_bias, to=(a, b)),
             self._normalize(a, b, to=second_term),
@@ -278,12 +281,13 @@ class _CpuEquivalent:
         ]
 
     def _compute_f_over_m(self, gamma: str, *, to: str) -> list[Step]:
-        """Return the operators of f / m, a factor in the image's gradient, where f = gamma / sqrt(variance + epsilon).
+        """Return the operators that compute f / m, by which `backward` multiplies the sums over the ranks.
 
+            f     = gamma / sqrt(variance + epsilon)
             f / m = gamma / sqrt(m^2 variance + m^2 epsilon)
 
-        m is the number of values of a channel over all ranks (`self.count`). Under the root it costs no operator of its
-        own: one `scale`, which multiplies first and then adds its bias, computes the whole radicand.
+        m is the number of values of a channel over all ranks (`self.count`). In the second form the division by m needs
+        no operator of its own: one `scale` computes m^2 variance + m^2 epsilon.
 
         Args:
             gamma: Name of the variable of the scale, of shape [channels].

@@ -115,10 +115,10 @@ def _histories_at_optimizer(update: Sequence[static.Program], *, ranks: int, sca
             gradients of several micro-steps is not cleared at the end.
     """
     dynamic_scales = _dynamic_scales(update[-1])
-    followed = _Followed(read_by_optimizer=[], accumulated={}, ever_summed=frozenset())  # nothing is known yet
-    # The micro-steps before the last one are runs of the same program object, so each does the same to a gradient. The
-    # program is read once, and what it adds to an accumulator counts as that many micro-steps. A Counter keeps the
-    # order of its first entries, so the program with the optimizer comes last.
+    # What each program leaves to the next: above all the gradients in accumulators. Nothing is known yet.
+    followed = _Followed(read_by_optimizer=[], accumulated={}, ever_summed=frozenset())
+    # All micro-steps before the last one run the same program object. It is read once, and its gradients count as those
+    # of `runs` micro-steps. A Counter keeps the order of the programs, so the one with the optimizer comes last.
     for program, runs in Counter(update).items():
         follower = _Follower(ranks=ranks, scale=scale, runs=runs, dynamic_scales=dynamic_scales)
         followed = follower.follow(program.global_block(), before=followed)
@@ -210,11 +210,9 @@ class _Follower:
     dynamic_scales: set[str]  # variables by which AMP multiplies the loss
 
     def follow(self, block: Block, *, before: _Followed) -> _Followed:
-        """Return what is known of the gradients at the end of a program.
+        """Return how the gradients were summed and scaled at the end of a program, to prove that they become means.
 
-        Each variable with a gradient has a history of what operators did to the gradient so far. After an all-reduce
-        and a `scale` by 1/8 it is GradientHistory(micro_steps=1, sums=1, factor=0.125, scale_power=0). The operators
-        are gone through in order, and each changes what is known:
+        The operators are gone through in order. Each changes the histories, which record this for each gradient:
 
             update of parameters   the gradients that it reads are noted with their histories (`_read_by_update`)
             coalesce_tensor        its buffer and the gradients in it are noted, for the all-reduce of the buffer
@@ -235,8 +233,7 @@ class _Follower:
         """
         read = [*before.read_by_optimizer]
         histories = before.accumulated  # only accumulators carry gradients from one program to the next
-        # A history goes when its variable is cleared. This set only grows: no sum may be overwritten later.
-        ever_summed = before.ever_summed
+        ever_summed = before.ever_summed  # only grows, because no later operator may overwrite a sum
         gradients_by_buffer: dict[str, list[str]] = {}
         for op in block.ops:
             if op.type in ops.ALL_UPDATES:
@@ -256,9 +253,7 @@ class _Follower:
     def after(self, op: Operator, histories: Histories, ever_summed: frozenset[str]) -> Histories:
         """Return the histories of all gradients after one operator.
 
-        A history records what operators did to a gradient, to prove at the end that it is a mean. A mean over 8 ranks,
-        summed once and multiplied by 1/8, is GradientHistory(micro_steps=1, sums=1, factor=0.125, scale_power=0). What
-        operators do to histories, in this order:
+        A history records how a gradient was summed and scaled. The first case that fits the operator decides:
 
             start of the backward pass     the gradient of the loss gets its first history
             gradient + accumulator         the result gets the micro-steps of both
@@ -270,9 +265,9 @@ class _Follower:
             forward                        nothing
 
         Args:
-            op: Any operator but a `c_allreduce_sum`, a `coalesce_tensor` or an update of parameters.
+            op: Any operator but those that `follow` treats: `c_allreduce_sum`, `coalesce_tensor`, update of parameters.
             histories: The histories before the operator, by the variable that holds the gradient.
-            ever_summed: Variables whose gradient was summed over the ranks before the operator.
+            ever_summed: Variables whose gradient was summed over the ranks before. The operator may not overwrite them.
 
         Raises:
             Refused: The operator cannot be part of data-parallel training.
@@ -301,9 +296,8 @@ class _Follower:
     def _unscaled(self, op: Operator, histories: Histories) -> Histories:
         """Return the histories of the gradients that `check_finite_and_unscale` of Paddle's mixed precision writes.
 
-        The operator looks for values that are not finite, and divides by the dynamic loss scale. A history records the
-        sums over the ranks and the scalings of a gradient so far. Its `scale_power` says how many times the loss scale
-        is on the gradient: 1 since the loss was multiplied by it, 0 after this operator.
+        The operator divides gradients by the dynamic loss scale: their `scale_power`, the power of the scale on them,
+        goes from 1 to 0. It also looks for values that are not finite, by which the update is skipped.
 
         Args:
             op: The operator.
@@ -311,7 +305,7 @@ class _Follower:
 
         Raises:
             Refused: It reads a variable that no gradient reaches. Or, with several ranks, it reads a gradient that was
-                not summed over them exactly once: the ranks could differ in what they find.
+                not summed over them exactly once.
         """
         unscaled: Histories = {}
         for source, name in zip(op.input("X"), op.output("Out"), strict=True):
@@ -328,8 +322,8 @@ class _Follower:
     def _computed_from_gradients(self, op: Operator, histories: Histories, ever_summed: frozenset[str]) -> Histories:
         """Return the history of each variable that an operator computes from gradients.
 
-        A history records the sums over the ranks and the scalings of a gradient so far. The operator is linear in the
-        gradients that it reads. So each result has their history, changed by the factor of the operator if it scales.
+        A history records how a gradient was summed and scaled. All gradients that the operator reads must have the same
+        history. Each result gets it, with the operator's own factor if it scales (`_scaled`).
 
         Args:
             op: Operator of the backward pass or the optimizer.
@@ -340,8 +334,8 @@ class _Follower:
             Histories of what the operator writes; empty if it reads no gradient.
 
         Raises:
-            Refused: The gradients that it reads have different histories, it scales by more than a constant, or it
-                overwrites a sum over the ranks.
+            Refused: The gradients that it reads have different histories, it overwrites a sum over the ranks, or it
+                scales by more than a constant.
         """
         gradients_read = [name for name in _linear_inputs(op) if name in histories]
         if not gradients_read:
@@ -357,14 +351,14 @@ class _Follower:
         return dict.fromkeys(written, history_written)
 
     def _scaled(self, op: Operator, history: GradientHistory, *, gradient: str) -> GradientHistory:
-        """Return the history of what an operator computes from a gradient.
+        """Return the history of a gradient with the factor by which one operator multiplies it.
 
         A history says that the gradient is multiplied by factor * loss_scale^scale_power. The dynamic loss scale
-        changes in training, so only its power is known. It comes onto the gradient where the backward pass goes through
-        the multiplication loss * loss_scale, by an `elementwise_mul_grad`.
+        changes in training, so only its power is known.
 
             scale                                            factor is multiplied by its constant
-            elementwise_mul_grad that reads the loss scale   scale_power grows by 1
+            elementwise_mul_grad that reads the loss scale   scale_power grows by 1: it is the gradient of
+                                                             loss * loss_scale, and multiplies by the scale
             any other operator                               nothing changes
 
         Args:
@@ -408,11 +402,11 @@ def _require_start_at_loss_scale(op: Operator, loss_scale: float) -> None:
 def _gradient_of_loss(op: Operator, *, runs: int) -> Histories:
     """Return the history of the gradient of the loss, with which the backward pass begins.
 
-    The history of a gradient is a record of what operators have done to it so far. This gradient was only set to a
-    constant, which the record keeps as the factor on the gradient.
+    An operator sets this gradient to a constant, which becomes the factor of the history. The program is read once for
+    all of its runs, so all of its gradients, from this one on, count as those of `runs` micro-steps.
 
     Args:
-        op: The operator that sets the gradient of the loss to the constant.
+        op: The operator.
         runs: How many times an update runs the program: once for each micro-step (a part of the batch).
 
     Returns:
@@ -424,16 +418,16 @@ def _gradient_of_loss(op: Operator, *, runs: int) -> Histories:
 
 
 def _gradients_in(name: str, histories: Histories, gradients_by_buffer: dict[str, list[str]]) -> list[str]:
-    """Return the names of the gradients in a variable that is about to be summed over the ranks.
+    """Return the gradients that an all-reduce of a variable sums: those in a buffer, or the variable itself.
 
     Args:
-        name: Name of the variable.
+        name: Name of the variable, which is a buffer of several gradients, one gradient, or none.
         histories: How each gradient was summed and scaled so far, by variable. A gradient that is not here is not
             computed yet.
         gradients_by_buffer: For each buffer, the names of the gradients that lie side by side in it.
 
     Returns:
-        The gradients in the buffer, or else the variable itself. Empty if it is no gradient.
+        Their names; empty if the variable is neither a buffer nor a gradient.
 
     Raises:
         Refused: A gradient in the buffer is not computed yet.
@@ -479,11 +473,8 @@ def _refuse_overwritten_sum(op: Operator, written: list[str], ever_summed: froze
     Args:
         op: The operator.
         written: Names of the variables that it writes.
-        ever_summed: Names of the variables that were summed over the ranks before, in this program of the update or an
-            earlier one. A name stays here even if its variable holds another gradient by now.
-
-    Raises:
-        Refused: One of `written` is in `ever_summed`, and the operator is none of those that may write it.
+        ever_summed: Names of all variables that were summed over the ranks before, in this program of the update or an
+            earlier one.
     """
     if op.type in ("depend", "scale") or ops.is_optimizer(op):
         return

@@ -144,9 +144,11 @@ def _declared_types(op: Operator, block: Block) -> SlotTypes:
 def _selecting_type(op: Operator, declared_types: SlotTypes) -> str | None:
     """Return the data type by which Paddle selects the kernel of an operator.
 
-    It is the type of the first tensor in the slots _SELECTORS that are inputs of the operator. Without one, it is that
-    of the first tensor that the operator reads, or else writes. For operators of _TYPED_BY_OUTPUT it is always the
-    first one that they write.
+    It is the type of one tensor. The cases, in order:
+
+        `fill_constant`, `coalesce_tensor`         the first that the operator writes
+        an input slot of _SELECTORS has a tensor   the first in these slots, such as "Input" of a conv2d
+        else                                       the first that the operator reads, or else writes
 
     Args:
         op: Any operator of a program.
@@ -187,6 +189,8 @@ def _type_in_cpp(dtype: str) -> str:
 
 def _check_declared_types(op: Operator, declared_types: SlotTypes, kernel_type: str) -> None:
     """Prove that each tensor is declared in the type in which the operator's kernel reads or writes it.
+
+    `_needed_type` decides this type. Where a kernel takes any type, the declared one is right.
 
     Args:
         op: The operator.

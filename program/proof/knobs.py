@@ -40,9 +40,11 @@ def check_knobs(main: static.Program, decided: Strategy, *, asked: Strategy, ran
     """Prove that the knobs of STRATEGY, the options of distributed training, changed a built program as they should.
 
     Args:
-        main: Training program, before it is fitted to CPUs.
-        decided: The knobs by which it was built, after `resolve` decided those that the user left open.
-        asked: The knobs as the user set them; None for one that the user left open.
+        main: Training program, before it is fitted to CPUs, which replaces operators.
+        decided: The knobs by which it was built, after `resolve` decided those that the user left open. They say what
+            the program must look like.
+        asked: The knobs as the user set them; None for one that the user left open. They say which ones must not be
+            without effect.
         ranks: Number of data-parallel processes.
 
     Returns:
@@ -69,7 +71,9 @@ def check_knobs(main: static.Program, decided: Strategy, *, asked: Strategy, ran
 
 
 def _refuse_bucket_limit(asked: Strategy) -> None:
-    """Raise Refused if the user set a limit for the groups in which gradients are all-reduced, but has one rank.
+    """Raise Refused if the user set a limit for the groups in which gradients are all-reduced.
+
+    Call this only for a job of one rank, which has no all-reduce.
 
     Args:
         asked: The knobs as the user set them.
@@ -213,10 +217,10 @@ def _gradients_added_to(block: Block) -> list[str]:
 
 
 def _count_shared_by_inplace(block: Block, gradients_added_to: list[str]) -> int:
-    """Count the operators `share_buffer` that the knob `enable_inplace` made: all that touch no `gradients_added_to`.
+    """Count the operators `share_buffer` that the knob `enable_inplace` made.
 
-    Such an operator lets an output use the buffer of an input. Those that touch these gradients are made by the knob
-    `enable_addto`.
+    Such an operator lets an output use the buffer of an input. Two knobs make them: `enable_addto` those that touch
+    `gradients_added_to`, `enable_inplace` all others.
 
     Args:
         block: Main block of a built training program.
@@ -268,11 +272,10 @@ def _count_left(block: Block) -> dict[str, int]:
 
 
 def _count_sums_for_convolutions(block: Block) -> int:
-    """Count the operators that sum gradients and that the knob `enable_addto` should have removed.
+    """Count the sums of gradients that the knob `enable_addto` should have removed.
 
-    The knob removes such an operator where a convolution's gradient operator writes one of the gradients and adds to
-    nothing yet (`_could_add`), because it can add its result to the others. Each sum that is left there proves that the
-    knob did not do all its work.
+    A sum is not needed if one of its gradients is written by the gradient operator of a convolution: this operator can
+    add its result to the other gradients itself, unless it adds to one already (`_could_add`).
 
     Args:
         block: Main block of a built training program.
@@ -396,11 +399,10 @@ class _Bucket(NamedTuple):
 
 
 def _check_buckets(block: Block, limit_mib: float) -> str:
-    """Prove that gradients are summed over the ranks in buckets that are within the limit and not closed too soon.
+    """Prove that gradients are summed over the ranks in buckets that are within the limit and closed only when full.
 
-    A bucket is a group of gradients that lie in one buffer and are summed by one all-reduce. The next gradient of its
-    data type must not fit into it. Of each type the first and the last two buckets are excepted: the first is closed
-    early to start early, and the last is kept small, so the last but one may have room.
+    A bucket is a group of gradients that lie in one buffer and are summed by one all-reduce. It is full if the next
+    gradient of its data type does not fit into it; `_check_full` excepts three buckets of each type.
 
     Args:
         block: Main block of a training program for several ranks.
@@ -421,6 +423,7 @@ def _check_buckets(block: Block, limit_mib: float) -> str:
         _check_within_limit(bucket, limit_mib)
     for dtype in dict.fromkeys(bucket.dtype for bucket in buckets):  # each type once
         _check_full([bucket for bucket in buckets if bucket.dtype == dtype], limit_mib)
+    # Each all-reduce sums one bucket.
     return f"fuse_grad_size_in_MB={six_digits(limit_mib)}: buckets {len(all_reduced)}"
 
 
@@ -474,7 +477,7 @@ def _check_full(buckets: list[_Bucket], limit_mib: float) -> None:
         Refused: A bucket had room for the next gradient.
     """
     without_first_and_last = buckets[1:-1]
-    # The last but one is only a `next_bucket` in these pairs, so it is not checked either.
+    # With buckets 0 to 4 the pairs are (1, 2) and (2, 3): the last but one, 3, is not checked either.
     for bucket, next_bucket in itertools.pairwise(without_first_and_last):
         mib = sum(bucket.sizes_mib)
         next_mib = next_bucket.sizes_mib[0]
