@@ -125,8 +125,8 @@ def _complete_options(name: str) -> int:
     The parser finds the shell's line in the environment, prints the completions and ends the process: this function
     then does not return. It returns only if the command ends before, as for a missing package.
 
-    The module of a command either serves several commands and reads the command's name from the line by itself, or it
-    serves this command alone. Its parser then must not see the first two words of the line, `paddle-reference COMMAND`.
+    The first two words of the line are `paddle-reference COMMAND`. A module that serves several commands
+    (`_has_subcommands`) reads the command's name from them. From the parser of any other module they are hidden.
 
     Args:
         name: Name of the command, such as "watch".

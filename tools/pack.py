@@ -103,8 +103,8 @@ def pack(source: Path, target: Path, part: str) -> str:
         _lock(growing)  # against another process that packs this part
         is_packed_already = files.packed.exists()
         if is_packed_already:
-            # There are two cases. open() has just made a new, empty file, which is removed. Or another pack ended
-            # between open() and the lock: it has given the opened file its final name, so there is none to remove.
+            # The finished pack has given its own `growing` the final name. A `growing` that is there now is the empty
+            # one that open() made; none is there if that pack ended between open() and the lock.
             files.growing.unlink(missing_ok=True)
             _raise_unless_packed_from(images, list_sha256, files)
             return f"{files.packed}: is whole already"
@@ -158,10 +158,13 @@ def _write_records(growing: BinaryIO, journal: Path, images: folder.ImageList, l
 
 
 def _write_index_and_sizes(files: PackFiles, images: folder.ImageList, entries: list[Entry], list_sha256: str) -> None:
-    """Write the index of the records, check each record by it, and write the file of sizes.
+    """Check the records of a part, and write its two small files: the index and the sizes of the images.
 
-    The file of sizes also notes what the part was packed from: the hash of its list, and the passport of its image
-    files (their number, the sum of their sizes and a digest).
+    1. Write the index: where each record begins.
+    2. Read each record back by it and compare it with what was to be written (RunError).
+    3. Compare the size of each image file with its record (ValueError).
+    4. Write the sizes. Their file also notes what the part was packed from: the hash of its list, and the passport of
+       its image files (their number, the sum of their sizes and a digest).
 
     Args:
         files: The files of the part. The unfinished file `growing` has all records already.
@@ -568,7 +571,8 @@ def _files_of_part(source: Path, part: str) -> passport.Contents:
     taken. Records alone are refused, because they are packed already. If there are records, a part has image files if
 
     - there is a list of them, or
-    - there is a folder train/ or val/, which holds class folders, unless the part's TFRecord files lie in a folder.
+    - there is a folder train/ or val/, which holds class folders, and the records lie in `source` itself. TFRecord
+      files may lie in train/ or validation/ instead; then train/ has no class folders.
 
     Args:
         source: Folder of the data set.
@@ -579,7 +583,7 @@ def _files_of_part(source: Path, part: str) -> passport.Contents:
         ValueError: Its list is wrong, a file is absent or empty, or TFRecord files of a numbered set are absent.
     """
     record_files = tfrecord.files_of(source, part) or (source / recordio.FILE.format(part),)
-    last_record_file = record_files[-1]
+    last_record_file = record_files[-1]  # all are in one folder; without TFRecord files it may not exist
     has_list = (source / folder.LIST.format(part)).is_file()
     # RecordIO files lie in `source` itself. TFRecord files lie there, or in a folder: train/ or validation/.
     has_class_folders = (source / part).is_dir() and last_record_file.parent == source

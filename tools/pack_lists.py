@@ -51,9 +51,9 @@ def _list_of_part(source: Path, part: str, labels: Path | None) -> bytes:
     Args:
         source: The image folder, which holds train/ and val/.
         part: "train" or "val".
-        labels: File with a line `name label` for each image of val/; it is only for that part. None if val/ has class
-            folders. With "train", a warning is printed if train/ may give the same classes other labels than this file:
-            class folders named by numbers have other labels than their names, because as text "10" sorts before "2".
+        labels: File with a line `name label` for each image of val/; None if val/ has class folders. For "train" it is
+            only the reason of a warning: the labels of class folders that are named by numbers may not be those of this
+            file, because as text "10" sorts before "2".
 
     Returns:
         The lines as bytes, such as `train/n01440764/x.JPEG 0`, each ended by a line feed.

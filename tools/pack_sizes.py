@@ -41,8 +41,8 @@ def read_sizes(sizes: Path) -> JsonObject:
 def size_of(name: str, content: bytes) -> folder.Size:
     """Return the width and height of an image in pixels, by its header.
 
-    JPEG and PNG may have any number of pixels, as DALI takes them. Of the other kinds Pillow refuses more than 179
-    million, and so does a run.
+    JPEG and PNG may have any number of pixels, as DALI takes them. Of the other kinds, and of a JPEG without a size in
+    its header, Pillow refuses more than 179 million, and so does a run.
 
     Args:
         name: Name of the image file, for the message.
@@ -57,6 +57,7 @@ def size_of(name: str, content: bytes) -> folder.Size:
         if jpeg_size is not None:
             height, width = jpeg_size
             return width, height
+        # Image.open has the limit; the class of a PNG has none.
         open_image = PngImagePlugin.PngImageFile if is_png else Image.open
         with open_image(io.BytesIO(content)) as opened:
             size: folder.Size = opened.size

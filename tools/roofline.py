@@ -157,7 +157,9 @@ def step_time(
 ) -> StepTime:
     """Return the least time of a training step on a card, which computes the operators one after the other.
 
-    An operator takes the time of its FLOPs or of its bytes at peak, whichever is longer.
+    An operator takes the time of its FLOPs or of its bytes at peak, whichever is longer. An all-reduce takes the time
+    of the link: on the computing stream the GPU waits for it, on another one the GPU goes on, and waits only before the
+    optimizer. The time in which the GPU waits is called exposed.
 
     Args:
         operators: The operators of the step, in their order.

@@ -600,7 +600,7 @@ def main() -> int:
 
     Raises:
         ValueError: There is no run, or the folder or a file cannot be read.
-        RunError: The JSON cannot be written.
+        RunError: With --json: the JSON cannot be written.
     """
     args = _parse()
     view = View(args.logdir)
@@ -617,7 +617,7 @@ def main() -> int:
     except BrokenPipeError:
         drop_output()
     except OSError as error:
-        if error.filename is None:  # of the output, which lies on a full disk
+        if error.filename is None:  # no file could not be read: the output, on a full disk, could not be written
             drop_output()
         raise ValueError(named_files.explain(error)) from error
     return 0

@@ -465,7 +465,7 @@ def _summed_by(op: Operator, histories: Histories, gradients_by_buffer: dict[str
 
 
 def _refuse_overwritten_sum(op: Operator, written: list[str], ever_summed: frozenset[str]) -> None:
-    """Raise Refused if an operator writes a variable that was summed over the ranks before.
+    """Raise Refused if an operator overwrites a sum over the ranks, as a further micro-step would.
 
     Some operators may write such a variable: `depend`, which only waits for the sum, `scale`, and those of the
     optimizer.

@@ -161,9 +161,9 @@ def _verdict_on_check_not_run(check: str, precision: str, folder: Path) -> Verdi
         Unknown if no job of the precision was started because this machine cannot run it, else fatal.
     """
     reason_file = folder / f"{precision}.failed"  # launch/trials.sh writes it, with a reason, if the job ends early
-    was_started = reason_file.is_file() or (folder / f"{precision}.lines").is_file()
+    was_started = reason_file.is_file() or (folder / f"{precision}.lines").is_file()  # a job writes its lines there
     why_impossible = env.refusal(PRECISION=precision)  # empty if this machine can run the precision
-    # If the job was started, the machine that ran it can compute in this precision, whatever this one can.
+    # The jobs may have run on another machine, which can compute in this precision if it started the job.
     if why_impossible and not was_started:
         return Verdict(check=check, status=UNKNOWN, found=why_impossible, where=precision)
     reason = "its job did not run it"
@@ -176,7 +176,8 @@ def report(job: env.Job, folder: Path, *, short: bool) -> int:
     """Print the results of the jobs in a folder as a table, and write them to `<folder>.json`.
 
     Args:
-        job: The job of this environment. It describes the jobs if none of them has described itself.
+        job: The job of this environment: the fallback for the report's description, if no job in the folder has
+            described itself.
         folder: The folder of the jobs' files, such as fp32.lines.
         short: Whether the jobs ran in their short form, if none of them has said so itself.
 
@@ -202,7 +203,8 @@ def report(job: env.Job, folder: Path, *, short: bool) -> int:
         "lines": [verdict.as_dict() for verdict in results.verdicts],
     }
     print_to_reader(f"\n{as_text(results.verdicts)}\nverdict   {total}")  # first, as the file may fail
-    path = folder.with_name(f"{folder.name}.json")  # the system's name may have a dot, so it is no suffix
+    # Not by with_suffix: the folder is named after the system, whose name may have a dot.
+    path = folder.with_name(f"{folder.name}.json")
     try:
         path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     except OSError as error:

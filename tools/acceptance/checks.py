@@ -174,7 +174,7 @@ def _readings_of_gpu(index: int) -> JsonObject:
 
 
 def losses(machine: Machine) -> Verdict:
-    """Train the first steps of the training whose losses a CPU recorded, and judge its losses by those.
+    """Train some steps on this machine, and judge their losses by those that a CPU recorded for the same training.
 
     All ranks must call this together.
 
@@ -187,7 +187,7 @@ def losses(machine: Machine) -> Verdict:
         tolerance = CPU
     else:
         tolerance = {"fp32": GPU_FP32, "tf32": GPU_TF32}.get(machine.job.model.precision, GPU_HALF)
-    recorded = np.array(GOLDEN["losses"]["1"])  # of one rank; any number of ranks has the same losses
+    recorded = np.array(GOLDEN["losses"]["1"])  # by 1 rank; more ranks share the batch, and have the same losses
     return judge_losses("losses", found, recorded, tolerance)
 
 
@@ -215,15 +215,15 @@ def pooling(machine: Machine) -> Verdict:
         machine: This rank's part of the machine.
 
     Returns:
-        Ok if the largest relative error of any rank is at most that of two roundings, of 1 / 49 and of the quotient;
-        else fatal.
+        Ok if the largest relative error of any rank is at most that of two roundings: of 1 / 49, and of the result,
+        gradient / 49; else fatal.
     """
     plan = machine.plan()
     dtype = plan.precision.dtype
     mean_shape = [BATCH, 1, 1, POOLED_CHANNELS]
     if plan.layout == "NCHW":
         mean_shape = [BATCH, POOLED_CHANNELS, 1, 1]
-    # From 1 to 2: a 49th of it is a normal number of FP16. Subnormal ones have fewer digits, so a larger error.
+    # Not below 1: a 49th of a far smaller number would be subnormal in FP16, with fewer digits and a larger error.
     gradient_at_mean = np.random.default_rng(SEED).uniform(1, 2, mean_shape).astype(dtype)
     gradient_at_pixels = _pooling_gradient(machine, plan, gradient_at_mean)
 
@@ -380,8 +380,8 @@ def _read_as_one_batch(
 def read_by_program(machine: Machine, image: Any) -> Array:
     """Return a pipeline's batch of images as float32 on the host, read by a program of Paddle as in a training.
 
-    A pipeline that hands a batch over before it is finished shows here: the program does not wait for the pipeline, so
-    it reads wrong images, as a training would. If Paddle has no kernels for the GPU, the batch is copied without a
+    The program does not wait for the pipeline. So if the pipeline hands a batch over before it is finished, the images
+    come out wrong, as they would in a training. If Paddle has no kernels for the GPU, the batch is copied without a
     program, and the copy waits until the batch is finished.
 
     Args:
@@ -520,10 +520,13 @@ def judge_replayed_losses(launched: Array, replayed: Array) -> Verdict:
 
 
 def _fault_of_replay(launched: Array, replayed: Array) -> str:
-    """Return why losses do not show that a replayed CUDA graph trains as launched steps do; empty if they show it.
+    """Return the fault of a replayed CUDA graph by its losses; empty if it trains as launched steps do.
 
-    They show it if the two have the same bits, if the launched losses are finite, and if these change from step to
-    step: without training, equal losses prove nothing.
+    The faults, in order:
+
+    - A launched loss is not finite.
+    - A replayed loss has other bits than the launched one of the same step.
+    - The launched losses do not change from step to step: without training, equal losses prove nothing.
 
     Args:
         launched: The losses of steps that were launched operator by operator, float32 [ranks, steps].

@@ -378,10 +378,10 @@ class VerdictWriter:
     def run_check(self, me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -> None:
         """Run a check on all ranks; the first rank appends their common verdict to the job's file and prints it.
 
-        All ranks must call this together. A failed check gets a verdict, too.
+        All ranks must call this together. A check that fails gets a verdict, too, once all ranks have left it.
 
         Args:
-            me: This rank. The check must use another communicator than `me.comm`.
+            me: This rank. By `me.comm` the ranks tell each other of failures, so the check must use another one.
             name: The name of the check.
             check: Runs the check on this rank, and returns its verdict.
 
@@ -393,7 +393,7 @@ class VerdictWriter:
         took_s = round(time.monotonic() - started_s, 1)
         if not me.is_first:
             return
-        # In the report the precision stands as the verdict's place, because each check has a line for each precision.
+        # `where` has the precision, because the report has a line for each check and precision.
         line = replace(verdict, where=self._precision, figures={**verdict.figures, "took_s": took_s})
         self.append_line(line.as_dict())
         print(as_text([line]), end="", flush=True)
@@ -419,7 +419,8 @@ def run_on_all_ranks(me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -
     """
     here = _run_here(name, check)
     failure = here.verdict if here.has_failed else None
-    _wait_for_other_ranks(me, failure)  # first, because a rank that still waits in the check cannot answer below
+    # Raises RunError if another rank stays in the check. The allgather has no time limit, and would wait for ever.
+    _wait_for_other_ranks(me, failure)
     failure_by_rank: list[Verdict | None] = me.comm.allgather(failure)  # None for a rank that has not failed
     if all(failed is None for failed in failure_by_rank):
         return here.verdict
@@ -469,10 +470,10 @@ def _wait_for_other_ranks(me: ranks.Ranks, failure: Verdict | None) -> None:
 
     How long a rank waits depends on its failure:
 
-        fatal             LEAVE_S (60) seconds, because it left in the middle of the check, and another rank may wait
-                          for it there for ever
-        unknown, or none  without a limit: an unknown failure means that the machine does not have what the check needs,
-                          and as all GPUs are of one kind, every rank leaves the check
+        fatal     LEAVE_S (60) seconds: it left in the middle of the check, where another rank may wait for it for ever
+        unknown   without a limit: the machine lacks what the check needs, and as all GPUs are of one kind, every rank
+                  leaves the check
+        none      without a limit
 
     All ranks must call this together.
 

@@ -173,11 +173,12 @@ def _judge_compute_capability(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
 def _judge_driver(gpu: nvidia.Gpu, facts: Facts, job: env.Job) -> Verdict:
     """Return the verdict on whether the GPU's driver runs the CUDA of this Paddle.
 
-    The cases, in order:
+    DRIVERS.bundled is the driver that comes with this CUDA, DRIVERS.oldest the oldest one that runs it. The cases, in
+    order:
 
-        as new as DRIVERS.bundled                ok
-        as new as DRIVERS.oldest                 ok; a warning if DALI, with this driver, does not use the GPU's JPEG
-                                                 unit, which would decode the job's images
+        at least DRIVERS.bundled                 ok
+        at least DRIVERS.oldest                  a warning if the job's images would be decoded by the GPU's JPEG unit,
+                                                 which DALI does not use with this driver; else ok
         older or unknown, but CUDA has started   ok
         unknown                                  a warning
         older                                    fatal
@@ -205,13 +206,13 @@ def _judge_driver(gpu: nvidia.Gpu, facts: Facts, job: env.Job) -> Verdict:
 
 
 def _start_in_words(driver: str | None, start: CudaStart) -> str:
-    """Return which library runs CUDA on a driver, in words.
+    """Return which library runs CUDA on a driver that is too old for this CUDA, or of unknown version.
 
-        driver too old for CUDA's own library   "libcuda.so.1 (cuda-compat) runs CUDA 12.0 on it"
-        driver of unknown version               "libcuda.so.1 runs CUDA 12.0 on it"
+        too old   "libcuda.so.1 (cuda-compat) runs CUDA 12.0 on it"
+        unknown   "libcuda.so.1 runs CUDA 12.0 on it"
 
     Args:
-        driver: Version of the driver, which is too old for CUDA's own library; None if it is unknown.
+        driver: Version of the driver; None if it is unknown.
         start: The result of starting CUDA, with the library and the version.
     """
     # CUDA can run on the old driver only by the libcuda of NVIDIA's package cuda-compat. An unknown driver may be new,

@@ -150,14 +150,13 @@ def devices_matched_by_accident(setting: str, ports: Sequence[str]) -> list[str]
     """Return the devices that a value of NCCL_IB_HCA matches by accident, sorted.
 
     Whoever writes the full name of a device means that device alone, but NCCL matches all devices whose names begin
-    with it. On a node with the devices mlx5_1 and mlx5_10:
+    with it. What an entry matches that is no full name is meant. On a node with mlx4_0, mlx5_1 and mlx5_10:
 
-        "mlx5_1"  -> ["mlx5_10"]
-        "mlx5"    -> [], because it is no full name, and meant for both
-        "=mlx5_1" -> [], because = compares full names
-
-    An entry that is no full name is left out of the search: on a node with mlx4_0, mlx5_1 and mlx5_10, the value
-    "mlx5_1,mlx4" matches mlx5_10 by accident, but mlx4_0 on purpose.
+        "mlx5_1"       -> ["mlx5_10"]
+        "^mlx5_1"      -> ["mlx5_10"], which is left out by accident
+        "mlx5"         -> [], because it is no full name
+        "mlx5_1,mlx4"  -> ["mlx5_10"], but not mlx4_0
+        "=mlx5_1"      -> [], because = compares full names
 
     Args:
         setting: The value of NCCL_IB_HCA.
@@ -166,7 +165,7 @@ def devices_matched_by_accident(setting: str, ports: Sequence[str]) -> list[str]
     choice = choice_of(setting)
     if choice.is_exact:
         return []
-    fully_named = _devices(choice.entries) & _devices(ports)
+    fully_named = _devices(choice.entries) & _devices(ports)  # entries that are no device of the node fall away
     others_matched = _devices(_names_matched(choice, ports)) - fully_named
     # A device that begins with none of the full names was matched by an entry such as "mlx5" on purpose.
     return sorted(device for device in others_matched if device.startswith(tuple(fully_named)))

@@ -505,15 +505,15 @@ def data_facts(job: env.Job, *, has_packages: bool) -> JsonObject | None:
 
     Returns:
         Facts by part, as {"train": {"samples": 1281167, "notes": [...], ...}, "val": {...}}. A part that cannot be read
-        has only an "error" that says why. The cases, in order:
+        has only an "error" that says why.
 
-            no folder is set, and the embedded data set cannot be made   an "error" of "train"
-            no folder is set, or the data is synthetic                   None: there is nothing to examine
-            Paddle or DALI is missing                                    an "error" of "train"
-            else                                                         the facts
+        A job without a folder needs the embedded data set, a small one that this project makes itself in DATA_CACHE,
+        even if its data is synthetic. The cases, in order:
 
-        The embedded data set is a small one that this project makes itself, in DATA_CACHE. A job without a folder
-        needs it even if its data is synthetic.
+            no folder, and this set cannot be made         an "error" of "train"
+            no folder otherwise, or the data is synthetic  None: there is nothing to examine
+            Paddle or DALI is missing                      an "error" of "train"
+            else                                           the facts
     """
     if not job.data.folder and not _can_have_embedded_set(Path(job.data.embedded_in)):
         return {"train": {"error": f"{job.data.embedded_in}: the embedded data set cannot be made there: {SET_CACHE}"}}

@@ -201,22 +201,23 @@ def _name_of_evidence(step: Step, evidence: dict[str, str]) -> str:
 
 
 def _evidence(facts: Facts) -> dict[str, str]:
-    """Return what may explain a fault of CUDA, as texts by name: what is known of the driver, and signs of a fault.
-
-    The texts fill the placeholders of faults.yaml, such as {driver}.
+    """Return the texts that fill the placeholders of faults.yaml, such as {driver}: what may explain a fault of CUDA.
 
     Args:
         facts: What was seen of the node: "gpus" and "gpu_absence" by NVML, "cuda_system" and "cuda_start".
 
     Returns:
-        Texts by name, in two groups. What is known of the driver is never empty:
+        Texts by the placeholder's name. What is known of the driver is never empty:
 
             "driver", "fabric_manager", "kernel_module"   a version, such as "535.104.05", or that it is unknown
             "library"                                     the file of CUDA; if unknown, the usual name "libcuda.so.1"
 
         The signs of a fault (`_signs_of_a_fault`) are empty if they were not found:
 
-            "lost", "mig", "prohibited", "device"         such as "GPU0, GPU3" for "mig"
+            "lost"         why NVML does not show a GPU that it has lost
+            "mig"          GPUs that are divided into several, such as "GPU0, GPU3"
+            "prohibited"   GPUs whose compute mode lets no process in, likewise
+            "device"       device files that cannot be opened, and why
     """
     gpus: list[nvidia.Gpu] = facts["gpus"]
     system: System = facts["cuda_system"]
@@ -373,8 +374,10 @@ def _accident_and_fix(setting: str, names: str) -> tuple[str, str]:
         names: The devices that are matched by accident, as text: "mlx5_10, mlx5_11".
 
     Returns:
-        (accident, fix), both as text. The caller sets the accident into "NCCL_IB_HCA=mlx5_1 takes mlx5_1, mlx5_10;
-        ACCIDENT".
+        (accident, fix), both as text. For "mlx5_1" they are
+
+            "mlx5_10 by the beginning of a name", which the caller appends to "... takes mlx5_1, mlx5_10; "
+            "begin it with =, so that names count whole: NCCL_IB_HCA==mlx5_1"
     """
     if choice_of(setting).leaves_out:  # the setting begins with ^
         fix = f"begin it with ^=, so that names count whole: NCCL_IB_HCA=^={setting.removeprefix('^')}"

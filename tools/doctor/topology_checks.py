@@ -141,8 +141,8 @@ def _cores_in_words(bindings: Sequence[_Binding], cores_of_ranks: Sequence[list[
     Ranks that may use no core have "none" in place of the cores.
 
     Args:
-        bindings: The cores of each rank that has a GPU.
-        cores_of_ranks: The cores of every rank of the node, at least one. They decide whether all are equal.
+        bindings: The cores of each rank that has a GPU; only these ranks are listed.
+        cores_of_ranks: The cores of every rank of the node, at least one. "all ranks" means these.
     """
     first_cores = cores_of_ranks[0]
     if all(cores == first_cores for cores in cores_of_ranks):

@@ -221,7 +221,11 @@ def _judge_class(ranks_of_class: Sequence[Rank], digests: Digests) -> dict[int, 
 def _judge_measured(measured: Sequence[Rank], digests: Digests) -> dict[int, Judgement]:
     """Judge the ranks of one class by whether their results are the same bits.
 
-    They are judged by the result of the majority or, without a majority, each by its own repetitions.
+    The cases, in order:
+
+        most ranks differ from themselves   unknown for all: their kernels sum in a random order (`_is_order_random`)
+        the class has no majority           each rank is judged by its own repetitions
+        else                                each rank is judged by the result of the majority
 
     Args:
         measured: The ranks of one class (same device model and libraries) that did not fail.
@@ -232,7 +236,7 @@ def _judge_measured(measured: Sequence[Rank], digests: Digests) -> dict[int, Jud
     """
     unsteady_count = sum(not rank.is_steady for rank in measured)
     if _is_order_random(measured_ranks=len(measured), unsteady_ranks=unsteady_count):
-        # Kernels that sum in a random order give other bits each time, which says nothing about faults.
+        # Such kernels give other bits each time, which says nothing about faults.
         found = f"{NOT_REPEATABLE}: {unsteady_count} of {len(measured)} ranks of a class differ from themselves"
         return {rank.rank: Judgement(UNKNOWN, found) for rank in measured}
     summary_of_class = _summarize_class(measured)
@@ -298,14 +302,12 @@ def _majority_of(measured: Sequence[Rank]) -> RightResult | None:
 def _judge_by_own_repetitions(rank: Rank, digests: Digests, summary_of_class: ClassSummary) -> Judgement:
     """Judge a rank by whether its own repetitions agree, because its class has no majority of ranks with one result.
 
-    The cases, in order:
+    The rank's usual result is the one of more than half of its repetitions. The cases, in order:
 
-        all repetitions agree                                       unknown: nothing confirms or refutes their result
-        no result came in more than half of the repetitions         unknown
-        a result other than the usual one is of this host alone     fatal: a fault of this host's hardware
-        else                                                        unknown
-
-    In the last two cases the result of more than half counts as right, and `_judge_unsteady` decides.
+        all repetitions agree                    unknown: nothing confirms or refutes their result
+        there is no usual result                 unknown
+        another result is of this host alone     fatal: a fault of this host's hardware (`_judge_unsteady`)
+        else                                     unknown (`_judge_unsteady`)
 
     Args:
         rank: The rank, which did not fail.
@@ -317,7 +319,7 @@ def _judge_by_own_repetitions(rank: Rank, digests: Digests, summary_of_class: Cl
     if rank.usual_result is None:
         found = f"{NOT_REPEATABLE}: its repetitions differ, and no result came out in more than half of them"
         return Judgement(UNKNOWN, found)
-    # The result of more than half counts as right. `given_by` ends the message "1 of 20 repetitions differ from ...".
+    # The usual result counts as right. `given_by` ends the message "1 of 20 repetitions differ from ...".
     right = RightResult(rank.usual_result, given_by="the others of its own")
     return _judge_unsteady(rank, digests, summary_of_class, right)
 
@@ -339,7 +341,8 @@ def _judge_without_majority(rank_count: int) -> Judgement:
 def _judge_by_majority(rank: Rank, digests: Digests, summary_of_class: ClassSummary, right: RightResult) -> Judgement:
     """Judge a rank by the result that most ranks of its class gave, which counts as right.
 
-    The cases, in order:
+    Broken hardware makes errors of its own. So a wrong result that several hosts share has another cause, such as
+    another library, and is no fault. The cases, in order:
 
         all repetitions of the rank gave the right result   ok
         more than half of them gave the same wrong result   fatal if it came from this host alone, else unknown
@@ -384,9 +387,7 @@ def _judge_usually_wrong(rank: Rank, digests: Digests, right: RightResult, *, ho
 
 
 def _judge_unsteady(rank: Rank, digests: Digests, summary_of_class: ClassSummary, right: RightResult) -> Judgement:
-    """Judge a rank that gave wrong results in some repetitions, each of these results in at most half of them.
-
-    Several results may be wrong. One that came from the rank's host alone is enough for a fault.
+    """Judge a rank that gave wrong results in some repetitions, none of which came in more than half.
 
     Args:
         rank: The rank. At least one of its results is not the right one.
@@ -398,8 +399,7 @@ def _judge_unsteady(rank: Rank, digests: Digests, summary_of_class: ClassSummary
         Fatal if at least one wrong result came from the rank's host alone; else unknown.
     """
     wrong_results = rank.results_other_than(right.name)
-    # How many hosts gave the wrong result that fewest gave, the rank's own host included. 1 shows a fault of this host,
-    # whoever else gave the others.
+    # How many hosts gave the rarest wrong result, the rank's own host included.
     fewest_hosts = min(summary_of_class.host_count_by_result[result] for result in wrong_results)
     only_this_host_gave_it = fewest_hosts == 1
     if only_this_host_gave_it:  # a fault of hardware gives bits of its own

@@ -306,8 +306,8 @@ def measure_all_ranks(
 def gather_digests(me: ranks.Ranks, host_index: int, device: Device, mine: DigestsOfRank, *, steps: int) -> JsonObject:
     """Gather the digests (hashes of computed tensors) of all ranks into one entry of fleet.json.
 
-    Each rank has repeated the same training steps. A result is all digests of a repetition, and has a name. A rank
-    counts all of its results, but keeps the digests of the first few alone (MOST_TABLES_KEPT, 4).
+    Each rank has repeated the same training steps. All digests of one repetition are its result, and equal results have
+    the same name. A rank counts all of its results, but keeps the digests of the first few alone (MOST_TABLES_KEPT, 4).
 
     All ranks must call this together.
 
@@ -319,9 +319,12 @@ def gather_digests(me: ranks.Ranks, host_index: int, device: Device, mine: Diges
         steps: The number of training steps in a repetition.
 
     Returns:
-        On each rank {"steps": steps, "tensors": names, "tables": ..., "ranks": an entry for each rank}. "tables" has,
-        by the name of a result, its digests, for the most common results of which a rank has kept them. The entry of a
-        rank has the count of each of its results, or why it failed.
+        The entry, on each rank:
+
+            "steps"     `steps`
+            "tensors"   the names of the tensors
+            "tables"    {name of a result: its digests}, for the most common results of which a rank has kept them
+            "ranks"     for each rank the count of each of its results, or why it failed
     """
     entry_of_this_rank = {
         "rank": me.rank,

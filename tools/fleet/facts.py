@@ -101,7 +101,7 @@ def _power_limit(gpu: Any) -> str | None:
 
 
 def facts_of_node(job: Job, probed: Mapping[str, Any]) -> dict[str, str]:
-    """Return the facts of this node that decide how fast it is.
+    """Return the facts of this node that decide how fast it is: its machine, its libraries and their settings.
 
     Args:
         job: The settings of the job.
@@ -111,6 +111,7 @@ def facts_of_node(job: Job, probed: Mapping[str, Any]) -> dict[str, str]:
         The facts by name: {"CPU": "AMD EPYC 7742", "MTU": "9000", ...}. An empty one has the value "none".
     """
     libraries = {f"library {name}": answer for name, answer in probed["libraries"].items()}
+    # `env.libraries` returns the environment variables that libraries read.
     settings = {name: value for name, value in env.libraries().items() if name.startswith(("NCCL_", "UCX_", "OMPI_"))}
     facts = _facts_of_machine(job, probed) | libraries | settings
     return {name: value or "none" for name, value in facts.items()}

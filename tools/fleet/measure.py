@@ -94,7 +94,7 @@ def gather_nodes(representatives: MPI.Comm, mine: JsonObject) -> list[JsonObject
     """Gather what `examine_node` found for each compared host, and add how far its clock is from the first host's.
 
     A host is a node of the job here; if the job has only one node, it is a rank. All ranks of `representatives` must
-    call this together. The first rank asks one host after the other for its clock, and each host answers in its turn.
+    call this together. The first rank asks one host after the other for its clock; only this rank gets the offsets.
 
     Args:
         representatives: An MPI communicator with one rank of each compared host.
@@ -241,7 +241,11 @@ def measure(machine: Machine, hosts: ComparedHosts, node_result: JsonObject) -> 
 
     Returns:
         The record (fleet.json) without "took_s", the seconds of the whole measurement. It is complete on rank 0 only:
-        elsewhere "nodes" is None, and "links" may be empty.
+        elsewhere "nodes" is None, and "links" may be empty. Of trainings it has
+
+            "digests"   hashes of what each rank computed by itself; None if no training is possible
+            "whole_s"   seconds of each step of all ranks together; empty if there was none
+            "steps_s"   for each rank the seconds of the steps that it took alone
     """
     me = machine.me
     training_programs = _programs_if_possible(machine)
@@ -266,15 +270,16 @@ def measure(machine: Machine, hosts: ComparedHosts, node_result: JsonObject) -> 
 def _measure_alone(machine: Machine, training_programs: Programs | None, hosts: ComparedHosts) -> list[RankTimes]:
     """Measure on each rank what it does without the others; return what each rank measured, in the order of the ranks.
 
-    Training steps of the rank alone are timed among other things, and reads from the disk on one rank of each host. The
-    ranks measure at the same time, and all must call this together.
+    Measured are training steps of the rank alone, the GPU's clock, memory, the input pipeline and, on one rank of each
+    host, the disk. All ranks must call this together.
 
     Args:
         machine: This rank's part of the machine.
-        training_programs: The programs of the training steps. None: no step is timed, and the results have the reason.
+        training_programs: The programs of the training steps; None if Paddle has no kernels for a GPU. Then no step is
+            timed, and the results say why.
         hosts: The hosts to compare, which of them this rank belongs to, and whether this rank represents its host.
     """
-    # `refuse_step` raises NotPossible: Paddle has no kernels for a GPU, which is why there are no programs.
+    # `refuse_step` raises NotPossible with the reason.
     take_step_alone = refuse_step if training_programs is None else training_programs.step_alone
     measurements = RankMeasurements(machine, take_step_alone, with_disk=hosts.is_representative)
     mine = measure_in_turns(machine.me, measurements, host_index=hosts.my_index)
@@ -314,7 +319,7 @@ def _measure_training(
     hosts: ComparedHosts,
     times_alone_by_rank: Sequence[Sequence[float]],
 ) -> TrainingResults:
-    """Train twice: each rank by itself, to find ranks that compute wrongly, and then all together, to time their steps.
+    """Train each rank by itself, to find ranks that compute wrongly, and then all together, to time their steps.
 
     All ranks must call this together.
 
@@ -322,8 +327,8 @@ def _measure_training(
         machine: This rank's part of the machine.
         training_programs: The programs of both trainings. Each has run before.
         hosts: The hosts to compare, and which of them this rank belongs to.
-        times_alone_by_rank: For each rank the seconds of the steps that it took alone, by which the number of the steps
-            together is set.
+        times_alone_by_rank: For each rank the seconds of the steps that it took alone. From these
+            `time_steps_together` works out how many steps to take together.
 
     Returns:
         The digests of all ranks, and the seconds of the steps together. If a rank took no step alone, none is taken

@@ -95,10 +95,10 @@ def _find_outliers(distances: Mapping[str, float], *, noise: float, alpha: float
     """Return the names of those that are outliers on the slow side by Rosner's test (Technometrics 25, 1983).
 
     1. The values are sorted by their absolute distance from the median, the nearest first.
-    2. The first one that lies too far above the values before it is found (`_first_slow_outlier`). Only those before it
-       are compared with it, because outliers after it would make it look usual.
-    3. It and all values after it are outliers, fast or slow. The slow ones are returned, but for those that are slower
-       by no more than healthy machines differ.
+    2. From the middle of this list on, the first value that lies too far above all nearer ones is found
+       (`_first_slow_outlier`). It is not compared with farther ones, which would make it look usual.
+    3. This value and all farther ones are outliers, fast or slow. The slow ones are returned, but for those that are
+       slower by no more than healthy machines differ.
 
     Args:
         distances: For each node or link its log ratio (0.05 is about 5 % slower) minus the median of these: above 0 if
@@ -113,7 +113,7 @@ def _find_outliers(distances: Mapping[str, float], *, noise: float, alpha: float
     if first is None:
         return set()
     outliers = from_near_to_far[first:]  # slow and fast
-    least_distance = smallest_difference()  # by which healthy machines differ; the fast ones are below 0
+    least_distance = smallest_difference()  # by how much healthy machines differ: 0.01 is 1 %. Fast ones are below 0.
     return {name for name in outliers if distances[name] > least_distance}
 
 
@@ -122,7 +122,8 @@ def _first_slow_outlier(values: Array, *, noise: float, alpha: float) -> int | N
 
     Args:
         values: Signed distances from the median, such as those of logarithms of times: positive is slow. Sorted by
-            their absolute values, the smallest first. The first half is taken to be usual, and not tested.
+            their absolute values, the smallest first. The first half and one more, such as 3 values of 4, are taken to
+            be usual, and not tested.
         noise: The standard error of a value.
         alpha: The accepted chance of a false alarm in each test.
     """

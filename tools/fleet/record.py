@@ -143,8 +143,8 @@ def _check_times(record: Record) -> None:
             if times is None:
                 raise ValueError(f"{metric} of {name} is null: a link has a time of each turn")
         _check_series(metric, times_by_link)
-    # The times of the whole fleet are checked as those of a node with the name "all". An empty "whole_s", the sign of
-    # no measurement there, becomes None, the sign of it for `_check_series`.
+    # The times of the whole fleet are checked as those of a node with the name "all". An empty "whole_s" means that it
+    # was not measured, and `_check_series` takes None for that.
     times_of_all_s = record["whole_s"] or None
     _check_series("whole_s", {"all": times_of_all_s})
     _check_series("took_s", {"all": [record["took_s"]]})

@@ -145,8 +145,10 @@ def _pairs_across_groups(members: dict[str, list[int]], round_index: int) -> lis
         (0, 4) (1, 5) (2, 6) (3, 7)
         (0, 7) (1, 4) (2, 5) (3, 6)
 
-    From round to round the second half moves on by more places than the largest group has nodes, here by 3 for groups
-    of 2. So a node mostly meets another group each time, and no pair comes twice before all have come once.
+    From round to round the second half moves on by `_rotation_step` places, here by 3:
+
+    - more than the largest group has nodes, here 2, so that a node mostly meets another group each time;
+    - without a common divisor with the half's length, here 4, so that no pair comes twice before all have come once.
 
     Args:
         members: The numbers of the nodes in each switch group, by the group's name. There are at least two nodes.

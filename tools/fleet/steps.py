@@ -41,9 +41,7 @@ class Programs(NamedTuple):
 
 
 def programs(machine: Machine) -> Programs:
-    """Build the job's training program; return two steps whose time can be taken, and a training that can be repeated.
-
-    The hashes of what the repeated training computes are compared between ranks: they show which ranks compute wrongly.
+    """Build the job's training program, and return what a fleet is measured by.
 
     All ranks must call this together.
 
@@ -51,8 +49,12 @@ def programs(machine: Machine) -> Programs:
         machine: This rank's part of the machine, with the settings of the job.
 
     Returns:
-        `step_of_all` runs the program itself. `step_alone` and `repeatable_training` run a copy without all-reduces, so
-        that a rank does not wait for the others.
+        Three things to run. The first and the last have no all-reduces, so that a rank does not wait for the others.
+
+            step_alone            a training step of this rank, to be timed
+            step_of_all           a training step of all ranks together, to be timed
+            repeatable_training   a training that each rank repeats by itself: hashes of what it computes are compared
+                                  between the ranks, and show which ones compute wrongly
     """
     job = machine.job
     model = ResNet50(job.hyperparameters, machine.plan(), batch=job.model.batchsize)

@@ -232,8 +232,8 @@ def _interval_of_extra_time(
         wide_low = level + (low - level) * widening       likewise wide_high
         exp(wide_low - level_of_fleet) - 1                the share; likewise the upper bound
 
-    The widening stands for the error of the fleet's level. The level is a robust mean, but the interval of the median
-    stands in for its own: the median varies more, so this interval is rather too wide than too narrow.
+    The bounds of the median stand in for those of `level`, a robust mean. The median varies more, so they are rather
+    too wide than too narrow. The widening, for the error of the fleet's level, stretches their distances from `level`.
 
     Args:
         log_ratios: Its log(time / the fleet's median time) in each turn.
@@ -374,8 +374,10 @@ class StallCount(NamedTuple):
 def judge_stalls(median_steps: Series, mean_steps: Series) -> list[Verdict]:
     """Return a verdict on each measured node by its stalls: training steps that take far longer than usual.
 
-    A warning needs both: more stalls than chance explains, and more time lost by them than is usual in the fleet, by
-    more than hosts of one kind differ. Many stalls may cost little time, and the time of few may be chance.
+    A warning needs both, because many stalls may cost little time, and the time of few may be chance:
+
+    - more stalls than chance explains
+    - lost time > smallest_difference(): the share of time lost by stalls, above what is usual in the fleet
 
     Args:
         median_steps: For each node the median seconds of its steps in each turn (a repetition on all nodes at the same
@@ -395,7 +397,7 @@ def judge_stalls(median_steps: Series, mean_steps: Series) -> list[Verdict]:
 
     verdicts = []
     for host, lost_time in _lost_time_by_host(ratios_by_host).items():
-        is_noticeable = lost_time > smallest_difference()  # both are shares, relative to the usual time of the fleet
+        is_noticeable = lost_time > smallest_difference()  # the share by which hosts of one kind differ
         is_slow = host in stalling_hosts and is_noticeable
         slowness = Slowness(lost_time, interval_95=None, is_slow=is_slow)
         count = count_by_host[host]

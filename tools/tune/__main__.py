@@ -38,7 +38,9 @@ LEAST_REPEATS = 3
 def tune(args: argparse.Namespace, job: env.Job) -> int:
     """Measure the strategies that are worth trying, print a table, and write the config file of the fastest.
 
-    A strategy is a set of options (knobs) of the setting STRATEGY, or of other variables of the job.
+    A strategy changes options (knobs) of the setting STRATEGY, or other variables of the job. Two more jobs are run:
+    the base, without changes, and the control, whose input is changed by rounding. The control shows how far losses may
+    differ.
 
     Args:
         args: The parsed command line. With `dry_run` only the plan is printed.
@@ -49,7 +51,7 @@ def tune(args: argparse.Namespace, job: env.Job) -> int:
 
     Raises:
         ValueError: An option or the job's STRATEGY cannot be used. This comes before anything runs.
-        RunError: The job without changes (the base), or the control run, fails.
+        RunError: The base or the control fails.
         OSError: The config file cannot be written. The table has been printed then.
     """
     name = args.name or f"{job.cluster.dgxsystem}_tuned"
@@ -189,9 +191,11 @@ def config_text(*, name: str, job: env.Job, winner: Candidate, evidence: Iterabl
     """Return the text of `config_<name>.sh`, which sets the fastest candidate's variables for later jobs.
 
     A variable is set only for the workload and the precision that were measured, and a value that the user has set
-    remains. At its end the file sources the config file of the job's own system.
+    remains:
 
         export RN50_AMP_O2_STRATEGY="${RN50_AMP_O2_STRATEGY:-cuda_graph=1}"
+
+    At its end the file sources the config file of the job's own system, for all other settings.
 
     Args:
         name: The name of the new system.
@@ -223,8 +227,10 @@ def _export_unless_set(variable: str, value: str) -> str:
 def provenance(job: env.Job, repeats: int, record: Record) -> list[str]:
     """Return five lines of text for the config file: where a search's figures come from, and how to read them.
 
-    The lines of the figures follow them in the file, one for each candidate, as "ok <candidate> 1234 images/s ...". The
-    last line returned here explains these columns.
+    The figures follow them in the file, with a line for each candidate. The last line returned here explains its
+    columns:
+
+        ok <candidate> 403.20 (401.10 to 405.90); 1.0312 (1.0290 to 1.0335) of the base; loss 0.12: faster
 
     Args:
         job: The user's own job (the base), which the candidates change.
@@ -286,7 +292,8 @@ def sweep(args: argparse.Namespace, job: env.Job) -> int:
     batches = _batches(args.batches)  # the candidates: the job with each of the batch sizes
     runner = Runner(job)
     if args.dry_run:
-        first_turn = "batch_1"  # its name, as `measure` below gives it: a part of the path of a run's folder
+        # In a turn each size runs once. The name that `measure` below gives a turn is in the path of a run's folder.
+        first_turn = "batch_1"
         for candidate in batches:
             print_to_reader(shlex.join(runner.command(candidate, first_turn)))
         print_to_reader(

@@ -138,7 +138,9 @@ def _speed_ratio(rates: Sequence[float], base_rates: Sequence[float]) -> _SpeedR
 
 
 def _loss_excess(runs: Sequence[Record], base_runs: Sequence[Record], allowed: Array) -> float:
-    """Return the largest difference of a loss from the base's, over the allowed one; infinity if a loss is NaN.
+    """Return the largest difference of a loss from the base's, divided by the allowed one; infinity if a loss is NaN.
+
+    Above 1 a loss differs by more than is allowed.
 
     Args:
         runs: The candidate's run of each turn.
