@@ -299,10 +299,10 @@ class Work:
     def _reread_bytes(self) -> int:
         """Return the bytes that gradient operators read again and that no other count has.
 
-            operator               tensor                            its readings: counted in
-            conv2d_grad            gradient of the output            1st: moved_bytes, 2nd: here
-            resnet_unit_grad       gradients of ConvX and ConvZ      1st: moved_bytes, 2nd: here
-            sync_batch_norm_grad   X and the gradient of the output  1st: moved_bytes, 2nd: twice_read_sizes, 3rd: here
+        operator               tensor                            its readings: counted in
+        conv2d_grad            gradient of the output            1st: moved_bytes, 2nd: here
+        resnet_unit_grad       gradients of ConvX and ConvZ      1st: moved_bytes, 2nd: here
+        sync_batch_norm_grad   X and the gradient of the output  1st: moved_bytes, 2nd: twice_read_sizes, 3rd: here
         """
         if self.kind == "conv2d_grad":
             # One kernel computes each of the two gradients. Both kernels read the gradient of the output.
