@@ -48,7 +48,7 @@ def stated_data(run: LoggedRun, benchmark: Benchmark) -> StatedData:
 
         - BENCHMARK: eval_samples is the benchmark's, or above it by less than a global batch, as padding is counted.
         - WRONG_EVAL_SAMPLES: eval_samples is another number, such as that of batches, but the accuracies of a ResNet
-          run were counted on the benchmark's number: 0.76002 is 38,001 of 50,000.
+          run were counted on the benchmark's number (`_fit_real_samples_only`): 0.76002 is 38,001 of 50,000.
         - OTHER: any other case.
     """
     train_samples = run.first_event(schema.TRAIN_SAMPLES).value  # None if it is not stated, as the next one
@@ -112,7 +112,7 @@ def check_schedule(run: LoggedRun, order: RunOrder, *, exact: bool, collector: F
     This is the schedule of MLPerf. It is judged by the number of the epoch that each evaluation states. But nothing is
     reported if the log only numbers its epochs wrongly, which is so if both are true:
 
-    - the evaluations are on schedule by the count of the epochs that started before each;
+    - the evaluations, at least two, are on schedule by the count of the epochs that started before each;
     - the number of each evaluation is at most 4 above the number of the one before it.
 
     For instance, a run was evaluated after 4, 8 and 12 epochs. With the numbers 5, 9 and 13 it is left alone. With the
@@ -121,7 +121,7 @@ def check_schedule(run: LoggedRun, order: RunOrder, *, exact: bool, collector: F
     Args:
         run: The facts that the log states of the run, with its evaluations.
         order: The epochs of the run. It must have followed all events of the log.
-        exact: Whether an early evaluation is reported. A late one, or one that is missing at the end, always is.
+        exact: Whether an early evaluation is reported, as a late one and one that is missing at the end are.
         collector: Gets each breach of the rule `eval-schedule`, and has its bounds.
     """
     period = int(collector.strict_rules[SCHEDULE].bounds["epochs"])  # 4

@@ -13,7 +13,7 @@ from runlog.digits import counted, six_digits
 from runlog.reader import Event, from_json
 from runlog.text import printable
 
-# A run may wait so long for all of its checkpoints, and for so much of its time, without a warning.
+# A run may wait so long for all checkpoints within its epochs, and for so much of its time more, without a warning.
 _MOST_WAITED_S = 1.0
 _MOST_WAITED_SHARE = 0.05
 _MOST_MS_BEFORE_INIT_START = 3_600_000.0  # from the first event on, for the nodes to flush their caches
@@ -107,8 +107,8 @@ class Checkpoints:
             last_step: The last step that was done. None if it is not known.
 
         Returns:
-            An empty text if the wait was kept. Otherwise what is wrong: the event does not fit the schema, the wait is
-            below 0, no window ended with its step, or the wait is longer than the run so far.
+            An empty text if nothing is wrong. Otherwise what is: the event does not fit the schema, the wait is
+            below 0, no window can have ended with its step, or the wait is longer than the run so far.
         """
         failed = from_json(schema.FailedCheckpoint, event.value)  # None if it does not fit the schema
         if failed is None or failed.blocked_s < 0 or not self._may_follow(failed.step, last_step):

@@ -49,7 +49,7 @@ class WindowSums:
             without leaps = training time - all leaps logged in the epoch
 
         - If stated time <= without leaps + its tolerance, all leaps are subtracted.
-        - Otherwise none is: at least one was made before the epoch, and which one is not known.
+        - Otherwise none is: at least one may have been made before the epoch, and which one is not known.
 
         Args:
             training_ms: The time by the log's clock with all leaps, in milliseconds.
@@ -99,7 +99,8 @@ class ClockedWindows:
     """Follows the windows of each epoch by the log's clock.
 
     Only waits for checkpoints lie between the windows of an epoch. So at the end of each window, the times that the
-    windows state so far must add up to the time since the epoch's start.
+    windows state so far must add up to the time since the epoch's start, but for these waits and for settings of the
+    clock ahead.
 
     Attributes:
         short: The windows at whose end this sum is too small, at most EVENTS_KEPT.
@@ -156,11 +157,11 @@ class ClockedWindows:
 
         Nothing is done if no epoch is open. Otherwise two things are kept:
 
-        - in `room_ms`, the most time that lay between the window before and this one, in which training may have waited
-          for a checkpoint. A longer wait is reported (`Checkpoints.waits_without_room`).
-        - in `short`, this window, if the windows of the epoch up to its end state less time in sum than has passed
-          since the epoch's start. It is reported if no checkpoint or setting of the clock explains that
-          (`unexplained`).
+        - in `room_ms`, the most time that can lie between the window before and this one, in which training may have
+          waited for a checkpoint. A longer wait is reported (`Checkpoints.waits_without_room`).
+        - in `short`, this window, if the windows of the epoch up to its end state too little time in sum for what has
+          passed since the epoch's start (`_keep_if_short`). It is reported if no checkpoint or setting of the clock
+          explains that (`unexplained`).
 
         Args:
             line: The line of the window's event.
@@ -191,8 +192,8 @@ class ClockedWindows:
 
             room = passed_ms - stated_ms + how far the two may differ + most_delay_ms
 
-        For instance, 10 s pass up to the end of the next window, which states 8 s. They may differ by 0.1 s, and the
-        delay is 1 s at most. So the room is 10 - 8 + 0.1 + 1 = 3.1 s, and an event that states a wait of 4 s is wrong:
+        For instance, 10 s pass up to the end of the next window, which states 8 s. They may differ by 0.2 s, and the
+        delay is 1 s at most. So the room is 10 - 8 + 0.2 + 1 = 3.2 s, and an event that states a wait of 4 s is wrong:
         `Checkpoints.waits_without_room` reports it. Rooms beyond EVENTS_KEPT are not kept.
 
         Args:

@@ -48,7 +48,7 @@ def marks(run: LoggedRun) -> list[Mark]:
 
         - `run`: start, end and accuracies together, if the log has a run_start;
         - `times`: the durations of all intervals, such as epochs, if they have at least _LEAST_DISTINCT_TIMES
-          different values above 0;
+          different values other than 0;
         - `accuracies`: the accuracies alone, if they have at least _LEAST_DISTINCT_ACCURACIES different values.
 
         Series with fewer different values are no marks, because they may be equal by chance or by a coarse clock.
@@ -245,7 +245,7 @@ def _chance_of_equal_counts(accuracies: Sequence[float], samples: int) -> float 
 
     Returns:
         The chance. None if there are no accuracies, if one is not between 0 and 1, or if the formula gives 1 or more,
-        as for very few samples.
+        as for very few samples, or for a mean accuracy of 0 or 1.
     """
     if not accuracies or min(accuracies) < 0 or max(accuracies) > 1:
         return None
@@ -300,7 +300,7 @@ def _is_beyond_chance(equal: int, places: int, chance_of_one: float) -> bool:
     10 (_PAIRS_OF_RUNS), which is Bonferroni's correction.
 
     Args:
-        equal: How many numbers are equal at the same place in both runs.
+        equal: How many distinct numbers are equal at the same place in both runs.
         places: How many places were compared.
         chance_of_one: The chance that two numbers at one place are equal by accident.
 

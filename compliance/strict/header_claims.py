@@ -153,10 +153,11 @@ class _GpuClaims(NamedTuple):
         - a card has more memory than its name says (`_memory_beyond_names`);
         - a window of steps, or telemetry, used more memory than any card has (`_memory_beyond_cards`);
         - a window states less memory than one before it, although each states the most that was held since the run
-          began;
-        - the cards or the environment do not allow the stated precision (`_other_arithmetic`);
-        - a window's power is not that of GPUs at work (`_impossible_power`);
-        - telemetry saw less memory in use than was held (`_less_memory_than_held`);
+          began; a window that states 0 is left out;
+        - the cards or the environment contradict the stated precision (`_other_arithmetic`);
+        - the most power of any window is not that of GPUs at work (`_impossible_power`);
+        - telemetry saw less memory in use than half of what rank 0 held by its first window
+          (`_less_memory_than_held`);
         - telemetry's energy does not go with the power of the windows (`_energy_beyond_power`).
 
         The last two need a telemetry_summary that fits the schema. Without the event, its value is None, which does not
@@ -224,8 +225,8 @@ class _GpuClaims(NamedTuple):
 
         Telemetry samples all memory in use on a GPU now and then. Rank 0 keeps most of the memory that it held by its
         first window until the run ends, so later samples must see it. A peak below half of this memory
-        (_LEAST_SHARE_OF_HELD_MEMORY) is a fault. Nothing is compared if the run is too short for _LEAST_READINGS
-        samples.
+        (_LEAST_SHARE_OF_HELD_MEMORY) is a fault. Nothing is compared if the run is not known to be long enough for
+        _LEAST_READINGS samples, or if one of the two is not stated.
 
         Args:
             peak_mib: The peak that telemetry_summary states. None if it states none.
@@ -349,8 +350,8 @@ def _impossible_readings(run: LoggedRun, sensors: Sensors) -> Iterator[Fault]:
     In telemetry_summary, if it fits the schema, impossible are
 
     - a GPU's temperature below 0 or above _MOST_TEMPERATURE_C;
-    - a CPU share below 0 or above _MOST_CPU_SHARE. It is the CPU time over the elapsed time of the sampler, the thread
-      that reads the sensors.
+    - a CPU share below 0 or above _MOST_CPU_SHARE. It is the CPU time over the elapsed time of the busiest sampler, a
+      thread that reads the sensors.
 
     Args:
         run: The facts that the log states of the run.
@@ -375,7 +376,7 @@ def _impossible_readings(run: LoggedRun, sensors: Sensors) -> Iterator[Fault]:
 
 
 def _wrong_passports(run: LoggedRun) -> Iterator[Fault]:
-    """Yield a fault for each passport in the header that cannot be true of the data set.
+    """Yield a fault for each passport in the header that cannot be true of the data set, or that real data lack.
 
     A passport describes the files of a part of the data set: their number, the sum of their bytes and a SHA-256. The
     header may have four: `train` and `eval` of the data themselves, `train_source` and `eval_source` of the files that
@@ -443,8 +444,9 @@ def _wrong_form(run: LoggedRun) -> Iterator[Fault]:
     """Yield a fault if the stated form of the training images is unknown or contradicts another entry of the header.
 
     The form is the kind of file that holds the images: files, recordio or tfrecord. Each form has its `is_exact` in
-    schema.FORMS, which tells whether these files hold the bytes of the images alone: true for files and recordio, false
-    for tfrecord. If the header states a form, the first of these faults is yielded:
+    schema.FORMS, which tells whether the sizes in the passport are those of the images: true for files and recordio,
+    false for tfrecord, whose records have more in them. If the header states a form, the first of these faults is
+    yielded:
 
     - the form is not in schema.FORMS;
     - the header's description of the files (`dataset.train`) has another `is_exact` than the form;

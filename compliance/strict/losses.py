@@ -10,8 +10,8 @@ _LEAST_SPREAD = 1e-3  # of such losses, as a share of the largest: far above the
 def faults_of_losses(losses: Sequence[float | None], not_read: int) -> Iterator[str]:
     """Yield in words what is wrong with losses that no training gives.
 
-    No two steps see the same images with the same weights, so their losses differ. The first of these faults that is
-    found is yielded:
+    The first losses of a run are above 0. No two steps see the same images with the same weights, so many losses are
+    not all equal. The first of these faults that is found is yielded:
 
     - a loss is no number, although its window could be read;
     - all losses that could be read are 0;
@@ -22,7 +22,7 @@ def faults_of_losses(losses: Sequence[float | None], not_read: int) -> Iterator[
 
     Args:
         losses: The losses of a run's first windows, in their order; None for a loss that is no number.
-        not_read: How many of these windows could not be read. Their losses are None, and are reported already.
+        not_read: How many of these windows could not be read, which is reported already. Their losses are None.
     """
     first = f"of the first {len(losses)} step_windows"
     numbers = [loss for loss in losses if loss is not None]

@@ -164,9 +164,9 @@ class Measured:
     def epoch_stops(self, number: int | None, training_ms: float) -> None:
         """End an epoch, and compare its training time by the log's clock with the times stated so far.
 
-        An event epoch_throughput states how long its epoch took. `_compare_time_after_epoch` has kept each one that
-        came while the epoch was open. For one that still comes, `_last_epoch_training_ms` keeps the training time.
-        `_clocked` gets the training time to compare it with the epoch's windows.
+        An event epoch_throughput states how long its epoch took. `_compare_time_after_epoch` has kept those that
+        came while the epoch was open (at most FINDINGS_PER_RULE). For one that still comes, `_last_epoch_training_ms`
+        keeps the training time. `_clocked` gets it for the time between the epoch's last window and its end.
 
         Args:
             number: The number that the epoch stated at its start; None if it stated none.
@@ -227,9 +227,11 @@ class Measured:
         In any log, each epoch_throughput that lacks more time than the waits within its epoch is reported. These are
         reported only if the log is of this project, in this order:
 
-        - the windows of an epoch lack more time, in sum, than the waits before them explain (`unexplained`);
-        - training waited for checkpoints for much of its time: only a warning (`long_waits`);
-        - a wait is longer than the time between its window and the next one (`waits_without_room`);
+        - the windows of an epoch lack more time, in sum, than the waits before them and settings of the clock ahead
+          explain (`unexplained`);
+        - training waited for checkpoints within epochs for much of its time: only a warning (`long_waits`);
+        - a wait is longer than the time between its window and the next one or the end of the epoch
+          (`waits_without_room`);
         - there are more checkpoints than were due (`more_than_due`);
         - a wait after an epoch is longer than the gap before the next epoch (`wait_beyond_next_epoch`).
 
@@ -277,11 +279,11 @@ class Measured:
 
         - If it fits the schema and is possible, `_add_and_compare` adds it to the sums, and compares it with the plan
           of the steps (which `_make_plan` makes at the first window), the log's clock and the ranks.
-        - Otherwise it is reported if the log is of this project. The images of the run, the sums of the epoch and the
-          last step are unknown from then on (`_forget_sums_and_last_step`).
+        - Otherwise it is reported if the log is of this project. Then the images of the run are not known, nor the sums
+          of this epoch, nor the last step until the next window (`_forget_sums_and_last_step`).
 
-        In both cases the window's loss and time are kept, because other runs are compared with this one window by
-        window.
+        In both cases the loss and time of the window are kept if it is one of the first LOSSES_KEPT, because other runs
+        are compared with this one window by window.
 
         Args:
             event: The step_window.
@@ -383,11 +385,12 @@ class Measured:
         """Report the first fault of a window by the plan of the settings, if the log is of this project.
 
         The plan (`next_window`) says how many steps the next window has, and its phase: it ends after a fixed number of
-        steps, or earlier at the end of the epoch that it states. The faults, in this order:
+        steps, or earlier at the end of the epoch that it states, or of its phase in a run that only measures
+        throughput. The faults, in this order:
 
         - The window does not begin where the one before it ended, or its number of steps or images is not as planned. A
           wrong epoch may be reported so, because it ends at another step.
-        - Its phase is not the planned one, or its epoch is not the open one.
+        - Its phase is not the planned one, or its epoch is not the one that it must state (`_epoch_of_windows`).
         - It agrees with the plan, but its own times are impossible: such as a longer wait for data than the whole
           window.
 
@@ -685,8 +688,8 @@ class Measured:
 
             clock - tolerance - delay <= stated time <= clock + tolerance
 
-        - clock: the training time, less the time by which the log's clock was set ahead if that explains a short stated
-          time (`ms_without_leaps`);
+        - clock: the training time, less the time by which the log's clock was set ahead, unless the stated time is
+          longer than that leaves (`ms_without_leaps`);
         - tolerance: how far a stated time may differ from the log's clock (`_most_difference_ms`);
         - delay: rank 0 may wait so long for the other ranks at the end of the epoch. No throughput contains that.
 

@@ -14,9 +14,9 @@ _ROUNDING_OF_QUOTIENT = 1e-9  # far above that of a float, and below what a cut 
 
 
 def faults_of_evaluations(run: LoggedRun, last_epoch: int, *, are_shares_of_samples: bool) -> Iterator[Fault]:
-    """Yield a fault for each evaluation that the recipe does not let a run make.
+    """Yield a fault for each evaluation that the recipe does not let a run make, and for one that is missing.
 
-    These are, in this order:
+    These are faults, in this order:
 
     - an accuracy that is not a whole number of right samples over eval_samples;
     - an evaluation of an epoch that the recipe does not evaluate, and a missing one of an epoch that it does;
@@ -38,7 +38,7 @@ def _accuracies_of_no_whole_count(run: LoggedRun) -> Iterator[Fault]:
     """Yield a fault for each accuracy that is not a whole number of right samples divided by eval_samples.
 
     A run computes its accuracy as this quotient, and its log has all digits. Nothing is checked if the log does not
-    state eval_samples.
+    state eval_samples. An accuracy below 0 or above 1 is left to another rule.
     """
     samples = run.stated_count(schema.EVAL_SAMPLES)  # 0 if it is not stated
     if samples == 0:
@@ -78,7 +78,7 @@ def _evaluation_too_many(run: LoggedRun, last_epoch: int, period: int, offset: i
     Args:
         run: The facts that the log states of the run.
         last_epoch: The number of the last epoch that was trained. It counts as the last one of the plan if the settings
-            do not state the number of epochs.
+            state no number of epochs above 0.
         period: Epochs from one evaluation to the next, above 0.
         offset: Any number of the series, also one below 1.
     """

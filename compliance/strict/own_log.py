@@ -30,7 +30,7 @@ def own_log_rules() -> OwnLogRules:
 
 
 def recipe_settings_of_hyperparameters(run: LoggedRun) -> dict[str, str]:
-    """Return which setting of the recipe each hyperparameter of the optimizer must equal: {key of event: setting}.
+    """Return which setting of the recipe some hyperparameters of the optimizer must equal: {key of event: setting}.
 
     For a run with the optimizer lars:
 
@@ -38,8 +38,8 @@ def recipe_settings_of_hyperparameters(run: LoggedRun) -> dict[str, str]:
          "lars_opt_learning_rate_warmup_epochs": "RECIPE.warmup_epochs"}
 
     The rules in own_log.yaml pair the bare name "momentum" with its setting, and the schema says under which key the
-    optimizer logs it: lars_opt_momentum. The base learning rate and the decay steps have no pair in own_log.yaml,
-    because they depend on the batch, too.
+    optimizer logs it: lars_opt_momentum. The epochs of warm-up are added to these. The base learning rate and the decay
+    steps have no pair in own_log.yaml, because they depend on the batch, too.
 
     Args:
         run: The facts that the log states of the run, with its optimizer.
