@@ -289,7 +289,8 @@ class Checker:
     def _check_types(self, event: Event) -> None:
         """Report an event whose value or event type is not what the schema has for its key.
 
-        - The value must have the type in the schema. If the key is not in the schema, any value is right.
+        - The value must have the type of `_value_type`, if there is one. Any value is right for a key that is not in
+          the schema, and for seeds, bools, tables, marks and the steps of a decay.
         - The event type must be the one in the schema; POINT_IN_TIME if the key is not in the schema.
 
         Args:
@@ -327,9 +328,9 @@ class Checker:
     def _check_accuracy_of_other_benchmark(self, event: Event) -> None:
         """Report an impossible accuracy, unless the log is of a benchmark that this project trains.
 
-        An accuracy is impossible if it is not a number, or is below 0 or above the largest value of the benchmark's
-        metric. Of a benchmark without a known largest value, any number is possible. The accuracies of this project's
-        benchmarks, ResNet and HRNet, are left to `_check_types`.
+        An accuracy, or one in a table of them, is impossible if it is not a number, or is below 0 or above the largest
+        value of the benchmark's metric. Of a benchmark without a known largest value, any number is possible. The
+        accuracies of this project's benchmarks, such as ResNet and HRNet, are left to `_check_types`.
 
         Args:
             event: An event of the key eval_accuracy.
@@ -420,7 +421,7 @@ def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> Re
 
     - A log with damaged lines is read again as mlperf-logging's tools read these lines, to revise the findings and to
       get the time and the convergence for the official score.
-    - A log without events that has events of MLPerf v0.5 or v0.6 gets a finding that names these rounds.
+    - If a log has no events that are read, but events of MLPerf v0.5 or v0.6, the finding on this names these rounds.
     - A log that is a link to a file in another folder gets a finding that says so.
 
     Args:
@@ -463,13 +464,14 @@ def _findings_on_damaged_log(
 ) -> tuple[Finding, ...]:
     """Return the findings on a log with damaged lines, revised by how mlperf-logging's parser reads these lines.
 
-    Our reader skips a damaged line, but that parser may read it. So our findings may lack what the official checker
+    Our reader may skip a damaged line that the parser reads. So our findings may lack what the official checker
     reports, and may call events missing that stand on such a line. The steps:
 
     1. Each finding is marked by whether the official checker has it. The findings that only that checker has are added.
        A log of this project, or of one of its benchmarks, gets only this step, so damage stays an error in it.
     2. An error that only our reader's skipping may cause becomes a warning, or is dropped.
-    3. Errors are added if the run reached the target only by an accuracy of Infinity, which does not count here.
+    3. Errors on the accuracies are added that only an infinite accuracy hides, which does not count here: for
+       instance, if the run reached the target only by Infinity.
     4. If no error is left, but the run has no time, the log breaks the rule `run-time`: it would have no score.
 
     Args:

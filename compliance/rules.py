@@ -241,7 +241,7 @@ def _strict_rule(name: str, row: JsonObject, version: str, texts: Mapping[str, s
 
     The class of the rule decides on its severity, when it is in force, and its source:
 
-        form                -> a warning; in force in each ruleset; the source names no document of official rules
+        form                -> a warning; in force in each ruleset; nothing is added to the source
         rule, plausibility  -> an error; in force from the ruleset `since` on; the title of the official document in
                                which the rule was read, and `since`, are added to the source
 

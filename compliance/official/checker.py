@@ -35,7 +35,7 @@ class Judge:
         """Keep a reduced copy of an event until `finish`, if a rule of any file is about its key.
 
         The copy takes half the memory. Its metadata lacks `file` and `lineno`, the place in the code, which no rule
-        asks for. Its names are shared with the other events.
+        asks for. Its names are shared with the other events. An event whose metadata is no dict is kept as it is.
 
         Args:
             event: The next event of the log.
@@ -201,8 +201,8 @@ class _FileJudge:
         same count, such as the samples trained on, in a field of their metadata. The rule files of other benchmarks
         join nothing.
 
-        The official checker crashes at an event whose count or metric name is unusable, and so fails the log. The crash
-        is kept as a finding if it is the first one.
+        The official checker crashes at an event whose metadata is unusable (see `join_metrics`), and so fails the log.
+        The crash is kept as a finding if it is the first one.
 
         Args:
             events: All events of the log, in their order.
@@ -234,9 +234,10 @@ class _FileJudge:
 
         They are, in this order:
 
-        - for each key: there is neither an event of the key nor one of its alternative key
-        - for each key: no event meets the check that at least one must meet
-        - the official checker crashes at an event: its first crash, which was kept when the event was judged
+        - for each key: there is neither an event of the key nor one of its alternative key; and no event meets the
+          check that at least one must meet
+        - the official checker crashes at an event: its first crash, which was kept when the metrics were joined or the
+          event was judged
         - the events of a key together do not list the wanted names
         """
         findings: list[Finding | None] = []
@@ -376,10 +377,10 @@ class _FileJudge:
     def _apply_any_check(self, check: Check, key_result: KeyResult, event: Event) -> None:
         """Note in the result of a key whether an event meets a check that at least one event of the key has to meet.
 
-        - A value that is the best so far is noted, too: if no event meets the check, the finding shows the best value.
+        - A number that is the best so far is noted, too: if no event meets the check, the finding shows the best one.
           The best is the smallest for a check of "at most 3.3", and the largest for one of "at least 0.8".
         - If the check raises an exception, as where it compares a text with a number, the official checker crashes.
-          This is kept as a finding if it is the log's first crash.
+          This is kept as a finding if it is the first crash by the rules of this file.
 
         Args:
             check: The check, such as that an accuracy reaches the target.
@@ -483,7 +484,7 @@ def _objection_to_time(times: ComparedTimes) -> _Objection:
     Args:
         times: The time that has passed until the event, and its limit.
     """
-    if times.limit_ms == 0:  # the value of submission_division sets it
+    if times.limit_ms == 0:  # until submission_division, whose value sets it, has come
         return _Objection("submission_division before it, for its time limit", "no submission_division")
     limit_min = six_digits(times.limit_ms / _MINUTE_MS)
     passed_min = times.passed_ms / _MINUTE_MS

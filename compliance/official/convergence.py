@@ -454,7 +454,7 @@ def _numpy_sum(values: Sequence[float]) -> float:
 def _sum_of_full_rows(values: Sequence[float]) -> float:
     """Return the sum of rows of eight numbers: first each column is summed, then these sums are added in pairs.
 
-    numpy adds in this order. Sums of floats in another order differ in their last digits.
+    numpy adds in this order. Sums of floats in another order may differ in their last digits.
 
     Args:
         values: The numbers, row after row; a multiple of eight.

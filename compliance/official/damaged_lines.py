@@ -241,7 +241,7 @@ def _fatal_lines_up_to(last_line: int, path: Path) -> set[int]:
     """Return the numbers of all fatal lines of a log, up to a given line.
 
     mlperf-logging's parser ends with an error at the first fatal line. Here each line is parsed by itself: it is fatal
-    if the parser refuses it, and then has no event.
+    if the parser refuses it, and then has no event. A line that is too long to be read counts as fatal, too.
 
     Args:
         last_line: The last line that is looked at.

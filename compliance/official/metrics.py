@@ -40,8 +40,9 @@ def join_metrics(events: Iterable[Event], count_field: str) -> JoinedMetrics:
         count_field: The field of the metadata that has the count: "samples_count" or "step_num".
 
     Returns:
-        The joined events; and the first eval_accuracy with unusable metadata, None if there is none. Unusable is
-        metadata that is a number, that has a metric but no count, or whose metric name or count is a list or dict.
+        The joined events; and the first eval_accuracy with unusable metadata, None if there is none. Unusable is a
+        table with a metric but no count, or with a list or dict as metric name or count; a number, true, false or null;
+        and a list or text that contains "metric".
     """
     evaluation_by_count: dict[Any, _Evaluation] = {}
     unusable = []

@@ -341,7 +341,8 @@ def _blocks(name: str) -> list[_Block]:
         name: The name of the file, such as training_4.0.0/common.yaml.
 
     Raises:
-        ValueError: A block is not of the kind KEY, BEGIN or END, or has a field that its kind does not have.
+        ValueError: A block is not of the kind KEY, BEGIN or END, has a field that its kind does not have, or lacks the
+            one field of BEGIN or END.
     """
     blocks = []
     for table in yaml.load(text_of(name), Loader=_LOADER) or ():  # noqa: S506  it makes texts, lists and tables alone
@@ -483,7 +484,7 @@ def _read_rule(block: _Block, key_by_state_name: KeyByStateName) -> Rule:
             init_stop.
 
     Raises:
-        ValueError: A text has a form that is not known. The message, by `block.parsed`, names the file and the block.
+        ValueError: A text has a form that is not known. The message names the file and the block.
     """
     read = functools.partial(read_check, key_by_state_name=key_by_state_name)
     return Rule(

@@ -135,7 +135,7 @@ def _candidate_for_screen(folder: Folder) -> Candidate:
     """Return what the screen for cherry-picked runs compares of a submission: the epochs of its runs to the target.
 
     Only closed runs that pass the official checker count. A run is also left out if MLCommons' rcp_checker cannot read
-    its epochs, or reads Infinity, which a damaged log may state.
+    its epochs, or reads Infinity or NaN, which a damaged log may state.
 
     Args:
         folder: The logs of the submission.
@@ -212,9 +212,10 @@ def _row_of_submission(folder: Folder, questions_by_log: Mapping[str, list[Findi
 
     Each figure is about some of the logs:
 
-        scores, convergence test             all logs; None if they cannot be scored together, as if one is not readable
-        passes, questions                    the judged logs: all but those of v0.5 and v0.6
-        division, batch, name of the result  the readable logs: those with an event that can be read
+        scores, convergence test     all logs; None if they cannot be scored together, as if one is not readable
+        passes, questions            the judged logs: all but those of v0.5 and v0.6
+        name of the result           the readable logs: those with an event that can be read
+        division, batch              the first readable log
 
     Args:
         folder: The logs of the submission, each checked by itself.
@@ -391,8 +392,8 @@ def _official_minutes(scored: Score | None, scaling_file: float | None) -> float
         scaling_file: Factor of the scaling.json; None if there is no such file.
 
     Returns:
-        The minutes. None if there is no score, or if the runs are too few for an olympic mean: the score is then by a
-        plain mean.
+        The minutes. None if there is no score, if the runs are too few for an olympic mean (the score is then by a
+        plain mean), or if too many runs failed.
     """
     if scored is None or not scored.olympic:
         return None
@@ -407,9 +408,9 @@ def _test_against_envelope(test: ConvergenceTest | None) -> EnvelopeTest | None:
     """Repeat an MLPerf convergence test with fewer reference points, and compare the points that the two tests use.
 
     A reference point says how many epochs the reference needs at one batch size. The second test uses only the points
-    on the lower convex envelope of epochs over batch size: a point above the line between two others is left out.
-    rcp_checker, MLCommons' tool, is meant to do so, but also keeps some points above the envelope (mlcommons/logging
-    #368).
+    on the lower convex envelope of epochs over batch size: a point above the line between two others, or of a smaller
+    batch than the fastest point, is left out. rcp_checker, MLCommons' tool, is meant to do so, but also keeps some
+    points above the envelope (mlcommons/logging #368).
 
     Args:
         test: The outcome of the first test, with the points that rcp_checker uses. None if there was no such test.

@@ -45,12 +45,13 @@ class EnvelopeTest:
 
         Each of the two tests holds the runs to a mean of the reference, such as 4.2 epochs, and gives a factor for the
         score, such as x 1.012000. This test is called "lower convex envelope" by the reference points that it uses:
-        those that do not lie above the line between two others.
+        those that do not lie above the line between two others, without the points of a smaller batch than the fastest
+        point's.
 
             same mean     lower convex envelope: the same reference point
             other means   lower convex envelope: held to 4.2 epochs, x 1.012000; by rcp_checker to 4.5, x 1.000000 (...)
 
-        The text in parentheses says that the working group has to decide which test is right.
+        The text in parentheses is "a question to the working group, mlcommons/logging #368".
 
         Args:
             scaling_by_tool: The factor on the score by rcp_checker's test. None if it is not known.
@@ -230,8 +231,9 @@ def _verdicts(submission: Submission) -> str:
 
         official 5/5, 28.3000 min (unverified); strict 5/5, 28.3000 min (unverified); RCP pass, x 1.012000
 
-    - official, strict: the logs that pass of all logs, and the score. MLPerf asks to call it "unverified".
-    - RCP: the test's outcome, and its factor on the score
+    - official, strict: the logs that pass of all logs, and the score; `no score` if there is none. The score is called
+      "unverified" if the result uses the name of MLPerf.
+    - RCP: the test's outcome, and its factor on the score; `RCP not applied` and `RCP not known` have no factor
     - `; in the form of MLPerf logs; no MLPerf result (REASON)`, the standing's name, if it is no MLPerf result
     - ` (PROBLEM)`, such as ` (4 logs; a submission has 5)`, if there is a problem
     """

@@ -87,7 +87,7 @@ def _read_files(root: Path, wanted_version: str | None) -> _Files:
 
     1. `wanted_version`
     2. the version of the round that a folder above the log names
-    3. NEWEST, but only for a log with something that only this project writes. Any other log with events raises
+    3. NEWEST, but only for a log without events, or with something that only this project writes. Any other log raises
        ValueError.
 
     Args:

@@ -105,8 +105,7 @@ def _check_convergence(folder: Path, manifest: JsonObject) -> Verdict:
 def _check_log(log: Path, run: JsonObject, ruleset: str, benchmark: str) -> Verdict:
     """Return the verdict of mlperf-logging's checker on one log of a package.
 
-    A package may hold a run that missed the target, if the manifest says "fail" of the run. So the verdict on such a
-    log is good, even if the checker rejects the log.
+    The verdict is also good if the manifest says "fail" of the run: a package may hold a run that missed the target.
 
     Args:
         log: Path of the log.

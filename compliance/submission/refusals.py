@@ -131,7 +131,7 @@ def refusals_by_origin(run: LoggedRun, org: str) -> Iterator[Refusal]:
 
     1. They are not logs of this project. Then this is the only reason.
     2. They do not state the organisation.
-    3. They do not state the commit of their code, or the code differed from that commit.
+    3. They do not state the commit of their code, or do not say that the code was as in that commit.
 
     Args:
         run: The run of the first log, which stands for all: the caller also refuses runs of different organisations or

@@ -341,8 +341,9 @@ def _first_shared(run: LoggedRun, earlier_runs: Sequence[Report], ruleset: Rules
 def _what_is_shared(run: LoggedRun, other: LoggedRun, name_of_other: str, ruleset: Ruleset) -> str:
     """Return a sentence on what shows that two logs are of the same run; empty if nothing does.
 
-    In any benchmark, two signs together show it: equal times and equal accuracies, or equal accuracies of different
-    seeds. In this project's benchmarks one sign is enough, because it was measured how likely it is by chance:
+    In any benchmark, several signs together show it: equal start, end and accuracies; equal times and accuracies; or
+    equal accuracies of different seeds. In this project's benchmarks one sign is enough, because it was measured there
+    how likely it is by chance:
 
     - an equal start, equal durations or equal accuracies
     - evaluations, durations or losses that are more alike than chance explains: for durations, so many equal ones that
@@ -377,7 +378,8 @@ def _what_is_shared(run: LoggedRun, other: LoggedRun, name_of_other: str, rulese
 def _runs_at_one_accuracy(members: Sequence[Report], rule: StrictRule) -> Iterator[BlamedRun]:
     """Yield a breach for each run that ends at the same accuracy as too many others, a sign of copied logs.
 
-    The submission's first run gets none, even if it ends there: there is no earlier run that it could be a copy of.
+    The submission's first run gets none, even if it ends there. If all accuracies are rounded to four digits, nothing
+    is yielded, because these may be equal by chance.
 
     Args:
         members: The reports on the logs of one submission.
@@ -448,7 +450,7 @@ def _differing_configurations(members: Sequence[Report], ruleset: Ruleset) -> It
             continue
         rule = _rule_on_differences(differing, first.run, report.run, ruleset)
         shown = _differences_in_words(differing, actual, wanted, first.path.name)
-        first_differing = differing[0]  # a hyperparameter if one differs: the breach is on the line of its event
+        first_differing = differing[0]  # the breach is on the line of its event
         key = first_differing.partition(".")[0]  # "run_summary" of "run_summary.devices"
         line = report.run.first_lines.get(key)  # None if no event of this run states it
         yield BlamedRun(report, breach(rule, shown, line=line))

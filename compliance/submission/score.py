@@ -286,7 +286,7 @@ def _judge_runs(compared: Sequence[Report], by: str) -> _JudgedRuns:
     `by` says whose minutes a run has, and whose errors drop it from the score:
 
         official    those of mlperf-logging's tools
-        strict      those of this project
+        strict      those of this project, with the official errors among them
 
     Errors of `rcp-convergence` are left out: a test of all runs together decides on it.
 
@@ -482,13 +482,13 @@ def _allowed_to_drop(runs_of_result: SubmissionRuns) -> str:
 def _problem_of_convergence(test: ConvergenceTest, *, has_all_runs: bool, by: str) -> str:
     """Return why a failed test of convergence forbids a score; empty if it does not.
 
-    - The runs were compared with the reference: a failure forbids the score if there are as many runs as a result
-      takes.
+    - The runs were compared with the reference: a failure forbids the score if there are at least as many runs as a
+      result takes.
     - The runs could not be compared, because they do not state one batch: this forbids the score by "strict".
 
     Args:
         test: Outcome of the test, a failed one.
-        has_all_runs: Whether there are as many runs as a result takes.
+        has_all_runs: Whether there are at least as many runs as a result takes.
         by: The verdict by which the runs are scored, "official" or "strict".
     """
     were_compared = test.comparison is not None

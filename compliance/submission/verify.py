@@ -61,7 +61,7 @@ def command(options: argparse.Namespace) -> int:
 def _verify_package_or_site(folder: Path, signers: Path | None, *, ask_official: bool) -> list[Verdict]:
     """Check a published folder or a package again, and return the verdicts.
 
-    - A published folder holds a page and a table of several packages, and the packages. It is known by its TABLE.
+    - A published folder holds packages, and a page and a table of them. It is known by its TABLE.
     - A package holds the logs and the code of one submission. It is known by its MANIFEST.
 
     Args:
@@ -207,8 +207,8 @@ def _check_figures(folder: Path, facts: _ManifestFacts, ask_official: bool) -> l
 
     Returns:
         The verdicts, in this order: one for each reason to refuse the package, or a good one on the logs; one on the
-        manifest; one on the report; the verdicts of mlperf-logging's tools. If manifest and report cannot be computed,
-        the only verdict says why.
+        manifest; one on the report; the verdicts of mlperf-logging's tools, if asked for. If manifest and report cannot
+        be computed, the only verdict says why.
 
     Raises:
         ValueError: mlperf-logging's tools are asked for, and not installed.
