@@ -64,7 +64,7 @@ def _either_in_words(first: ast.expr, second: ast.expr) -> str:
 def _words_for_text(expression_text: str) -> str:
     """Return what the text of a rule's expression asks for, in the words that findings show to the user.
 
-    In the expression, `v` is the event and `s` the state, the values that earlier events have set. The first pattern in
+    In the expression, `v` is the event and `s` the state, the values that the rules' code has set. The first pattern in
     _WORDS that matches gives the words. If none does, the names alone are made plain:
 
         v['value'] >= 0.8        -> at least 0.8

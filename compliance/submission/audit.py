@@ -383,9 +383,9 @@ def _official_minutes(scored: Score | None, scaling_file: float | None) -> float
     """Return the minutes that result_summarizer, MLCommons' tool, computes for a submission.
 
     The minutes are the olympic mean of the runs (without the fastest and the slowest ones), times a factor. The factor
-    is above 1 for runs that converged in fewer epochs than the MLPerf reference, so that luck gains nothing. It is the
-    one in the submission's file scaling.json. Without the file, it is the one that the score has from comparing the
-    runs with the reference.
+    is above 1 for runs that pass the convergence test in fewer epochs than the MLPerf reference, so that luck gains
+    nothing. If the submission has a file scaling.json, it is the one in this file. Without the file, it is the one that
+    the score has from comparing the runs with the reference.
 
     Args:
         scored: Score by the official verdict; None if there is none.

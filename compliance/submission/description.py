@@ -315,7 +315,7 @@ def _contradictions_of_node(node: Node, description: Description) -> dict[str, s
     whatever the log states. If the log states nothing, the value is `None cores ...` or `Linux None`:
 
     - a number of 0 processors or cores, because each node has some
-    - an operating system other than Linux, because only this project's logs describe nodes, and only on Linux
+    - Windows, macOS or a BSD as operating system, because only this project's logs describe nodes, and only on Linux
 
     Args:
         node: A machine as the header of the log describes it.

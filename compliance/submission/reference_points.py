@@ -20,8 +20,8 @@ def findings_by_reference_points(members: Sequence[Report], ruleset: Ruleset) ->
     later ruleset gives a note instead.
 
     Args:
-        members: The reports on the logs of the submission, at least one. The benchmark and division of
-            the first one count for all.
+        members: The reports on the logs of the submission, at least one. The first one's benchmark and
+            division count for all.
         ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
 
     Yields:
