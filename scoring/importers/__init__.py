@@ -374,8 +374,8 @@ def _runs_in_words(runs: Sequence[LineRange], lines: int) -> str:
 def _further_runs_in_words(runs: Sequence[LineRange]) -> str:
     """Return the end of an error's list of runs: `, and 3 more; of several ranks' rows, keep one rank's`.
 
-    A log that seems to hold so many runs may hold a single one, whose rows several ranks write: wherever the rank
-    changes, the step goes back, and another run seems to begin. So the text advises to keep the rows of one rank. It
+    A log that seems to hold so many runs may hold a single one, whose rows several ranks write: where the rank
+    changes, the step may go back, and another run seems to begin. So the text advises to keep the rows of one rank. It
     also counts the runs that the list (`_runs_in_words`) leaves out: those after the first MOST_RUNS_SHOWN.
 
     Args:

@@ -266,7 +266,8 @@ def _check_run_time(record: Record) -> Check | None:
     """Compare the seconds that the epochs state with the log's clock, both as images/s.
 
     - By the epochs: images of all epochs / sum of the seconds that they state.
-    - By the clock: images / time between two time stamps. `training_rate_by_clock` chooses the two.
+    - By the clock: images / time between two time stamps, without the evaluations between epochs if their time is
+      known. `training_rate_by_clock` chooses the two.
 
     Args:
         record: What the log says.
@@ -336,8 +337,8 @@ def _check_epoch_summaries(record: Record) -> Check | None:
     """Compare the mean of the rates printed every few steps with the mean of the rates in the summaries of epochs.
 
     Both means are sum of steps / sum of (steps / rate) over the rows. The rate is the row's own in one mean, and that
-    of the epoch's summary in the other. The seconds that a summary states are not used, because in GluonCV's logs they
-    include the epoch's evaluation.
+    of the epoch's summary in the other. The seconds that a summary states are no weight, because in GluonCV's logs they
+    include the epoch's evaluation. But a summary without them is skipped.
 
     Args:
         record: What the log says. Its `windows` are the rows that are printed every few steps, and its `epochs` are the
@@ -417,8 +418,9 @@ def _rows_with_rates(record: Record) -> list[Window]:
 def _check_counted_images(record: Record) -> Check | None:
     """Compare the images that this project's program counted in training with steps x batch size of all devices.
 
-    Only windows with a phase, such as "warmup", are compared: this project's program alone logs phases. The images of
-    other programs' windows were computed as steps x batch, so that a comparison would show nothing.
+    Only windows with a phase, such as "warmup", are compared: this project's program alone logs phases. In
+    other programs' windows the images were computed as steps x batch, or the steps as images / batch in MLLOG logs,
+    so that a comparison would show nothing.
 
     Args:
         record: What the log says.
@@ -487,11 +489,11 @@ def check_rates_against_blocks(epochs: Sequence[Window], blocks: Sequence[Window
 
     - By the epochs: the harmonic mean of their rates. If all epochs have equally many images, this is the sum of their
       images / the sum of their times.
-    - By the blocks: images of all blocks / their seconds from start to stop.
+    - By the blocks: images of their stretches of training / the seconds of these, which have no evaluation within.
 
     Args:
         epochs: The epochs. Those without a printed rate are skipped.
-        blocks: A window for each block. Those without images or seconds are skipped.
+        blocks: A window for each stretch of training in a block. Those without images or seconds are skipped.
 
     Returns:
         The result. None if no epoch has a rate, or if no block has both images and seconds.
@@ -579,7 +581,8 @@ def _check_batches_of_rows(record: Record) -> Check | None:
 
         - At most 2 % (FEW_OTHER_BATCHES): None.
         - Up to 25 % (MOST_OTHER_BATCHES): a check that the batches disagree (`agree=False`).
-        - More: the same check, which also refuses the log (`refused=True`).
+        - More: the same check, which also refuses the log (`refused=True`). No figure is right then, as rates and
+          images are those of one batch size.
     """
     rows = _rows_with_batch(record)
     if not rows:

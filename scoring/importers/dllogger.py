@@ -164,7 +164,9 @@ class PyTorch(EpochFormatReader):
     def is_training_row(self, text: str) -> bool:
         """Return whether a printed row is of training. After a row of `imgs_per_sec`, rows of `total_ips` are not.
 
-        TensorFlow's examples print rows in two ways:
+        Nor are other rows after a line that says that an evaluation starts, up to a line that says so of training
+        (`_note_phase`); only rows of `imgs_per_sec` are of training even there. TensorFlow's examples print rows in two
+        ways:
 
         - A benchmark of training prints `total_ips`.
         - Any other training prints `imgs_per_sec` as it trains, and `total_ips` as it evaluates.
@@ -482,8 +484,8 @@ class Json(MXNet):
           lower.
         - `rows_imply_batch`: whether to take rate x time of a row as the batch of all devices. Paddle's logs need it:
           no line of them says how many devices there are.
-        - `steps_run_on`: whether steps count through the whole run. TensorFlow prints its global step, so they do; the
-          others count anew in each epoch.
+        - `steps_run_on`: whether steps count through the whole run. Those of TensorFlow do; the others count anew in
+          each epoch.
 
         Args:
             text: The row as it is printed. Each row has a column of _DIALECTS, such as `train.total_ips` of PyTorch.

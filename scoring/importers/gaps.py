@@ -214,7 +214,7 @@ def without_pauses(gaps: Sequence[Gap], stamp_resolution_s: float) -> list[Gap]:
     Each gap has two durations: `clock_s` between two time stamps, and `row_s` as the row itself states it. In many logs
     the clock always shows somewhat more, by a ratio that is usual for the log. A gap has a pause if
 
-        clock_s > PAUSE_RATIO x usual ratio x row_s + rounding of the two stamps.
+        clock_s > PAUSE_RATIO x usual ratio (at least 1) x row_s + rounding of the two stamps.
 
     Args:
         gaps: The gaps, at least one.

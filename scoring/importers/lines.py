@@ -112,7 +112,7 @@ class Lines:
         self.stream = _with_ended_lines(stream)
         self.span = span
         self.ranks: dict[int, int] = {}  # by rank: the first line with a tag of it
-        self._confirmed_starts: list[int] = []  # lines of the starts that a row has followed
+        self._confirmed_starts: list[int] = []  # lines of the starts for which `confirm_run` was called
         self._last_start = _PossibleStart(span[0])  # noted last; at first, a run may begin on the first line of all
         self._last_startup_line = TaggedLine(0, "", None)  # the last line with START_WORDS, new start or not
 
@@ -170,7 +170,8 @@ class Lines:
 
         A row is a line that a program prints of its training steps. A run begins
 
-        - at each confirmed start: a line with startup text, such as "powered by PaddlePaddle", that a row followed,
+        - at each confirmed start (`confirm_run`): a line with startup text, such as "powered by PaddlePaddle", or one
+          that opens a run in an MLLOG log, or the first line of all, if a row or MLLOG's `run_start` followed,
         - and at a row where the step counter goes back, unless a confirmed start lies between it and the row before.
 
         Each run ends on the line before the next one begins. The lines before the first beginning are of starts that
@@ -254,8 +255,8 @@ class Lines:
         - In a label of another launcher, as `0: `. Such a number may also be the line's own text, such as seconds, so
           it stays. `_lowest_label_with_rows` decides whether the labels of this log are ranks.
 
-        Each rank may print rows of training figures and lines of a tool's startup. So these are kept only of the lowest
-        rank that prints rows. All other lines are kept.
+        Each rank may print rows of training figures and lines of a tool's startup. So of the ranks, these are kept only
+        of the lowest that prints rows. All other lines are kept, and so are all lines without a tag or label.
 
             [1,0]<stdout>: loss 0.5     ->  loss 0.5        (a tag)
             [1,1]<stdout>: loss 0.5     ->  left out

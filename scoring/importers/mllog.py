@@ -66,7 +66,7 @@ class MLLog(FormatReader):
 
         - the events `step_window`, which only this project's program logs: each states the figures of some steps,
         - the epochs with a time or a rate,
-        - the blocks: groups of successive epochs, each with one start and one stop.
+        - the stretches of training in the blocks, which are groups of successive epochs (`_windows_of_blocks`).
 
         Raises:
             InputError: The run has over MAX_ROWS windows.
@@ -81,10 +81,11 @@ class MLLog(FormatReader):
         self._read_evaluations()
 
     def _add_windows_of_epochs_or_blocks(self) -> None:
-        """Add a window for each of `epochs` that has a time or a rate, or for each block if there are none.
+        """Add a window for each of `epochs` that has a time or a rate, or for each stretch of blocks if there are none.
 
-        A block is a group of successive epochs that the log marks by one start and one stop. If epochs print rates but
-        no times, only the blocks can confirm these rates: a check compares them with images / time of the blocks.
+        A block is a group of successive epochs that the log marks by one start and one stop, and a stretch is its
+        training without an evaluation. If epochs print rates but no times, only the blocks can confirm these rates: a
+        check compares them with images / time of the stretches.
 
         Raises:
             InputError: There are over MAX_ROWS windows.
@@ -129,7 +130,7 @@ class MLLog(FormatReader):
         The two disagree if the program prints the rate of one device, for example.
 
         Args:
-            blocks: A window for each block of epochs.
+            blocks: A window for each stretch of training in the blocks of epochs.
         """
         check = check_rates_against_blocks(self.windows, blocks)
         if check is not None:
@@ -152,12 +153,13 @@ class MLLog(FormatReader):
         """Add one entry of the log to `windows`, `problems` or `events`.
 
         - A Problem, which says what is wrong with a line, goes to `problems`, and its line to `unread_rows`.
-        - An event `step_window`, which states the figures of some training steps, becomes a window. `_pop_rank_times`
-          adds the ranks' times of these steps, which an earlier event states.
+        - An event `step_window`, which states the figures of some training steps, becomes a window, or a problem if
+          it states no steps or no time. `_pop_rank_times` removes the ranks' times of these steps, which an earlier
+          event states, from `events`, and `_add_step_window` adds them to the window.
         - Any other event and any section of the header go to `events`. If the event is a `clock_set` that set the clock
           back, that is a problem, too.
 
-        `_note_start` also keeps in `self.lines` whether a run begins at the entry.
+        `_note_start` also notes in `self.lines` if a run may begin at the entry.
 
         Args:
             entry: The event, the section of the header or the problem.
@@ -197,8 +199,9 @@ class MLLog(FormatReader):
         """Note in `self.lines` that a training run may begin here, if this entry is one that opens a run.
 
         A run logs opening entries (`cache_clear`, `init_start` and the like), the last of which is `run_start`, and
-        then its training. The first opening entry is noted as a possible start: `note_possible_start` ignores the
-        others, until a run is confirmed. `run_start` confirms it, even if the log ends after it.
+        then its training. For the first run, the first line of all is the possible start. Once a run is confirmed, the
+        next opening entry is noted as one: `note_possible_start` ignores the others, until this run is confirmed, too.
+        `run_start` confirms it, even if the log ends after it.
 
         If several ranks write one log, each of them logs `run_start`. So a `run_start` is not noted as a possible start
         if the last entry of _OPENING or _TRAINING was a `run_start`, too:
@@ -515,9 +518,11 @@ class MLLog(FormatReader):
     def _windows_of_blocks(self) -> Iterator[Window]:
         """Yield the training figures of each stretch of training without an evaluation, by the log's blocks of epochs.
 
-        A block is a group of successive epochs that the log marks by one start and one stop. It has a stretch before
-        each evaluation that ends some of its epochs:
+        A block is a group of successive epochs that the log marks by one start and one stop. Mostly it is one stretch,
+        up to its first evaluation, or up to its stop if it has none. If several of its epochs are evaluated, a stretch
+        ends at each evaluation:
 
+            block start, block stop                                      -> a window of epochs 1 to 4
             block start, evaluation of epoch 4                           -> a window of epochs 1 to 4
             block start, evaluation of epoch 2, evaluation of epoch 4    -> windows of epochs 1 to 2 and 3 to 4
 
@@ -548,8 +553,9 @@ class MLLog(FormatReader):
 def _ranks_that_repeat_a_lower_one(stream: BinaryIO) -> set[int]:
     """Return all ranks that log the start of the run, except the lowest of them.
 
-    A rank that logs the start logs the whole run, so that the events of all these ranks are the same. If ranks 0 to 3
-    do, the result is {1, 2, 3}. A rank is known by the prefix of a launcher before its lines, such as `3: ` of srun.
+    A rank that logs the start is taken to log the whole run, and so to repeat the events of the lowest one. If ranks 0
+    to 3 do, the result is {1, 2, 3}. A rank is known by the prefix of a launcher before its lines, such as `3: ` of
+    srun.
 
     Args:
         stream: The log from its beginning. It is read up to its end, or up to the first start without a rank: then no

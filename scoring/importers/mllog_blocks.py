@@ -71,7 +71,7 @@ def _stretches_of_block(start: Mark, stop: Mark | None, evaluations: Sequence[In
 
     Returns:
         The stretches. The list is empty if the log does not say the block's epochs, if the block has neither an
-        evaluation nor a stop, or if `_stretches_between` finds a contradiction.
+        evaluation nor a stop, or if `_stretches_between` returns none.
     """
     first_epoch = whole_or_zero(start.number)
     epochs = positive_whole(start.count)
@@ -100,8 +100,9 @@ def _stretches_between(start: Mark, first_epoch: int, epochs: int, evaluations: 
         evaluations: The evaluations within it, each with a start.
 
     Returns:
-        The stretches. Empty if the numbers of the evaluations do not ascend, or if the last one is not the last epoch
-        of the block. Empty also if an evaluation lacks its stop, except the last one, after which no stretch begins.
+        The stretches. Empty if a number of an evaluation is missing or below the first epoch, if the numbers do not
+        ascend, or if the last one is not the last epoch of the block. Empty also if an evaluation lacks its stop,
+        except the last one, after which no stretch begins.
     """
     stretches: list[Stretch] = []
     begin: Mark | None = start  # where the next stretch begins; None: the evaluation before it has no stop

@@ -74,8 +74,8 @@ def _window_of_epoch(number: Any, epoch: Epoch, samples: int | None, batch: int 
 
     - If this project's program logged the epoch (`own_rate`), that event states its time, images and wait for input.
     - Otherwise the time is the time from start to stop.
-    - If no images are logged, an epoch with a number and a time has `samples` images. Without a number, its marks are
-      of a program that counts images (`samples_count`) and may enclose only a part of an epoch.
+    - If no images are logged, an epoch with a number and a time has `samples` images. Without a number, it may be
+      only a part of an epoch, as where a program counts images instead (`samples_count`).
     - The printed rate is the one that another program logged (`epoch.printed_rate`).
 
     Args:

@@ -204,7 +204,7 @@ class PaddleSeg(Launch):
             0:     type: HRNet_W48   -> the backbone: indented by 2 spaces more
             0: iters: 1000           -> the end of the section: not indented
 
-        All other lines of the section are skipped.
+        Other lines of the section name neither.
 
         Args:
             line: Number of the line in the log.

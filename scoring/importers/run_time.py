@@ -107,8 +107,7 @@ def training_rate_by_clock(record: Record, rows: Sequence[Window]) -> RunRate | 
         In the first of these cases that holds:
 
         - The log does not state when the run started or stopped: the rate over the epochs.
-        - No positive time of the run is left, because the clock was set back: None, as nothing then shows whether the
-          times of the epochs are right.
+        - No positive time of the run is left, because the clock was set back: None.
         - The durations that the epochs state are too short: the rate over the run.
         - Otherwise: the rate over the epochs.
 
@@ -173,7 +172,8 @@ def _training_rate_over(record: Record, rows: Sequence[Window], span_name: str, 
 
     Args:
         record: What the log says.
-        rows: A window for each epoch. Their images are divided by the time that is left.
+        rows: The epochs. The images from the first to the last, as `_images_of_epochs` counts them, are divided by the
+            time that is left.
         span_name: Name of the span in the text of the result, such as "run_start to run_stop".
         span: The span.
 

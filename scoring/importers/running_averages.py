@@ -127,7 +127,7 @@ def _are_running_by_stamps(groups: Sequence[Sequence[PrintedMean]]) -> bool | No
 
     The error of a kind is the mean difference between its times and the times between the stamps. The kind with the
     smaller error is right. Undecided means that the larger error is at most MOST_STAMP_ERROR_S, or less than
-    CLEARLY_NEARER x the smaller one.
+    CLEARLY_NEARER x the smaller one, or that there are no stamps to compare.
 
     Args:
         groups: The rows from each reset of the averages up to the next one. Rows without a stamp are not compared.

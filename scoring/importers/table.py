@@ -106,7 +106,7 @@ class FormatReader:
         self.problems: list[str] = []
         self.checks: list[Check] = []
         self.restarts: list[Restart] = []  # where the epoch goes back, or the step within an epoch
-        # A log is truncated until one of the format's closing words is read. Of a format without any, nothing is known.
+        # A log is truncated until one of the format's closing words is read. Without any, nothing is known at first.
         self.truncated = True if self.closing_words else None
         self.usual_steps_per_row: int | None = None  # by the first window whose number of steps is known
         self.last_position: RowPosition | None = None  # of the last row so far
