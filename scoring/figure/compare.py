@@ -505,9 +505,9 @@ def _host_means_against_one_host(base: Score, other: Score) -> IndependentValues
     Returns:
         The means, with the number of runs of each. None in these cases:
 
-        - The scores are of different systems: they differ in devices, batch, machine or another fact that
-          `_agree_but_for_hosts` compares.
-        - Neither or both have several hosts, or a log does not name its host.
+        - The scores are not known to be of one system: they differ in devices, batch, machine or another fact that
+          `_agree_but_for_hosts` compares, or one does not give its devices or its global batch.
+        - Neither or both have several hosts, or a log does not name all of its hosts.
     """
     if not _agree_but_for_hosts(base, other):
         return None

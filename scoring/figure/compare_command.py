@@ -139,7 +139,8 @@ def _verdict_in_words(row: Row) -> str:
     3. The ratio is off 1 by `smallest_difference()` or more (`row.different`): "different".
     4. The ratio is off 1 by less: "not called different", although the interval does not hold 1.
 
-    `smallest_difference()` is the share by which even two hosts of one kind (like hosts) differ.
+    `smallest_difference()` is the share by up to which even two hosts of one kind (like hosts) differ: 97.5 % of such
+    pairs lie closer.
 
     Args:
         row: The comparison of the system with the base.

@@ -127,8 +127,8 @@ def check(past: Sequence[Row], hosts: Sequence[str] | None, result: Score) -> Ju
     3. The upper bound is below 1, and the ratio is below 1 by `smallest_difference()` or more: it is lower.
     4. Otherwise it is not lower.
 
-    `_verdict` tells the last two cases apart. `smallest_difference()` is the share by which even two hosts of one kind
-    (like hosts) differ.
+    `_verdict` tells the last two cases apart. `smallest_difference()` is the share by up to which even two hosts of one
+    kind (like hosts) differ: 97.5 % of such pairs lie closer.
 
     Args:
         past: The earlier runs of the same system, work and protocol, in images/s.
@@ -377,7 +377,7 @@ def _check_runs(args: argparse.Namespace) -> int:
 
     Args:
         args: The parsed command line: `logs`, `file` (the history), `last` (the most runs of the history to compare
-            with), `system` (name of the machine, if the logs do not say it), and the options of `add_score_options`.
+            with), `system` (name of the machine; None takes it from the logs), and the options of `add_score_options`.
 
     Returns:
         The exit status: 1 if the new runs are lower, else 0.

@@ -35,7 +35,7 @@ def change_point(values: Sequence[float], first_index: int, last_index: int) -> 
 
     Returns:
         The change, with the median of each part as its level. None if no split in the range is so strong. Also None if
-        a still stronger split just outside the range is the true change (see `_rises_from`).
+        a still stronger split outside the range, without a deep dip on the way, is the true change (see `_rises_from`).
     """
     noise = _noise_deviation(values)
     clipped = _clipped(values, CLIP_DEVIATIONS * noise)  # so that a single spike does not count as a level

@@ -46,7 +46,7 @@ def levels_of_repetition(
     - run: the values are the figures of runs, compared within their host, or all together if the hosts are not known
     - host: the values are the means of each host's runs, compared with each other
 
-    A level that has no two values to compare says why, in the words of `if_no_pair`, in place of a spread.
+    A level that has no two values to compare says why in place of a spread.
 
     Args:
         values: The figure of each run; infinite for a run that did not converge. Such runs are counted apart, and not

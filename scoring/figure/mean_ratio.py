@@ -85,7 +85,7 @@ def interval_by_spread_of_hosts(ratio: float, host_means: IndependentValues) -> 
     """Return the 95 % interval of the ratio of two means, if one is of a single host and the other of several.
 
     The runs of one host do not show how much hosts differ. So the width of the interval is computed from how much the
-    means of the several hosts differ. Both means must be of one system.
+    means of the several hosts differ. Both means must be of one system, whose hosts are assumed to differ as much.
 
     log(ratio) is a difference of two logarithms, and the standard deviation of logarithms is about the relative
     standard deviation. So the interval is

@@ -321,12 +321,13 @@ def _first_conflict(protocol: Protocol) -> str:
 
     - `by_benchmark`: whether MLPerf decides the number of runs, by the benchmark of the logs; `runs: by_benchmark` in
       the file
-    - `over_runs`: how the figures of several runs become one. An olympic mean leaves out the best and the worst.
+    - `over_runs`: how the figures of several runs become one. An olympic mean leaves out the best and the worst, so it
+      needs 3 runs or more.
     - `figure`: what is measured, images/s ("throughput") or minutes ("run_time")
     - `over_steps`: how the steps of one run become its figure. The values that not all settings go with:
         - "run_time": the time of the whole run
         - "own_summary": the figure that the log itself closes with
-        - "between_stamps": the steps / the time between two time stamps
+        - "between_stamps": the images / the time between two time stamps
         - "epoch_rates": the harmonic mean of the rates that are printed after each epoch
     - `skip` and `skip_unit`: how much warm-up is dropped; `take_steps`: how many steps are measured after it
 

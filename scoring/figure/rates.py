@@ -217,7 +217,7 @@ def _equal_work_at_printed_speed(record: Record, chosen: Sequence[Window]) -> Wo
 
     1. A printed rate of all devices together. It goes first because it needs neither the batch nor the number of
        devices.
-    2. A printed step time: the images are then the batch of all devices.
+    2. A printed step time: the images are then the batch of all devices, or of one if their number is not known.
     3. Any other rate, of one device or worked out.
 
     Args:
@@ -246,8 +246,8 @@ def equal_work_at_printed_rates(record: Record, chosen: Sequence[Window]) -> Wor
     A rate does not say how many images a window has, so all windows get the same number, and only seconds / images has
     a meaning. The number depends on what the rows print:
 
-    - rates of one device, in all rows: one image for each device. Rows that print 100 and 50 images/s for each of 8
-      devices give 8 images in 0.01 s and 8 images in 0.02 s.
+    - rates of one device, in all rows: one image for each device, or one if their number is not known. Rows that print
+      100 and 50 images/s for each of 8 devices give 8 images in 0.01 s and 8 images in 0.02 s.
     - rates of all devices together, in all rows: one image.
     - no rate, in some row: one image. The rate of each row, of all devices if their number is known, is then the first
       of these that it has (`rate_of`):

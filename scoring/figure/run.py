@@ -152,11 +152,11 @@ def _average_of_windows(record: Record, chosen: Sequence[Window], over_steps: Ov
         chosen: The printed rows, or summaries of epochs, to average.
         over_steps: How to average:
 
-            - "mean_of_printed_rates": the mean of the rates that the rows print
-            - "mean_of_rates": the mean of each window's own images / seconds
-            - "images_over_time": all images / all seconds
+            - "mean_of_printed_rates": the mean of the rates that the rows print; `rate_of` says what stands in
+            - "mean_of_rates": the mean of each window's own images / seconds; `rate_of` says what stands in
+            - "images_over_time": all images / all seconds; `work_over_time` says what stands in
             - "mean_step_time": 1 / the mean seconds per image, by the printed rates if these are of all devices, else
-              by the printed step times
+              by the printed step times, or else by other rates
             - "epoch_rates": the harmonic mean of the rates that the epochs print
 
     Returns:

@@ -44,9 +44,9 @@ def start_of(record: Record) -> Start:
 def date_of_first_row(record: Record) -> float | None:
     """Return the time stamp of a run's first row as Unix time.
 
-    A log prints its stamps either as Unix time, or as a date in words such as "2021-03-04 12:00:00", which importers
-    turn into seconds from the year 1. Both readings are tried, and only one can be a date from 2001 to 2286: read the
-    other way, such a date lies before the year 400 or after the year 3000.
+    A stamp that is a date is either Unix time, or a date in words such as "2021-03-04 12:00:00", which importers turn
+    into seconds from the year 1. Both readings are tried, and only one can be a date from 2001 to 2286: read the other
+    way, such a date lies before the year 400 or after the year 3000.
 
     Args:
         record: The run as read from its log.

@@ -138,7 +138,7 @@ class Score:
         return self.footnotes_where_shown(next_to_verified=False)
 
     def footnotes_where_shown(self, *, next_to_verified: bool) -> list[str]:
-        """Return the notes that must stand with the figure if it counts as an MLPerf result.
+        """Return the notes that must stand with the figure if its result uses the name of MLPerf.
 
         The metric of MLPerf is the time to train. So the notes of a throughput also say that images/s is a metric that
         is only derived from the logs.
@@ -147,8 +147,8 @@ class Score:
             next_to_verified: Whether the figure is shown next to results that MLCommons verified.
 
         Returns:
-            The notes. Empty if no log has the form of MLPerf logs (there is no `standing`), or if the figure does not
-            count as an MLPerf result (`Standing.footnotes` decides).
+            The notes. Empty if no log has the form of MLPerf logs (there is no `standing`), or if the result does not
+            use the name of MLPerf (`Standing.footnotes` decides).
         """
         if self.standing is None:  # no log has the form of MLPerf logs
             return []
@@ -222,7 +222,7 @@ def score(
     """Return the throughput or training time of one or several runs of one system, with intervals and warnings.
 
     A protocol that leaves its numbers of runs to the benchmark is first settled: they become those that MLPerf sets for
-    the benchmark of the logs.
+    the benchmark of the logs. With --runs, only the number of dropped runs is set.
 
     Args:
         records: The runs as read from their logs: repeats of one system, each run once.
@@ -244,7 +244,7 @@ def score(
     unit = _unit(chosen.records, settled_protocol)
     refuse_if_no_mean(chosen.figures, settled_protocol, unit)
 
-    # The score holds the protocol for display, so this one says the warm-up that `_chosen_runs` has left out.
+    # The score describes its protocol, so this one says the warm-up that `_chosen_runs` has left out.
     shown_protocol = settled_protocol if skip is None else settled_protocol.skipping(skip)
     without_warnings = _score_and_intervals(chosen, shown_protocol, unit)  # warnings need the score, so they come next
     missing_runs = message_of_missing_runs(chosen.figures, settled_protocol, unit)
@@ -286,8 +286,8 @@ def _chosen_runs(records: Sequence[Record], protocol: Protocol, skip: int | None
     """Return the runs to score, each with its figure: all of them, or the one set of runs that MLPerf scores.
 
     If there are more runs than MLPerf asks for, it scores the set of consecutive runs whose score is the median of all
-    such sets (`_median_set_of_runs`). A protocol does not say whether it is one of MLPerf. It counts as
-    such if it measures training times and asks for 3 runs or more.
+    such sets (`_median_set_of_runs`). A protocol does not say whether it is one of MLPerf. It counts as such if it
+    measures training times and asks for 3 runs or more.
 
     Args:
         records: The runs as read from their logs.

@@ -228,7 +228,8 @@ def _progress_after(window: Window, before: _Progress, first_step: int) -> _Prog
 
         steps done before + the steps that the row says it covers (`window.steps`)
 
-    The last restart and its epoch then stay as they were, for the next row that prints a step number.
+    The last restart, and the epoch of the last row that printed a step number, then stay as they were, for the next row
+    that prints one.
 
     Args:
         window: What one printed row of the log covers, with the step number that the row prints (`window.step`), if
@@ -252,10 +253,10 @@ def _done_at_last_restart(window: Window, before: _Progress, printed_steps: int)
 
     Some logs begin their step numbers again in each epoch. The offset is the number of steps done when they last did.
 
-    They begin again in this row if it is of another epoch than the row before, and its number, with the offset so far,
-    is not above the steps done before. For example, the first epoch ends after 100 steps. If the next row prints 50,
-    the numbers have begun again, and the offset is 100, for the later rows of the epoch, too. If it prints 150, they go
-    on, and the offset is still 0.
+    They begin again in this row if it is of another epoch than the last row that printed a step number, and its number,
+    with the offset so far, is not above the steps done before. For example, the first epoch ends after 100 steps. If
+    the next row prints 50, the numbers have begun again, and the offset is 100, for the later rows of the epoch, too.
+    If it prints 150, they go on, and the offset is still 0.
 
     Args:
         window: What the row covers, with its epoch.

@@ -29,8 +29,9 @@ def series_interval(values: Sequence[float]) -> tuple[float, float] | None:
     Neighbouring windows (printed rows of the log) are often alike, so they tell less than as many independent values.
     The interval is wider if they may be correlated.
 
-    The interval is made of the means of batches of neighbouring windows, which are less correlated than single windows.
-    If all batches have the same mean, which shows no spread, it is made of the windows themselves.
+    From 60 windows (LEAST_FOR_BATCHES) on, the interval is made of the means of batches of neighbouring windows, which
+    are less correlated than single windows. If all batches have the same mean, which shows no spread, and for fewer
+    windows, it is made of the windows themselves.
 
     Args:
         values: The rates or the times of the windows, in the order of the log.
@@ -157,9 +158,9 @@ class AutoregressionFit(NamedTuple):
 def _possible_errors(deviations: Sequence[float]) -> list[PossibleError]:
     """Return the standard errors that the mean of a series may have, each with its probability.
 
-    The series is taken as a first-order autoregression: each deviation is r times the one before it, plus independent
-    noise. The correlation r is not known, so each r in CORRELATIONS is tried. It gives one standard error, and the
-    likelihood of r, given the values. The probability of the error is
+    The series is taken as a first-order autoregression: each value less the true mean is r times the value before it
+    less the true mean, plus independent noise. The correlation r is not known, so each r in CORRELATIONS is tried. It
+    gives one standard error, and the likelihood of r, given the values. The probability of the error is
 
         likelihood of its r / sum of the likelihoods of all r
 

@@ -210,9 +210,9 @@ def single_value_interval(
 
     It is ratio * exp(-h) to ratio * exp(h), with h = t * relative_sd * sqrt(1 / count + 1 / other_count).
 
-    t is the quantile of Student's t for 98 % in place of 95 %: 1 % to each side (SINGLE_RUN_PROBABILITY). With less,
-    too many pairs of equal systems of MLPerf v1.0 were called different (benchmarks/calibration.py), because single
-    values have heavier tails than Student's t assumes.
+    t is the quantile of Student's t for 98 % in place of 95 %: 1 % to each side (SINGLE_RUN_PROBABILITY), because no
+    mean evens out the tails of single values. At 96.5 %, too many pairs of equal systems of MLPerf v1.0 were called
+    different (benchmarks/calibration.py).
 
     Args:
         ratio: The ratio of the two means.

@@ -246,7 +246,7 @@ def _batch_of_figure(record: Record) -> int | None:
 
     Returns:
         The batch of all devices, if it is known. Otherwise the batch of one device, if the log prints rates of one
-        device: the throughput is then of one device, too. None if neither is known.
+        device: the throughput is then of one device, too. None if that is not known, or for other logs.
     """
     if record.global_batch:
         return record.global_batch
