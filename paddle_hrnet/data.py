@@ -241,7 +241,7 @@ def _renumbered(labels: Any, row_start: Any) -> Any:
     Args:
         labels: Node of the numbers in the label files.
         row_start: Node of the offset of each sample's row in RENUMBERED, [3, 256], laid out row by row. A row is for
-            one kind of label file (`_row_starts`), and has at n what the number n is trained as.
+            one kind of sample (`_row_starts`), and has at n what the number n is trained as.
     """
     positions = labels + row_start
     return fn.lookup_table(
@@ -390,10 +390,10 @@ def _decompressed(pair: Pair, rows: int) -> Array:
 
 
 def _decompressed_to_windows(pairs: list[Pair], drawn: _Drawn) -> list[Array]:
-    """Return the PNG image of each pair as a PNG without compression that ends at the bottom of the drawn window.
+    """Return the PNG image of each pair as a PNG without compression that ends one row below the drawn window.
 
-    This is for speed: rows below the window are not decompressed at all, and the others faster than by DALI's decoder.
-    A JPEG, and an interlaced or damaged PNG, are returned whole, as they are.
+    It ends with the image if there is no such row. This is for speed: further rows are not decompressed at all, and the
+    others faster than by DALI's decoder. A JPEG, and an interlaced or damaged PNG, are returned whole, as they are.
 
     Args:
         pairs: Images and their labels, encoded.
@@ -442,8 +442,8 @@ class Loader(loader.Loader):
                 if labels are renumbered, where each sample's row begins in the table RENUMBERED
                 in training the fields of `_Drawn`, in evaluation `valid`
 
-        Images that are PNG files are decompressed first: in evaluation all rows, in training those down to the end of
-        the window that is cut out.
+        Images that are PNG files, neither interlaced nor damaged, are decompressed first: in evaluation all rows, in
+        training those down to one row below the window that is cut out.
 
         Raises:
             RunError: A pair has a fault; the first one is named.

@@ -135,7 +135,7 @@ def _label_in_file(pairs: PairList, number: int, trained_as: int) -> str:
 
         trained_as            the file holds                    words
         40                    classes, trained as they are      "40"
-        254 (OUT_OF_RANGE)    Cityscapes' label ids, 0 to 33    "above 33", as all other numbers become 254
+        254 (OUT_OF_RANGE)    Cityscapes' label ids, 0 to 33    "above 33", as 34 to 254 become 254
         13                    Cityscapes' label ids, 0 to 33    "26, which is class 13"
 
     Args:

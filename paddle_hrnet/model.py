@@ -369,7 +369,7 @@ def pretrained_weights(path: Path, program: static.Program) -> dict[str, Array]:
     values = {}
     misfits = {}  # by the name in the file
     for variable in program.list_vars():
-        if not variable.persistable:  # an activation, which no weights file has
+        if not variable.persistable:  # an image or activation, which no weights file has
             continue
         name_in_model = paddleseg_name(variable.name)
         name_in_file = name_in_model if is_whole_model else _name_in_backbone(name_in_model)
@@ -390,7 +390,8 @@ def pretrained_weights(path: Path, program: static.Program) -> dict[str, Array]:
 def _fix_of_misfits(misfits: Mapping[str, str], loaded: Mapping[str, Array]) -> str:
     """Say what to do about a weights file that does not fit the network.
 
-    If only the classifier does not fit, the file is likely for another number of classes, which the text then tells.
+    If only the classifier does not fit, and the file has its weight, the file is likely for another number of classes,
+    which the text then tells.
 
     Args:
         misfits: Why layers do not fit, by their names in the file; at least one.

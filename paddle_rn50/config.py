@@ -195,8 +195,9 @@ def _first_evaluated_epoch(from_epoch: int) -> int:
 def mlperf_lars(global_batch: int) -> Recipe:
     """Return the recipe of the closed division of MLPerf for a global batch.
 
-    The hyperparameters of LARS are those of the reference runs of MLPerf. A run lasts until the learning rate has its
-    end value, in rounded epochs, and on to the next epoch that is evaluated (3, 7, 11, ...): 37 epochs become 39.
+    The hyperparameters of LARS are those of the reference runs of MLPerf. A run lasts at most until the learning rate
+    has its end value, in rounded epochs, and on to the next epoch that is evaluated (3, 7, 11, ...): 37 epochs become
+    39.
 
     Args:
         global_batch: Images of a step over all ranks, such as 4096.

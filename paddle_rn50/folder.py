@@ -330,7 +330,7 @@ def _note_on_fewer_folders(folder: Path, count: int, classes: int) -> str:
 
 
 def note_on_numbered_folders(folder: Path, names: Sequence[str], labels: Path) -> str:
-    """Return a note for the user if a class folder is named by a number that is not its label.
+    """Return a note for the user if class folders are all named by numbers, and one has a label other than its number.
 
     Class folders are labelled in the order of their names as text, in which "10" comes before "2". If the other part
     of the data set (val for train, train for val) has a list, that most likely has the numbers themselves as labels.
@@ -342,7 +342,7 @@ def note_on_numbered_folders(folder: Path, names: Sequence[str], labels: Path) -
         labels: The list that has the other part's labels; it need not exist.
 
     Returns:
-        The note; an empty text if there is no such folder or no list.
+        The note; an empty text if there is no such folder or no list, or if a folder's name is no number.
     """
     are_numbers = all(name.isdecimal() for name in names)
     if not are_numbers or not named_files.is_file(labels):
@@ -564,7 +564,8 @@ def _require_same_numbers(root: Path, part: str, names: list[str]) -> None:
         train/          has the class folders n01440764 (number 0) and n01443537 (number 1)
         val_list.txt    has the line "val/n01443537/7.jpeg 5", in which n01443537 is not 1
 
-    Lines are passed over if their image lies in no class folder, or in one that this part does not have.
+    Lines are passed over if their image lies in no class folder, or in one that this part does not have. So are lines
+    without a label, of which reading the list tells.
 
     Args:
         root: Folder of the data set.

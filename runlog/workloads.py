@@ -25,7 +25,8 @@ class Workload(NamedTuple):
     flop_height: int | None  # pixels of the image that `training_flop` is of
     flop_width: int | None
     training_flop: int | None  # of an image in a step, two a multiply-add, forward and backward; None: not counted
-    recipes: Mapping[str, Mapping[str, float]]  # by a recipe's name, what it fixes: its target, length and image size
+    # By a recipe's name, what it fixes: its target, how often it evaluates, its image size and, if fixed, its length.
+    recipes: Mapping[str, Mapping[str, float]]
 
     def flop_of(self, height: int, width: int) -> int | None:
         """Return the FLOPs of training on one image, forward and backward.

@@ -303,8 +303,8 @@ def _back_tested(table: PublishedTable, nodes: int, scaling_loss: ScalingLoss) -
 def median_errors(results: Sequence[BackTested]) -> dict[str, float]:
     """Return the median absolute error of the scaling model and of two baselines, by name; 0.03 is 3 %.
 
-    - "loss over (M-1)/M": the scaling model. On M nodes it loses throughput in proportion to (M - 1) / M, the share of
-      a ring all-reduce's traffic that leaves its node.
+    - "loss over (M-1)/M": the scaling model. The logarithm of what it loses grows in proportion to (M - 1) / M, the
+      share of a ring all-reduce's traffic that leaves its node.
     - "0.95 x linear": 95 % of linear scaling
     - "linear": linear scaling, where twice the nodes have twice the throughput
 

@@ -167,7 +167,7 @@ def _full_size_campaign(name: str, fields: JsonObject) -> Campaign:
 
     Raises:
         KeyError, TypeError, AttributeError, ValueError: The fields describe no campaign: one is missing or unknown, or
-            has a wrong type or value.
+            has a wrong type or value, or a variable of the environment is missing.
     """
     protocol = protocols.find(fields["protocol"])
     environment = {key: str(value) for key, value in fields["environment"].items()}

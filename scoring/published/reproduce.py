@@ -81,8 +81,8 @@ def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> 
     Returns:
         A dictionary with "published", "recomputed", "notes" and more. Among its values are:
 
-        - "verdict": "borne out" if the logs give the published figure; else "not borne out", "not decided" or "not
-          recomputed"
+        - "verdict": "borne out" if the logs give the published figure and state no other conditions than the report;
+          else "not borne out", "not decided" or "not recomputed"
         - "difference": recomputed / published - 1
         - "borne_out": the same verdict as True or False; None for "not decided" and "not recomputed"
         - "as_recorded": True if the figure was recomputed, and published.csv has a `log_note` on it. The note records
@@ -128,14 +128,14 @@ def _recompute(rule: Rule, paths: Sequence[Path], published: Published) -> Recom
         figure is None, and the only note says why. The footnotes are what the rules of MLPerf demand:
 
         - our figure is no MLPerf result: none
-        - an MLPerf result: that it is not verified
+        - an MLPerf result: that it is not verified; of a throughput also that images/s is only derived from the logs
         - an MLPerf result, and the published figure is a time to train: also how it may differ from a verified result
     """
     try:
         records = [_read_log(path, rule) for path in paths]
         # Without `system`, the score would warn that the log does not name its machine. Nothing else depends on it.
         result = score(records, protocols.find(rule.protocol), skip=rule.skip, system=published.accelerator)
-        # MLCommons verified each published time to train.
+        # All published times to train are MLPerf results.
         published_is_verified = published.metric == "time_to_train"
         footnotes = result.footnotes_where_shown(next_to_verified=published_is_verified)
         judged = _judge(rule, result, records, published)
@@ -200,8 +200,7 @@ def _figure_of_logs(rule: Rule, result: Score, records: Sequence[Record], publis
     - The score times the factor differs from the published figure by more than TOLERANCE.
     - There is only one log, and its closing line gives the published figure at all its printed digits.
 
-    Some publishers print the figure of the closing line. No other figure is tried, and a wrong one would hardly equal
-    it in every digit.
+    No other figure is tried.
 
     Args:
         rule: How the publisher made the figure from its logs, with the factor or None.

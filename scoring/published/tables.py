@@ -332,7 +332,7 @@ def _ratio_columns(ours: Score | str, cell: Published) -> JsonObject:
         The columns `ratio` and `ratio_95`, which is a list of two bounds. `ratio` is None if we have no figure, and
         `ratio_95` if we have no interval.
     """
-    published = cell.log_value or cell.value  # log_value is None if the log confirms the published throughput
+    published = cell.log_value or cell.value  # log_value is None if the log confirms the value, or gives none
     ratios: JsonObject = {"ratio": None, "ratio_95": None}
     if isinstance(ours, Score):
         if ours.value:
@@ -391,7 +391,8 @@ def _notes_on_published(campaign: Campaign, cell: Published) -> list[str]:
     metrics = dict.fromkeys(row.metric for row in campaign.published)  # each once, in their order
     for metric in metrics:
         for figure in published_row_by_framework(campaign, cell, metric).values():
-            # `log_note` says how the log does not confirm the figure: by another value, or by other conditions.
+            # `log_note` says how the log does not confirm the figure: by another value, or by other conditions. It is
+            # None if the log does, or if there is no log.
             if figure is not None and figure.log_note is not None:
                 notes.append(_note_on_figure(figure))
     if cell.log_value is not None:

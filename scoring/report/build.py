@@ -72,7 +72,7 @@ class _FigureOptions(NamedTuple):
     def shown_protocol(self, groups: Sequence[Group]) -> Protocol:
         """Return the one protocol that the page names for all groups.
 
-        - The protocol that the user gave, if any.
+        - The protocol of all groups, if any: the one that the user gave, or `mlperf` for logs of times alone.
         - Else that of the smallest group. Each group has a protocol of its own then, which asks for as many runs as the
           group has. Groups of 3 and of 5 runs are shown as "mean of 3 to 5 runs". By the protocol of the larger group
           it would be "mean of 5 runs": the page counts no group as fewer runs than the named protocol asks for.
@@ -134,7 +134,8 @@ def build(logs: Sequence[GivenLog], protocol: Protocol | None, *, skip: int | No
     options = _FigureOptions(protocol or _default_protocol(records), skip)
     runs = [_reported_run(number, log) for number, log in enumerate(logs, 1)]
 
-    # A group: the runs that repeat each other. A system: the groups that differ at most in devices, machine or folder.
+    # A group: the runs that repeat each other. A system: the groups that differ at most in devices, nodes, machine or
+    # folder, and for submissions to MLPerf by others in their batch.
     groups_of_systems = _groups_of_systems(_scored_groups(runs, options))
     groups = list(itertools.chain.from_iterable(groups_of_systems))
     scaling = _scaling(groups_of_systems)
@@ -418,8 +419,8 @@ def _groups_in_plots(scaling: _Scaling, groups: Sequence[Group]) -> Sequence[Gro
 def _published_curves_of_one_group(groups: Sequence[Group]) -> PublishedCurves:
     """Return published throughput curves to draw with groups of runs: those that fit one of the groups.
 
-    Curves fit a group if they are of its model and precision. The groups are tried from the last to the first, and the
-    first one that has curves decides.
+    Curves fit a group if they are of its model and kind of precision; none fit one on a CPU. The groups are tried from
+    the last to the first, and the first one that has curves decides.
 
     Args:
         groups: Groups of repeated runs, at least one: system by system, each by ascending number of devices. So the

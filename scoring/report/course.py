@@ -57,7 +57,7 @@ def _belongs_in_table_of_times(run: ReportedRun) -> bool:
     """Return whether a run has a row in the table of times to train.
 
     - A run that measured throughput alone has none.
-    - A run with an MLPerf log has one in any case. Such a log must say the time, so a row without it shows a fault.
+    - A run with an MLPerf log has one in any case. Such a log must say the time, so the row shows if it does not.
     - Any other run has one if its log says the time.
 
     Args:
