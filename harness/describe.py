@@ -37,8 +37,8 @@ def misspelt(environ: Mapping[str, str]) -> list[str]:
     BATCHSZIE gives "BATCHSZIE is read by nothing: is it BATCHSIZE?": the user's setting would be lost. The warning
     leaves out the value, which may be a secret.
 
-    Settings of fewer than LEAST_LETTERS letters are not taken as misspelt: MODEL, which looks like MODE, may well be
-    another program's variable.
+    Of settings of fewer than LEAST_LETTERS letters only one in small letters, as mode, is taken as misspelt: MODEL,
+    which looks like MODE, may well be another program's variable.
 
     Args:
         environ: Environment variables.
@@ -175,7 +175,7 @@ def _describe(given: dict[str, str]) -> _Described:
 
     Returns:
         The job, who set each of its values, and two environments: `given`, and the same with what the config file adds.
-        The difference between the two is what a shell must export.
+        The method `added` returns the difference between the two.
 
     Raises:
         ValueError: The system has no config file, the file fails, or a value is wrong.

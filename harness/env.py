@@ -155,10 +155,11 @@ def _config_file(environ: Mapping[str, str]) -> str:
 def resolve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the environment of a job, completed by the config file of the system that it runs on.
 
-    The file is a bash script, `config_<DGXSYSTEM>.sh`, which is run in the given environment. A variable that the user
-    has given a value, not an empty one, keeps it, whatever the file exports. A variable for one workload at one
-    precision, such as RN50_AMP_O2_STRATEGY, also gives the general STRATEGY its value in such a job, unless the user
-    has set STRATEGY (`_copied_from` has all cases). Defaults are not filled in.
+    The file is a bash script, `config_<DGXSYSTEM>.sh`, which is run in the given environment. A setting that the user
+    has given a value, not an empty one, keeps it, whatever the file exports, and so does a variable that begins with a
+    workload, as RN50_BATCHSIZE. Any other variable has the value that the file gives it. A variable for one workload at
+    one precision, such as RN50_AMP_O2_STRATEGY, also gives the general STRATEGY its value in such a job, unless the
+    user has set STRATEGY (`_copied_from` has all cases). Of the defaults only DGXSYSTEM's is filled in.
 
     Args:
         environ: The user's environment. DGXSYSTEM in it names the system, such as "DGXA100"; if it is missing or empty,
@@ -396,8 +397,8 @@ def refusal(**changed: str) -> str:
 def runtime(job: Job) -> dict[str, str]:
     """Return the environment variables that Paddle and its libraries should find when this rank loads them.
 
-    They choose the threads, the executor and the GPU. On a GPU they forbid TF32 if the precision is fp32. This function
-    only lists them; `export` sets them.
+    They choose threads, executor, GPU and arithmetic: on a GPU, for example, they forbid TF32 if the precision is fp32.
+    This function only lists them; `export` sets them.
 
     Args:
         job: The settings of the job.
@@ -457,8 +458,8 @@ def export(settings: Mapping[str, str]) -> None:
 def of_ranks(job: Job, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the environment that the job's ranks compute in: the given one with two changes.
 
-        added:     the project's own variables of the libraries, for threads, executor and GPU (`runtime`), unless the
-                   given environment has them with a value that is not empty
+        added:     the project's own variables of the libraries, for threads, executor, GPU and more (`runtime`),
+                   unless the given environment has them with a value that is not empty
         left out:  in a job of one node, the variables of NCCL's network between nodes
 
     Args:

@@ -108,7 +108,8 @@ class CapturedStep(LaunchedStep):
     def send_rate(self, step: int) -> None:
         """Send the device the learning rates of the next RATES_AT_ONCE steps, if it has used up those sent before.
 
-        `begin` sends them, and also checks that the tensors are still where the CUDA graph reads and writes them.
+        `begin` sends them. Once the step is captured, it also checks that the tensors are still where the CUDA graph
+        reads and writes them.
 
         Args:
             step: Number of the step within a call of `Trainer.run`, from 1. For the first one rates are always sent.

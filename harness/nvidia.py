@@ -438,14 +438,14 @@ def _capability(handle: Handle) -> int | None:
 
 
 def _remapped_rows(handle: Handle) -> RemappedRows | None:
-    """Return how many rows of a GPU's memory were replaced (remapped) after errors, and whether one still has to be.
+    """Return how many rows of a GPU's memory were replaced (remapped) after errors, and whether one is still to be.
 
     Args:
         handle: NVML's handle of the GPU.
 
     Returns:
-        The numbers of rows by the kind of error, and two flags. None if the GPU cannot replace rows, as before Ampere,
-        or gives no answer.
+        The numbers of rows by the kind of error, whether one is still to be replaced, and whether a replacement failed.
+        None if the GPU cannot replace rows, as before Ampere, or gives no answer.
     """
     answer = _ask_newer("nvmlDeviceGetRemappedRows", handle)
     if answer is None:

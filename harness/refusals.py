@@ -181,7 +181,7 @@ def _bounds_of_loss_scale(global_batch: int) -> tuple[int, int]:
 
 
 def _refusals_of_course(job: Job) -> Iterator[str]:
-    """Yield a sentence for each setting of a run's course that does not fit WORKLOAD or MODE.
+    """Yield a sentence for each setting of a run's course that is wrong, or does not fit WORKLOAD or MODE.
 
     These settings are PRETRAINED, RECIPE, PROFILE and RESUME: what the run starts from, trains by and records. For
     example, a run that only measures throughput (MODE=throughput) has no checkpoints to resume from.

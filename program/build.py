@@ -235,7 +235,7 @@ def _paddle_optimizer(config: OptimizerConfig, schedule: Schedule, main: static.
 def _apply_passes(main: static.Program, startup: static.Program, plan: Plan) -> Update:
     """Change the training program that Paddle's fleet built, by the passes of this project.
 
-    Where the place of a pass among the others matters, a comment at the pass says why.
+    Comments at some passes say why they stand before or after others.
 
     Args:
         main: Training program; changed in place.
@@ -308,7 +308,7 @@ def _fit_to_cpu(update: Update, startup: static.Program) -> None:
         startup: Their start-up program; changed in place.
     """
     for program in _each_once(update):
-        gradients.convolve_gradients(program)  # Paddle's kernel for 3x3 convolutions is slow on a CPU
+        gradients.convolve_gradients(program)  # Paddle's kernel for input gradients of 3x3 convolutions is slow
         sync_bn.replace_on_cpu(program, fleet.worker_num())  # `sync_batch_norm` has no kernel there
         buckets.remove_redundant_depends(program)  # saves memory of Paddle's executor
     for program in (*_each_once(update), startup):

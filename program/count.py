@@ -300,9 +300,14 @@ class Work:
         """Return the bytes that gradient operators read again and that no other count has.
 
         operator               tensor                            its readings: counted in
-        conv2d_grad            gradient of the output            1st: moved_bytes, 2nd: here
+        conv2d_grad (*)        gradient of the output            1st: moved_bytes, 2nd: here
         resnet_unit_grad       gradients of ConvX and ConvZ      1st: moved_bytes, 2nd: here
         sync_batch_norm_grad   X and the gradient of the output  1st: moved_bytes, 2nd: twice_read_sizes, 3rd: here
+
+        (*) only if it computes the gradients of the input and of the weights, each by a kernel of its own.
+
+        Returns:
+            The bytes; 0 if there are no such readings.
         """
         if self.kind == "conv2d_grad":
             # One kernel computes each of the two gradients. Both kernels read the gradient of the output.
@@ -364,7 +369,7 @@ def buckets(main: static.Program) -> list[dict[str, Any]]:
             "gradients"               number of gradients, as 9
             "operator"                its index in the program
             "issued_after_operators"  share (0 to 1) of the backward pass's kernels that come before it
-            "bytes_left_to_hide_it"   share (0 to 1) of the backward pass's bytes moved after it, at the same time
+            "bytes_left_to_hide_it"   share (0 to 1) of the backward pass's bytes that are moved after it
             "ring"                    number of its communicator
             "on_computing_stream"     whether it runs on the stream of the computation
     """
@@ -379,7 +384,7 @@ def buckets(main: static.Program) -> list[dict[str, Any]]:
             continue
         (summed,) = op.input("X")
         if summed in gradients_by_buffer:
-            gradients = gradients_by_buffer[summed]  # several, side by side in one buffer
+            gradients = gradients_by_buffer[summed]  # side by side in one buffer
         elif GRADIENT_SUFFIX in summed:
             gradients = [summed]  # one by itself
         else:

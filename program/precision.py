@@ -213,6 +213,7 @@ def make_input_float16(main: static.Program, precision: Precision) -> None:
     casts = [op for op in block.ops if _casts_to_half(op, image)]  # AMP's; the new cast is to float32
     readers_of_fp32 = [op for op in block.ops if image in op.input_arg_names and op not in casts]
     if readers_of_fp32:
+        # Before the readers of the casts read `image` too: they must not get the float32 copy.
         _read_from_fp32_copy(block, readers_of_fp32, image, "image.fp32")
     for cast in casts:
         _replace_input(block.ops, cast.output("Out")[0], image)

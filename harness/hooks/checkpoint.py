@@ -184,9 +184,9 @@ class Keeper(Hook):
         The first of these cases counts:
 
             the run writes no checkpoints:           nothing is done
-            a signal asked any rank to end the run:  one is written, and the run ends, even if the disk is full
-            CHECKPOINT_MINUTES have not passed by
-            the clock of rank 0:                     none is written
+            a signal asked any rank to end the run:  one is written if the disk takes it, and the run ends
+            CHECKPOINT_MINUTES is 0, or they have
+            not passed by the clock of rank 0:       none is written
             the epoch ends, and one is due after it
             by CHECKPOINT_EPOCHS:                    none is written here, as `epoch_ended` will write it
             any other window:                        one is written, and the run goes on

@@ -22,8 +22,9 @@ def simplify_sums(main: static.Program) -> None:
         elementwise_add_grad(dz) -> dx, dy                         no operator: dx and dy are dz itself
         fused_elemwise_add_activation_grad(z, dz, ...) -> dx, dy   relu_grad(z, dz) -> dx, which is also dy
 
-    An operator stays if its removal would change a value that another operator reads. The forward operator
-    z = relu(x + y) no longer writes x + y, because the gradients are computed from z.
+    An operator stays if its removal would change a value that another operator reads, or if shapes or types differ.
+    The forward operator z = relu(x + y) no longer writes x + y if x and y have one shape: the gradients are computed
+    from z.
 
     Run this after Paddle has added the gradients, and before another pass renames them.
 
@@ -49,8 +50,8 @@ def _find_shared_gradients(block: Block) -> _Sharing:
     """Find the additions whose equal gradients can share one variable, without changing the program.
 
     The gradients of z = x + y are equal: dx = dy = dz. Variables that are to become one form a group, and each variable
-    starts alone. Each addition joins the groups of its equal gradients, unless an operator would then read another
-    value: `_Groups.merge` decides, and returns whether they were joined.
+    starts alone. Each addition joins the groups of its equal gradients, unless their shapes or types differ or an
+    operator could then read another value: `_Groups.merge` decides, and returns whether they were joined.
 
     Args:
         block: Main block of a training program with its gradients.
@@ -211,7 +212,8 @@ def _stop_writing_sums(block: Block) -> None:
     """Have operators that compute z = relu(x + y) no longer write the sum x + y, if x and y have one shape.
 
     Nothing needs the sum: the gradient of the relu's input is computed from z. If x and y have one shape, this gradient
-    is also that of x and of y, and the caller then replaces the fused gradient operator by a `relu_grad`.
+    is also that of x and of y. If both can share one variable, the caller then replaces the fused gradient operator by
+    a `relu_grad`.
 
     Args:
         block: Block of a training program; changed in place.

@@ -132,11 +132,12 @@ def takes_convolution(op: Operator, block: Block) -> bool:
 
 
 def fuse(main: static.Program) -> list[UnitVariables]:
-    """Replace each group of operators that computes one of these by one `resnet_unit` operator.
+    """Replace each matching group of operators that computes one of these by one `resnet_unit` operator.
 
         relu(bn(conv(x)))    relu(bn(conv(x)) + image)    relu(bn(conv(x)) + bn(conv(z)))
 
-    Each bn(conv(...)) is a side of the group. Its variables get the shapes that `resnet_unit` takes.
+    A group matches if the unit can compute its convolutions and nothing else reads what lies between its operators
+    (`_Matcher`). Each bn(conv(...)) is a side of the group. Its variables get the shapes that `resnet_unit` takes.
 
     Args:
         main: Forward program without gradients, of a training or an evaluation; changed in place.
@@ -365,7 +366,8 @@ def _variables_by_slot(replaced_slots: dict[str, str], side: _Side) -> Slots:
 
     Args:
         replaced_slots: {"FilterX": "Filter", "ScaleX": "Scale"} means: FilterX of the `resnet_unit` takes the variable
-            in Filter of the convolution, and ScaleX the one in Scale of the batch norm. No slot is in both of these.
+            in Filter of the convolution, and ScaleX the one in Scale of the batch norm. Only one of the two has a
+            variable in such a slot.
         side: The convolution and the batch norm.
 
     Returns:

@@ -115,7 +115,7 @@ def _histories_at_optimizer(update: Sequence[static.Program], *, ranks: int, sca
             gradients of several micro-steps is not cleared at the end.
     """
     dynamic_scales = _dynamic_scales(update[-1])
-    # What each program leaves to the next: above all the gradients in accumulators. Nothing is known yet.
+    # What each program leaves to the next: above all the gradients in accumulators, which hold zeros at first.
     followed = _Followed(read_by_optimizer=[], accumulated={}, ever_summed=frozenset())
     # All micro-steps before the last one run the same program object. It is read once, and its gradients count as those
     # of `runs` micro-steps. A Counter keeps the order of the programs, so the one with the optimizer comes last.
@@ -212,7 +212,7 @@ class _Follower:
     def follow(self, block: Block, *, before: _Followed) -> _Followed:
         """Return how the gradients were summed and scaled at the end of a program, to prove that they become means.
 
-        The operators are gone through in order. Each changes the histories, which record this for each gradient:
+        The operators are gone through in order. Histories record this for each gradient:
 
             update of parameters   the gradients that it reads are noted with their histories (`_read_by_update`)
             coalesce_tensor        its buffer and the gradients in it are noted, for the all-reduce of the buffer
@@ -233,7 +233,7 @@ class _Follower:
         """
         read = [*before.read_by_optimizer]
         histories = before.accumulated  # only accumulators carry gradients from one program to the next
-        ever_summed = before.ever_summed  # only grows, because no later operator may overwrite a sum
+        ever_summed = before.ever_summed  # only grows: a name counts even if it holds another gradient by now
         gradients_by_buffer: dict[str, list[str]] = {}
         for op in block.ops:
             if op.type in ops.ALL_UPDATES:
@@ -267,7 +267,8 @@ class _Follower:
         Args:
             op: Any operator but those that `follow` treats: `c_allreduce_sum`, `coalesce_tensor`, update of parameters.
             histories: The histories before the operator, by the variable that holds the gradient.
-            ever_summed: Variables whose gradient was summed over the ranks before. The operator may not overwrite them.
+            ever_summed: Variables whose gradient was summed over the ranks before. Only some operators may overwrite
+                them (`_refuse_overwritten_sum`).
 
         Raises:
             Refused: The operator cannot be part of data-parallel training.
@@ -297,7 +298,7 @@ class _Follower:
         """Return the histories of the gradients that `check_finite_and_unscale` of Paddle's mixed precision writes.
 
         The operator divides gradients by the dynamic loss scale: their `scale_power`, the power of the scale on them,
-        goes from 1 to 0. It also looks for values that are not finite, by which the update is skipped.
+        falls by 1. It also looks for values that are not finite, by which the update is skipped.
 
         Args:
             op: The operator.
@@ -305,7 +306,7 @@ class _Follower:
 
         Raises:
             Refused: It reads a variable that no gradient reaches. Or, with several ranks, it reads a gradient that was
-                not summed over them exactly once.
+                not summed over them exactly once: the ranks could differ in what they find.
         """
         unscaled: Histories = {}
         for source, name in zip(op.input("X"), op.output("Out"), strict=True):
@@ -322,8 +323,9 @@ class _Follower:
     def _computed_from_gradients(self, op: Operator, histories: Histories, ever_summed: frozenset[str]) -> Histories:
         """Return the history of each variable that an operator computes from gradients.
 
-        A history records how a gradient was summed and scaled. All gradients that the operator reads must have the same
-        history. Each result gets it, with the operator's own factor if it scales (`_scaled`).
+        A history records how a gradient was summed and scaled. The operator is linear in the gradients that it reads,
+        which must have the same history. So each result gets it, with the operator's own factor if it scales
+        (`_scaled`).
 
         Args:
             op: Operator of the backward pass or the optimizer.
@@ -474,7 +476,10 @@ def _refuse_overwritten_sum(op: Operator, written: list[str], ever_summed: froze
         op: The operator.
         written: Names of the variables that it writes.
         ever_summed: Names of all variables that were summed over the ranks before, in this program of the update or an
-            earlier one.
+            earlier one. They count even if they hold another gradient by now.
+
+    Raises:
+        Refused: One of `written` is among them, and the operator is none of these.
     """
     if op.type in ("depend", "scale") or ops.is_optimizer(op):
         return

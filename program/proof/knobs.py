@@ -58,7 +58,7 @@ def check_knobs(main: static.Program, decided: Strategy, *, asked: Strategy, ran
     proved = _check_fusions(block, decided, asked=asked)  # the knobs in _FUSIONS
     if decided.enable_addto:
         proved += _sums_left_in_words(block)  # no proof: a count for the log
-    _check_cudnn_flags(block, asked)  # the knobs whose names begin with cudnn_
+    _check_cudnn_flags(block, asked)  # the knobs that set flags of Paddle for cuDNN
     if decided.perturb_input:
         moved = _moved_inputs(block)
         prove(bool(moved), "STRATEGY: perturb_input is on and no input is moved")
