@@ -353,8 +353,8 @@ class WholeRecords(NamedTuple):
 def _whole_records(entries: list[Entry], file_size: int) -> WholeRecords:
     """Return which records of a journal's entries are surely whole in a file of some size.
 
-    After a crash the journal may have entries of records that never reached the file. Those that begin beyond the
-    file's end are lost. The last one that begins inside the file may be incomplete, and does not count as whole.
+    After a crash the journal may have entries of records that never reached the file. Those that begin at the file's
+    end or beyond it are lost. The last one that begins inside the file may be incomplete, and does not count as whole.
 
     Args:
         entries: The entries of the journal, in the order of the records.

@@ -52,8 +52,8 @@ def _list_of_part(source: Path, part: str, labels: Path | None) -> bytes:
         source: The image folder, which holds train/ and val/.
         part: "train" or "val".
         labels: File with a line `name label` for each image of val/; None if val/ has class folders. For "train" it is
-            only the reason of a warning: the labels of class folders that are named by numbers may not be those of this
-            file, because as text "10" sorts before "2".
+            only the reason of a warning: if class folders are named by numbers other than their labels (as text, "10"
+            sorts before "2"), the labels in this file may mean other classes.
 
     Returns:
         The lines as bytes, such as `train/n01440764/x.JPEG 0`, each ended by a line feed.

@@ -106,7 +106,7 @@ def find_sizes(source: Path, part: str) -> str:
     """Write the width and height of a part's largest image to `<part>.sizes.json`, and return the file as text.
 
     If the file is there already, its other entries are kept: `pack` writes the hash of the list that it packed
-    ("list_sha256") and a description of the packed files ("source").
+    ("list_sha256") and the passport of the image files that it packed ("source").
 
     Args:
         source: Folder of the data set, packed or not. The file is written there.

@@ -72,8 +72,8 @@ def _time_row(records: Sequence[Record], job_score: Score) -> str:
 
     Args:
         records: What the log of each run says; at least one.
-        job_score: The score of all runs. For logs in the form of MLPerf it gives the unit, which marks a time that
-            MLPerf has not verified: "s (unverified)".
+        job_score: The score of all runs. For logs in the form of MLPerf it gives the unit, which is "s (unverified)" if
+            the result uses the name of MLPerf.
 
     Returns:
         Text such as "74.2 s". If some logs have no end, it names these instead: "no end in run_1.txt, run_3.txt". If

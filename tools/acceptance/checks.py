@@ -187,7 +187,7 @@ def losses(machine: Machine) -> Verdict:
         tolerance = CPU
     else:
         tolerance = {"fp32": GPU_FP32, "tf32": GPU_TF32}.get(machine.job.model.precision, GPU_HALF)
-    recorded = np.array(GOLDEN["losses"]["1"])  # by 1 rank; more ranks share the batch, and have the same losses
+    recorded = np.array(GOLDEN["losses"]["1"])  # by 1 rank; each of more ranks has the same batches, so the same losses
     return judge_losses("losses", found, recorded, tolerance)
 
 
@@ -273,8 +273,8 @@ def _pooling_gradient(machine: Machine, plan: build.Plan, gradient_at_mean: Arra
 def input_pipeline(machine: Machine) -> Verdict:
     """Compare images that the GPU decodes and crops with those that the CPU makes from the same files.
 
-    The images also differ if the GPU's pipeline hands a batch over before it is finished. The files are random
-    pictures. All ranks must call this together.
+    The images also differ if the GPU's pipeline hands a batch over before it is finished, unless Paddle has no kernels
+    for the GPU (`read_by_program`). The files are random pictures. All ranks must call this together.
 
     Args:
         machine: This rank's part of the machine.
@@ -285,7 +285,7 @@ def input_pipeline(machine: Machine) -> Verdict:
     """
     recipe = config.NVIDIA_COSINE
     image_format = _image_format(machine, recipe)
-    # `read_by_program` reads a batch as early as a training does, without waiting for the pipeline to finish it.
+    # If Paddle has kernels, this reads a batch as early as a training does, and does not wait until it is finished.
     to_host = functools.partial(read_by_program, machine)
     with tempfile.TemporaryDirectory() as folder:
         images = write_pictures(Path(folder))

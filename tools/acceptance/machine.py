@@ -419,7 +419,7 @@ def run_on_all_ranks(me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -
     """
     here = _run_here(name, check)
     failure = here.verdict if here.has_failed else None
-    # Raises RunError if another rank stays in the check. The allgather has no time limit, and would wait for ever.
+    # Raises RunError if the failure is fatal and another rank stays in the check: the allgather has no time limit.
     _wait_for_other_ranks(me, failure)
     failure_by_rank: list[Verdict | None] = me.comm.allgather(failure)  # None for a rank that has not failed
     if all(failed is None for failed in failure_by_rank):

@@ -35,7 +35,7 @@ def main(job: Job, origins: Origins, *, short: bool = False) -> None:
     """Run the checks of the job's precision one after the other, on this rank together with all others.
 
     Each check's verdict is written to a file. A check that fails on all ranks does not keep the next one from running.
-    A check that fails on this rank alone ends the job by an error, because the other ranks may wait in it forever.
+    A fatal failure on this rank ends the job by an error if another rank stays in the check: it may wait forever.
 
     Args:
         job: The settings of the job. The verdicts are written next to its RESULT_FILE, with the suffix .lines.

@@ -148,7 +148,7 @@ def _logged_program(machine: Machine, model: workload.Workload, log: RunLog) -> 
     """
     job = machine.job
     me = machine.me
-    # The schedule of the learning rate depends on the number of images. With as many as ImageNet has, the learning rate
+    # The schedule of the learning rate depends on the number of images. With as many as ImageNet has, or more, the rate
     # is still in its warm-up, as in the first minute of a run.
     images = max(config.IMAGENET_TRAIN, job.global_batch)
     dataset = schema.Dataset(name="none", train_samples=images, eval_samples=0, synthetic=True)

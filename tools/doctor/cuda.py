@@ -101,7 +101,8 @@ def try_start(environ: Mapping[str, str], gpu_count: int) -> CudaStart:
     """Try to start CUDA as a rank would, and to make a context on each of the first GPUs.
 
     A process needs a context to compute on a GPU. A call of CUDA may hang or kill its process, so a child process makes
-    the calls. If the child hangs or dies on a GPU, another child goes on with the next GPU.
+    the calls. If the child hangs or dies on a GPU, another child goes on with the next GPU, unless ALL_S (90) seconds
+    have passed.
 
     Args:
         environ: Environment variables of a rank.
@@ -132,13 +133,13 @@ def _next_gpu(child: Talk, start: CudaStart, gpu_count: int) -> int | None:
     Args:
         child: The child process that tried the GPUs in ascending order, with how it hung or died.
         start: What this child told. `step_by_gpu` has the last step on each GPU that it tried, also on the one where it
-            stopped. `failed_driver_step` has the step of the driver that failed or in which it stopped, if it came to
-            no GPU.
+            stopped. `failed_driver_step` has the step of the driver itself that failed or in which it stopped, such as
+            its start or the exit of the child; None if there is none.
         gpu_count: How many GPUs the job uses on a node.
 
     Returns:
-        CUDA's number of the GPU. None if the child ended by itself, if it stopped in a step of the driver, which comes
-        before all GPUs, or if no GPU is left.
+        CUDA's number of the GPU. None if the child ended by itself, if a step of the driver itself failed or stopped
+        it, or if no GPU is left.
     """
     if not child.hang_or_death:  # the child has ended by itself
         return None
@@ -162,7 +163,7 @@ def _read_answers(child: Talk) -> CudaStart:
         {"end": "gpu 0", "code": 2, "name": "CUDA_ERROR_OUT_OF_MEMORY"}
 
     The result of a step is that of its last call that has ended. If the child hung or died, the step whose call was
-    running then has this as its result instead.
+    running then has this as its result instead; if no call was running, a further step, the child's exit, has it.
 
     Args:
         child: The lines that the child printed, and how it hung or died.

@@ -178,7 +178,7 @@ def _judge_driver(gpu: nvidia.Gpu, facts: Facts, job: env.Job) -> Verdict:
 
         at least DRIVERS.bundled                 ok
         at least DRIVERS.oldest                  a warning if the job's images would be decoded by the GPU's JPEG unit,
-                                                 which DALI does not use with this driver; else ok
+                                                 and this driver is too old for DALI to use that unit; else ok
         older or unknown, but CUDA has started   ok
         unknown                                  a warning
         older                                    fatal

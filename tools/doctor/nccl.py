@@ -150,7 +150,8 @@ def devices_matched_by_accident(setting: str, ports: Sequence[str]) -> list[str]
     """Return the devices that a value of NCCL_IB_HCA matches by accident, sorted.
 
     Whoever writes the full name of a device means that device alone, but NCCL matches all devices whose names begin
-    with it. What an entry matches that is no full name is meant. On a node with mlx4_0, mlx5_1 and mlx5_10:
+    with it. What an entry that is no full name matches is meant, unless it begins with a full name of another entry. On
+    a node with mlx4_0, mlx5_1 and mlx5_10:
 
         "mlx5_1"       -> ["mlx5_10"]
         "^mlx5_1"      -> ["mlx5_10"], which is left out by accident

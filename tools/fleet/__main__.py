@@ -195,10 +195,10 @@ def _lines_on_step_of_all(record: Record) -> list[str]:
 def _change_lines(change: Change) -> list[str]:
     """Return a line on how a metric of the fleet changed since the baseline, and one for each node that stands out.
 
-    A node stands out if it slowed down since then by far more than the fleet did. For the metric `step_s` of 8 nodes:
+    A node stands out if it slowed down since then by far more than the fleet did. For the metric "step" of 8 nodes:
 
-        since     step_s: +2.0% (+1.0% to +3.0%) on 8 nodes
-        since     n3: step_s: 7.0% slower beside itself
+        since     step: +2.0% (+1.0% to +3.0%) on 8 nodes
+        since     n3: step: 7.0% slower beside itself
 
     The second line says that n3 is 7 % slower than n3 itself was in the baseline, the fleet's change taken off.
 

@@ -223,7 +223,8 @@ def _judge_measured(measured: Sequence[Rank], digests: Digests) -> dict[int, Jud
 
     The cases, in order:
 
-        most ranks differ from themselves   unknown for all: their kernels sum in a random order (`_is_order_random`)
+        most ranks differ from themselves   unknown for all: their kernels sum in a random order (`_is_order_random`);
+                                            not of a single rank, which may compute wrongly
         the class has no majority           each rank is judged by its own repetitions
         else                                each rank is judged by the result of the majority
 
@@ -341,8 +342,8 @@ def _judge_without_majority(rank_count: int) -> Judgement:
 def _judge_by_majority(rank: Rank, digests: Digests, summary_of_class: ClassSummary, right: RightResult) -> Judgement:
     """Judge a rank by the result that most ranks of its class gave, which counts as right.
 
-    Broken hardware makes errors of its own. So a wrong result that several hosts share has another cause, such as
-    another library, and is no fault. The cases, in order:
+    Broken hardware makes errors of its own. So a wrong result that several hosts share shows no such fault: another
+    library or setting of these hosts may be the cause. The cases, in order:
 
         all repetitions of the rank gave the right result   ok
         more than half of them gave the same wrong result   fatal if it came from this host alone, else unknown

@@ -270,8 +270,8 @@ def measure(machine: Machine, hosts: ComparedHosts, node_result: JsonObject) -> 
 def _measure_alone(machine: Machine, training_programs: Programs | None, hosts: ComparedHosts) -> list[RankTimes]:
     """Measure on each rank what it does without the others; return what each rank measured, in the order of the ranks.
 
-    Measured are training steps of the rank alone, the GPU's clock, memory, the input pipeline and, on one rank of each
-    host, the disk. All ranks must call this together.
+    Measured are training steps of the rank alone, the GPU's clock, copies in host memory, the input pipeline and, on
+    one rank of each host, the disk. All ranks must call this together.
 
     Args:
         machine: This rank's part of the machine.

@@ -70,8 +70,11 @@ def error_of_level(log_ratios: Sequence[float]) -> float:
 def find_slow(log_ratios: Mapping[str, float], *, noise: float, alpha: float) -> list[str]:
     """Return the names of the nodes or links that are slow compared with the others.
 
-        _find_outliers       each one that lies farther above the median than chance allows, which `alpha` limits
-        _find_slow_minority  a group that takes over twice as long as all others, also in a small fleet
+        _find_outliers       each one that lies farther above the mean of the values nearer the median than chance
+                             allows, which `alpha` limits, and all slow ones farther out; but only those that are
+                             slower by more than healthy machines differ
+        _find_slow_minority  less than half of all, of which each takes over twice as long as each of the others, and by
+                             more than the noise explains; also in a small fleet
 
     Args:
         log_ratios: For each name the logarithm of a ratio of times, such as log(time / usual time): 0.05 is about 5 %
@@ -97,8 +100,8 @@ def _find_outliers(distances: Mapping[str, float], *, noise: float, alpha: float
     1. The values are sorted by their absolute distance from the median, the nearest first.
     2. From the middle of this list on, the first value that lies too far above all nearer ones is found
        (`_first_slow_outlier`). It is not compared with farther ones, which would make it look usual.
-    3. This value and all farther ones are outliers, fast or slow. The slow ones are returned, but for those that are
-       slower by no more than healthy machines differ.
+    3. This value and, by Rosner's rule, all farther ones are outliers, fast or slow: several outliers hide each other.
+       The slow ones are returned, but for those that are slower by no more than healthy machines differ.
 
     Args:
         distances: For each node or link its log ratio (0.05 is about 5 % slower) minus the median of these: above 0 if

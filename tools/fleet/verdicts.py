@@ -232,8 +232,8 @@ def _interval_of_extra_time(
         wide_low = level + (low - level) * widening       likewise wide_high
         exp(wide_low - level_of_fleet) - 1                the share; likewise the upper bound
 
-    The bounds of the median stand in for those of `level`, a robust mean. The median varies more, so they are rather
-    too wide than too narrow. The widening, for the error of the fleet's level, stretches their distances from `level`.
+    The bounds of the median stand in for those of `level`, a robust mean, which varies less. The widening, for the
+    error of the fleet's level, stretches their distances from `level`.
 
     Args:
         log_ratios: Its log(time / the fleet's median time) in each turn.
@@ -374,7 +374,7 @@ class StallCount(NamedTuple):
 def judge_stalls(median_steps: Series, mean_steps: Series) -> list[Verdict]:
     """Return a verdict on each measured node by its stalls: training steps that take far longer than usual.
 
-    A warning needs both, because many stalls may cost little time, and the time of few may be chance:
+    A warning needs both:
 
     - more stalls than chance explains
     - lost time > smallest_difference(): the share of time lost by stalls, above what is usual in the fleet

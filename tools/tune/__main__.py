@@ -92,7 +92,8 @@ def _print_plan(runner: Runner, chosen: list[Candidate], repeats: int, path: Pat
     The commands printed are those of the first turn, "screen_1". Both phases have `repeats` turns:
 
         first    the user's job (base) and all candidates, with a control in the first turn
-        second   the base and what was faster than it: at most two candidates
+        second   the base, the fastest candidate and, if others that were faster can be joined with it, one that joins
+                 them; nothing is run if no candidate was faster than the base
 
     Args:
         runner: Makes the commands of the runs.
