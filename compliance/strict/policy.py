@@ -115,8 +115,8 @@ class Policy:
         """Report a run that did not end with success, with its abort_reason. A log without run_stop is skipped.
 
         Args:
-            benchmark: The benchmark of the run. None if this project has no rules for it: then any text but "aborted"
-                passes, because such logs may have other words for success.
+            benchmark: The benchmark of the run. None if this project has no rules for it: then any text passes that is
+                neither blank nor "aborted", because such logs may have other words for success.
         """
         run = self.run
         status = run.status
@@ -259,13 +259,14 @@ class Policy:
     def _check_benchmark(self, benchmark: Benchmark, division: str) -> None:
         """Report what is wrong with a run of one of this project's benchmarks.
 
-        A run is on the benchmark's data set (`data.is_of_benchmark`) in two cases (see `stated_data`): the log states
-        its train_samples and eval_samples (BENCHMARK), or a wrong eval_samples but accuracies that show the right one.
+        A run is on the benchmark's data set (`data.is_of_benchmark`) in two cases (see `stated_data`). In both the log
+        states its train_samples. It also states its eval_samples, but for padding (BENCHMARK), or in a ResNet run
+        another number, but its accuracies show the right one.
 
         Which checks apply, in this order:
 
-        - any run: times that are too short even with the waits for checkpoints, accuracies that are no shares from 0 to
-          1, pace and target;
+        - any run: checkpoints, times that are too short even with the waits for these, accuracies that are no shares
+          from 0 to 1, pace and target;
         - not closed, but on the benchmark's data set: it is noted if the run's target is lower than the closed one;
         - log of this project, and BENCHMARK: the bytes of the data set's files;
         - closed: values of single keys (ResNet alone), and the numbers of samples;
@@ -523,8 +524,8 @@ class Policy:
         """Report what no log of this project has, such as values that contradict each other, and a clock set back.
 
         The former are errors of the rule `own-log`. The latter is a warning of the rule `time-order`, because somebody
-        may have set the clock: it is about the first event up to run_start whose time is before that of an event on a
-        line above it.
+        may have set the clock: it is about the first event up to run_start whose time is more than 100 ms
+        (`back_ms`, a bound of this rule) before that of an event on a line above it.
 
         Args:
             benchmark: The benchmark of the run; None if this project has no rules for it.
@@ -551,8 +552,8 @@ class Policy:
 def _breach_of_written_rule(rule: WrittenRule, event: Event, state: State) -> Finding | None:
     """Return the finding that an event breaks a rule of written.yaml; None if it does not.
 
-    A rule about the value is skipped if the value is not a number. Other rules report such a value, except a text as
-    the value of learning_rate_decay_steps, which is right: it may be the name of a schedule.
+    A rule about the value is skipped if the value is not a number. Other rules report such a value, unless it is
+    that of learning_rate_decay_steps, for which some logs have the name of a schedule.
 
     Args:
         rule: A check from the written rules of MLPerf that the official checker does not make.

@@ -75,7 +75,7 @@ class ProjectLog:
         Yields:
             The fault in words, with the line to blame or None.
         """
-        # Two lists, unlike the other checks, which are iterators: below they also tell whether there was any fault.
+        # Two lists instead of iterators: below they also tell whether there was any fault.
         faults_of_header = self._sections_unlike_schema()
         faults_of_summary = self._summary_unlike_schema()
         yield from self._other_format()
@@ -145,7 +145,7 @@ class ProjectLog:
         - a second event of a key that a run writes once;
         - a seed that is no whole number from 0 on;
         - another number of epoch_throughput than of epoch_stop, because a run writes one for each epoch;
-        - an optimizer that the schema does not have;
+        - an optimizer that the schema does not have, or none, unless Paddle chose it;
         - a key that the log must have (see `_needed_keys`), and has no event of.
         """
         run = self.run
@@ -266,7 +266,7 @@ class ProjectLog:
         """Yield a fault if 3 evaluations in a row of an HRNet run have exactly the same mean IoU, above a half.
 
         That is no accident: a mean IoU is a share of very many pixels, and weights that train change the class of some.
-        Only a network that calls all pixels one class repeats its mean IoU, but this is no more than a half.
+        A network that calls all pixels one class repeats its mean IoU, but this is no more than a half.
         """
         is_hrnet = self.benchmark is not None and self.benchmark.name == "hrnet"
         evaluations = self.run.evaluations if is_hrnet else []
@@ -328,7 +328,7 @@ class ProjectLog:
         A setting of the system's clock ahead makes such a time seem longer, so it is subtracted from both.
 
         Returns:
-            The facts. None in these cases; other checks report what is missing then:
+            The facts. None in these cases; other checks report what is missing although the log must have it:
 
             - the log states no number of samples, or no TELEMETRY_S above 0;
             - it has no run_start or no init_start.
@@ -342,7 +342,7 @@ class ProjectLog:
         init_start = run.first_events.get(schema.INIT_START.key)
         if run.start_ms is None or init_start is None:
             return None
-        # The log starts before init_start: page caches are flushed meanwhile, for minutes, and samples are taken.
+        # The log starts before init_start: page caches are flushed meanwhile, maybe for minutes, and samples are taken.
         first = run.first_events.get(schema.SUBMISSION_BENCHMARK.key, init_start)
         # The first event is the earliest of the three, unless the clock was set back during the preparation.
         log_start_ms = min(first.time_ms, init_start.time_ms, run.start_ms)
@@ -479,10 +479,11 @@ class ProjectLog:
         yield from self._success_without_target(targets)
 
     def _success_without_target(self, targets: Mapping[str, object]) -> Iterator[Fault]:
-        """Yield a fault if a run succeeded although its recipe has no target: only a reached target is a success.
+        """Yield a fault if a run succeeded although its recipe has no target.
 
-        Nothing is checked if own_log.yaml has no row for the run's WORKLOAD. The recipe of such an unknown workload may
-        have its target under a setting that does not begin with RECIPE.target_.
+        A training ends with success only when it reaches its target. Nothing is checked if own_log.yaml has no row for
+        the run's WORKLOAD. The recipe of such an unknown workload may have its target under a setting that does not
+        begin with RECIPE.target_.
 
         Args:
             targets: The targets among the settings, by their names. A target may be None.

@@ -369,8 +369,8 @@ def _decay_steps(run: LoggedRun, summary: schema.RunSummary) -> float | None:
         summary: The value of the event run_summary: the devices, and the images of a step on each.
 
     Returns:
-        The decay steps. None if there is no global batch above 0, or if the steps or the epochs of the warm-up are no
-        numbers.
+        The decay steps. None if there is no global batch above 0, if the steps or the epochs of the warm-up are no
+        numbers, or if the product in the second formula is too large.
     """
     settings = run.settings
     global_batch = _global_batch(summary)

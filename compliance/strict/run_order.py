@@ -42,7 +42,7 @@ class RunOrder:
         # The latest time so far of the events that time the run, by the rank in their launcher's prefix.
         self._latest_ms_by_rank: dict[int | None, float] = {}
         self._latest_ms_before_run = -math.inf  # of all events above run_start, and of it
-        # The first event up to run_start that is earlier than an event above it, and by how many milliseconds.
+        # The first event up to run_start that is too early against an event above it, and by how many milliseconds.
         self.first_early_before_run: tuple[Event, float] | None = None
         self._latest_end_ms = math.inf  # of a block, an epoch or an evaluation, by the log's last event of one
         self._first_run_start: Event | None = None
@@ -146,7 +146,7 @@ class RunOrder:
     def _note_time_before_run(self, event: Event) -> None:
         """Note the first event up to run_start that is too early, to be reported later if the log is of this project.
 
-        An event is too early if its time is more than `allowed_ms`, a bound of the rule time-order, before the latest
+        An event is too early if its time is more than `back_ms`, a bound of the rule time-order, before the latest
         time on the lines above it. The first event of the log never is: the latest time above it is minus infinity. In
         logs of other projects several clocks may write these events, so they are not reported there. Whose log it is is
         known only at its end.
@@ -264,7 +264,8 @@ class RunOrder:
         Only the first such start is reported. It breaks one rule or two:
 
         - event-order, because its line is above that of run_start;
-        - before-run-start, if its time is also earlier than that of run_start by more than this rule allows
+        - before-run-start, if its time is also earlier than that of run_start by more than is allowed: `before_ms`, a
+          bound of this rule, or for an event of another rank `repeat_ms`, a bound of the rule run-time
           (`_check_not_before_start`).
 
         Args:
@@ -381,7 +382,7 @@ class RunOrder:
 
         - the epoch starts too long before run_start (`_check_time_of_start`);
         - another epoch is still open (`_report_if_open`);
-        - its number is not the next one (`_next_part_in_training`).
+        - its number is missing, or is not the next one (`_next_part_in_training`).
 
         From here on
 
@@ -430,16 +431,17 @@ class RunOrder:
         return OpenPart(start, number, possible_numbers=possible_numbers)
 
     def _start_evaluation(self, event: Event) -> None:
-        """Open an evaluation, which from now on waits for its accuracy.
+        """Open an evaluation. From now on it waits for its accuracy, which may come after its eval_stop.
 
         It is reported in these cases:
 
         - it starts too long before run_start;
+        - it states no number of an epoch;
         - the evaluation before it has not ended, or has ended and has no accuracy;
-        - it states another epoch than was trained.
+        - it states another epoch than was trained, or none was trained.
 
-        Later events of the evaluation must name the epoch that this event names. If it names none, they must name the
-        trained one (`possible_numbers`), or any if that is not known either.
+        Later events of the evaluation that name an epoch must name that of this event. If this one names none, they
+        must name the trained one (`possible_numbers`), or any if that is not known either.
 
         Args:
             event: An eval_start, which should state the number of the epoch that is evaluated.
@@ -682,8 +684,8 @@ class RunOrder:
         The number of its epoch is the first of these that is known:
 
         - The one that the accuracy states. If it has no evaluation and repeats the accuracy before, as where each rank
-          logs it, it is reported and not kept. Otherwise it must have an evaluation, of this epoch, and the epoch must
-          not be too far ahead of training.
+          logs it, it is reported and not kept. Otherwise it must have an evaluation, of this epoch, if the log has
+          had an eval_start, and the epoch must not be too far ahead of training.
         - The one that the eval_start of its evaluation states.
         - The count of accuracies so far, as in logs that state samples and no epochs.
 
@@ -771,7 +773,8 @@ class RunOrder:
         """Report an accuracy that is earlier than the start of its evaluation.
 
         As much is allowed as the clocks of two ranks may be apart, because another rank may have logged the start.
-        Nothing is reported if the two events state another epoch or other samples: they are of two evaluations then.
+        Nothing is reported if epoch or samples of the two events differ, also where only one event states them: they
+        are of two evaluations then.
 
         Args:
             event: An eval_accuracy.

@@ -15,8 +15,8 @@ class SetClock:
     """Follows the windows of a run and the events clock_set, which a run logs when its clock was set.
 
     A run compares its clock with a clock that nobody sets, after each window of steps and after each evaluation. If
-    they went apart, it logs a clock_set with the seconds by which its clock was set: above 0 if ahead, below 0 if back.
-    A leap is a setting ahead.
+    they went apart by 1 s or more, it logs a clock_set with the seconds by which its clock was set: above 0 if ahead,
+    below 0 if back. A leap is a setting ahead.
     """
 
     def __init__(self, run: LoggedRun) -> None:
@@ -27,7 +27,7 @@ class SetClock:
         self._leaps_s = 0.0  # the sum of the leaps that the events clock_set since the last window state
 
     def window_ends(self, time_ms: float, time_s: float) -> None:
-        """Take the next window: the events clock_set that follow are about this window.
+        """Take the next window: the events clock_set that follow are held against its time.
 
         Args:
             time_ms: The time of the window's event.
