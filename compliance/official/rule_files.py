@@ -369,10 +369,10 @@ def _has_known_form(block: _Block) -> bool:
 
 
 def _keys_that_set_state(blocks: Sequence[_Block]) -> KeyByStateName:
-    """Return which key's events set a name to True, or add to a list, in the state of the official rule checker.
+    """Return which key's events set a name to True, or add to its value, in the state of the official rule checker.
 
     The state `s` holds values by name. The code of a key's rule, in the field POST, changes it at each event of the
-    key. Code of two forms counts:
+    key. Code of two forms counts, `= True` and `+=`:
 
         run_start:               s['run_started'] = True
         weights_initialization:  s['initialized_tensors'] += [...]

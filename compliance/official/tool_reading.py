@@ -50,8 +50,8 @@ class ToolReader:
         rcp_checker ends at its first error. This error becomes the `problem` of the result, and from then on only times
         are read:
 
-            line 7: run_stop without 'status'                                         for a KeyError
-            line 7: run_stop: no usable number of epochs or samples before it         for any other
+            line 7: run_stop without 'status'                 for a KeyError
+            line 7: run_stop: no evaluation before it         for any other, whose own text it is
 
         Args:
             event: The event, in the order of the log.

@@ -124,7 +124,7 @@ def check(past: Sequence[Row], hosts: Sequence[str] | None, result: Score) -> Ju
 
     1. The ratio has no 95 % interval, because the past runs or hosts are too few: it cannot be told.
     2. The interval has no width, because the figures are printed with too few digits: it cannot be told.
-    3. The upper bound is below 1, and the ratio is below 1 by `smallest_difference()` or more: it is lower.
+    3. The upper bound is below 1, and -log(ratio), about 1 - ratio, is `smallest_difference()` or more: it is lower.
     4. Otherwise it is not lower.
 
     `_verdict` tells the last two cases apart. `smallest_difference()` is the share by up to which even two hosts of one

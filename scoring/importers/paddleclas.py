@@ -408,7 +408,7 @@ class Dygraph(Launch):
             - `use_fp16` is True: "fp16".
             - `use_amp` is False: "fp32".
             - There is neither `use_amp` nor a section `AMP`: None.
-            - `level` is O1 or O2: "amp_o1" or "amp_o2".
+            - `level` of the section `AMP` is O1 or O2: "amp_o1" or "amp_o2".
             - `use_pure_fp16` is False: "amp_o1".
             - Otherwise: "amp", which leaves the level open.
         """

@@ -29,12 +29,13 @@ class Totals(NamedTuple):
     wait_s: float | None  # the part of the time that waited for input; None: not printed
 
     def since(self, before: "Totals") -> RowTime:
-        """Return the steps, seconds and wait for input since an earlier row: the difference of the two rows' totals.
+        """Return the steps, seconds and wait for input since earlier totals: the difference of the two.
 
         With a mean of 0.2 s over 20 steps and a later one of 0.3 s over 30, there are 10 steps of 9 s - 4 s = 5 s.
 
         Args:
-            before: The totals of the earlier row. The averages must not have been reset since.
+            before: The totals of an earlier row, or NO_TOTALS for the first row after a reset. The averages must
+                not have been reset in between.
 
         Returns:
             The steps, seconds and wait. The seconds are None if the time did not grow. The wait is None if it is not

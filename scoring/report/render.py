@@ -166,8 +166,8 @@ def html(page: Mapping[str, Any]) -> str:
     machine. The text has the folder escaped for HTML, so this form of it is looked for.
 
     Args:
-        page: Content of the page, as `page` returns it. Its "folder" is that of the logs; empty if they have only `/`
-            in common, and nothing is removed.
+        page: Content of the page, as `page` returns it. Its "folder" is that of the logs. It is empty if they have
+            only `/` in common or no absolute path, and nothing is removed.
     """
     text = _html_templates().get_template("page.html").render(page=page)
     folder_in_text = str(escape(_as_html(page["folder"])))  # escaped as the templates escape each value
@@ -191,8 +191,8 @@ def markdown_text(page: Mapping[str, Any]) -> str:
     machine. The text has the folder escaped for Markdown, so this form of it is looked for.
 
     Args:
-        page: Content of the page, as `page` returns it. Its "folder" is that of the logs; empty if they have only `/`
-            in common, and nothing is removed.
+        page: Content of the page, as `page` returns it. Its "folder" is that of the logs. It is empty if they have
+            only `/` in common or no absolute path, and nothing is removed.
     """
     text = _markdown_templates().get_template("page.md").render(page=page)
     folder_in_text = markdown(page["folder"])  # escaped as the template escapes each value

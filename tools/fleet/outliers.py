@@ -172,8 +172,8 @@ def _find_slow_minority(distances: Mapping[str, float], *, noise: float) -> set[
     outliers, this works for a few nodes, too.
 
     Args:
-        distances: For each node or link log(its time / the usual time) minus the median of all these logarithms: 0.05
-            is about 5 % slower than most.
+        distances: For each node or link the logarithm of a ratio of times, such as log(its time / the usual time),
+            minus the median of all these logarithms: 0.05 is about 5 % slower than most.
         noise: The standard error of a distance.
 
     Returns:
