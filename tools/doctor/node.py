@@ -19,6 +19,7 @@ from typing import NamedTuple
 import psutil
 
 from harness import cgroup, child, env, network, nvidia, nvidia_smi, provenance
+from harness.job import NUMA_NODES
 from harness.libraries import of_network
 from runlog.digits import six_digits
 from runlog.errors import RunError
@@ -38,7 +39,6 @@ CUDA_LIBRARIES = (
 IMPORTED = {"paddle": "paddle", "dali": "nvidia.dali.fn"}  # by training, which ends without them
 IMPORT_S = 60.0  # of a cold network disk
 SET_CACHE = "set DATA_CACHE to a folder that this user may write"
-NUMA_NODES = Path("/sys/devices/system/node")
 NCCL_CONF = Path("/etc/nccl.conf")  # in which NCCL's variables may be set, as in the file of a user
 DMA_BUF_KERNEL = (5, 12)  # NVIDIA's GPUDirect RDMA: the first Linux by which InfiniBand reads a GPU through DMA-BUF
 
