@@ -63,15 +63,14 @@ def prove(claim: bool, otherwise: str) -> None:
         raise Refused(otherwise)
 
 
-def is_close(value: float, expected: float, least: float = 0.0) -> bool:
+def is_close(value: float, expected: float) -> bool:
     """Tell whether a value is the expected one up to the rounding of C's float.
 
     Args:
         value: Number to test.
-        expected: Number that it should be. The difference may be 1e-6 times this number.
-        least: The difference may also be 1e-6 times `least`, for expected values at or near 0.
+        expected: Number that it should be. The difference may be 1e-6 times this number; so 0 must be 0 exactly.
     """
-    return abs(value - expected) <= 1e-6 * max(abs(expected), least)
+    return abs(value - expected) <= 1e-6 * abs(expected)
 
 
 def type_name(dtype: object) -> str:

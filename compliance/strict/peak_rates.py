@@ -32,7 +32,7 @@ class _Peak(NamedTuple):
     """A rate of training that the run's devices cannot exceed."""
 
     images_per_s: float
-    words: str  # for messages: "the peak of its 8 cards is below 60000 at 224 px"
+    words: str  # for messages: "its 8 cards cannot train more than 60000 images/s at 224 px"
 
 
 def rates_beyond_peak(run: LoggedRun, order: RunOrder, nodes: list[JsonObject]) -> list[Fault]:
@@ -47,7 +47,7 @@ def rates_beyond_peak(run: LoggedRun, order: RunOrder, nodes: list[JsonObject]) 
         nodes: The nodes that the header of the log describes, with their GPUs and CPU cores.
 
     Returns:
-        Faults such as "a window of 90000 images/s; the peak of its 8 cards is below 60000 at 224 px". If a setting of
+        Faults such as "a window of 90000 images/s; its 8 cards cannot train more than 60000 images/s at 224 px". If a setting of
         the image size is not a whole number of pixels, that alone is returned, because the peak depends on the size.
         Empty if the peak is not known.
     """
@@ -132,7 +132,7 @@ def _peak_of(run: LoggedRun, nodes: list[JsonObject], workload: workloads.Worklo
     if images_per_s is None:
         return None
     devices = f"{len(cards)} cards" if cards else f"{cores} cores"
-    return _Peak(images_per_s, f"the peak of its {devices} is below {six_digits(images_per_s)} at {size.words}")
+    return _Peak(images_per_s, f"its {devices} cannot train more than {six_digits(images_per_s)} images/s at {size.words}")
 
 
 def _cards_of(run: LoggedRun, nodes: list[JsonObject]) -> list[str]:
@@ -180,4 +180,4 @@ def _faults_of_evaluation(run: LoggedRun, shortest: TimedEvaluation | None, peak
     if took_at_most_ms >= least_ms:
         return []
     took = f"an evaluation of {samples} samples in {shortest.took_ms:.0f} ms"
-    return [Fault(shortest.line, f"{took}; in training {peak.words}")]
+    return [Fault(shortest.line, f"{took}; {peak.words}")]

@@ -83,7 +83,7 @@ def _check_decays(op: Operator, config: OptimizerConfig) -> None:
         decay = KINDS[config.kind].read_decay(op, index)
         expected = config.weight_decay if config.decays(name) else 0.0
         prove(
-            is_close(decay, expected, least=1e-3),  # they may differ by 1e-6 * max(|expected|, 1e-3)
+            is_close(decay, expected),
             f"weight decay of {name} is {six_digits(decay)}, not {six_digits(expected)}",
         )
 
@@ -103,7 +103,7 @@ def _check_attributes(op: Operator, config: OptimizerConfig) -> None:
         value = op.attr(attribute)
         expected = getattr(config, field)
         prove(
-            is_close(value, expected, least=1e-3),  # they may differ by 1e-6 * max(|expected|, 1e-3)
+            is_close(value, expected),
             f"{field} of {parameter} is {six_digits(value)}, not {six_digits(expected)}",
         )
 

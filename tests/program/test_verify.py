@@ -258,6 +258,7 @@ BROKEN: dict[tuple[str, str], list[tuple[str, Callable[[Any], Any]]]] = {
         ("lars_momentum of .* writes another Param than it reads", partial(mix_up, written="Param")),
         ("lars_coefficient of .* is 0.5, not 0.001", lambda b: change(b, LARS, "_set_float32_attr", "lars_coeff", 0.5)),
         ("epsilon of .* is 0.5, not 0", lambda b: change(b, LARS, "_set_float32_attr", "epsilon", 0.5)),
+        ("epsilon of .* is 1e-09, not 0", lambda b: change(b, LARS, "_set_float32_attr", "epsilon", 1e-9)),
         ("weight decay of .* is 0.01, not 0", mix_up_decays),
     ],
     ("arithmetic", "half"): [
