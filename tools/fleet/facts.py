@@ -51,7 +51,7 @@ def _cpu_quota(cpus: float | None) -> str:
     return "" if cpus is None else f"{six_digits(cpus)} CPUs"
 
 
-def _distinct(values: Iterable[Any]) -> str:
+def _distinct_values(values: Iterable[Any]) -> str:
     """Return the distinct values as text, sorted and comma-separated: 9000, 1500, 1500 -> "1500, 9000".
 
     A value that is None is "unknown".
@@ -60,14 +60,14 @@ def _distinct(values: Iterable[Any]) -> str:
     return ", ".join(sorted(texts))
 
 
-def _distinct_texts(paths: Iterable[Path]) -> str:
-    """Return the distinct contents of files as one text, sorted and comma-separated."""
-    return _distinct(_read(path) for path in paths)
+def _distinct_contents(files: Iterable[Path]) -> str:
+    """Return the distinct contents of files as one text, sorted and comma-separated; empty without files."""
+    return _distinct_values(_read(file) for file in files)
 
 
-def _without_first_word(text: str) -> str:
-    """Return a text without its first word: "10.0.0.1 10000 Mbit/s" -> "10000 Mbit/s"."""
-    return " ".join(text.split()[1:])
+def _speed_of_interface(address_and_speed: str) -> str:
+    """Return the speed of a network interface: "10.0.0.1 10000 Mbit/s" -> "10000 Mbit/s"; empty if no speed follows."""
+    return " ".join(address_and_speed.split()[1:])
 
 
 def _mount(folder: str) -> str:
@@ -130,30 +130,32 @@ def _facts_of_machine(job: Job, probed: Mapping[str, Any]) -> dict[str, str]:
         devices or files, and says "unknown" or "not readable" if it is not known.
     """
     gpus = probed["gpus"]
-    source = probed["source"]
-    interfaces = probed["interfaces"]  # {name: "<address> <speed>", or the address alone}
-    devices = Path("/sys")  # where Linux shows them
+    source = probed["source"]  # which code runs, in which container image
+    cores = set(itertools.chain.from_iterable(probed["rank_cores"]))  # a core that several ranks share counts once
+    interfaces = probed["interfaces"]  # {"eth0": "10.0.0.1 10000 Mbit/s"}; without the speed if it is not reported
+    governor_files = Path("/sys/devices/system/cpu").glob("cpu*/cpufreq/scaling_governor")  # one for each core
+    firmware_files = Path("/sys/class/infiniband").glob("*/fw_ver")  # one for each network card
     return {
         "GPUs": _gpus(gpus),
-        "driver": _distinct(gpu.driver for gpu in gpus),
-        "power limits": _distinct(_power_limit(gpu) for gpu in gpus),
-        "persistence": _distinct(gpu.persistence for gpu in gpus),
+        "driver": _distinct_values(gpu.driver for gpu in gpus),
+        "power limits": _distinct_values(_power_limit(gpu) for gpu in gpus),
+        "persistence": _distinct_values(gpu.persistence for gpu in gpus),
         "CPU": provenance.node().cpu,
-        "cores": str(len(set().union(*probed["rank_cores"]))),
+        "cores": str(len(cores)),
         "CPU quota": _cpu_quota(probed["cgroup_cpus"]),
         "memory": f"{round(psutil.virtual_memory().total / 2**30)} GiB",
         "InfiniBand": ", ".join(probed["infiniband"].values()),
-        "NIC speeds": ", ".join(_without_first_word(text) for text in interfaces.values()),  # without the address
-        "MTU": _distinct(stats.mtu for name, stats in psutil.net_if_stats().items() if name in interfaces),
+        "NIC speeds": ", ".join(_speed_of_interface(text) for text in interfaces.values()),
+        "MTU": _distinct_values(stats.mtu for name, stats in psutil.net_if_stats().items() if name in interfaces),
         "image": source["image_digest"] or "",
         "lock": source["lock_sha256"][:12],
         "code": probed["code_sha256"][:12],
         "kernel": platform.release(),
-        "governor": _distinct_texts(devices.glob("devices/system/cpu/cpu*/cpufreq/scaling_governor")),
+        "governor": _distinct_contents(governor_files),
         "huge pages": _read("/proc/sys/vm/nr_hugepages"),
         "transparent huge pages": _read("/sys/kernel/mm/transparent_hugepage/enabled"),
         "data mount": _mount(job.data.folder) if job.data.folder else "no DATADIR",
-        "firmware of the NIC": _distinct_texts(devices.glob("class/infiniband/*/fw_ver")),
+        "firmware of the NIC": _distinct_contents(firmware_files),
         "BIOS": f"{_read('/sys/class/dmi/id/bios_version')} {_read('/sys/class/dmi/id/bios_date')}",
     }
 

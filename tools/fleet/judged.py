@@ -65,17 +65,19 @@ def _doubt_on_steps(verdicts_on_steps: Sequence[Verdict]) -> str:
     Returns:
         A sentence that names both nodes, their difference and what to do.
     """
-    extra_time = {}  # {node: how much longer than the fleet's median its step takes}: 0.05 is 5 % longer
+    extra_time_by_node = {}  # as a share of the fleet's median: 0.04 is 4 % longer, -0.04 is 4 % less
     for verdict in verdicts_on_steps:
         if "slower" in verdict.figures:
-            extra_time[verdict.where] = float(verdict.figures["slower"])
-    if not extra_time:  # no node was compared with others
+            extra_time_by_node[verdict.where] = float(verdict.figures["slower"])
+    if not extra_time_by_node:  # no node was compared with others
         return ""
-    from_fast_to_slow = sorted(extra_time, key=lambda host: extra_time[host])
+    from_fast_to_slow = sorted(extra_time_by_node, key=lambda node: extra_time_by_node[node])
     fastest = from_fast_to_slow[0]
     slowest = from_fast_to_slow[-1]
-    # Each is a share by which a step is longer than the fleet's median, which cancels out in the ratio.
-    difference = (1 + extra_time[slowest]) / (1 + extra_time[fastest]) - 1
+
+    # A step's time over the fleet's median is 1 + the extra time. In the ratio of two such values the median cancels.
+    slowest_over_fastest = (1 + extra_time_by_node[slowest]) / (1 + extra_time_by_node[fastest])
+    difference = slowest_over_fastest - 1
     if difference <= MOST_STEP_DIFFERENCE:
         return ""
     return (
@@ -116,7 +118,12 @@ def judge_record(record: Record) -> Judged:
         record: What was measured on the fleet, as fleet.json holds it.
     """
     network = judge_links(record)
-    node_verdicts = judge_nodes(record) + network.on_nodes + arithmetic.judge(record) + _verdicts_of_doctor(record)
+    node_verdicts = [
+        *judge_nodes(record),  # by what each node measured by itself
+        *network.on_nodes,  # by all links of a node together
+        *arithmetic.judge(record),  # by whether the ranks of a node compute the same bits as others
+        *_verdicts_of_doctor(record),  # by failures of the health check
+    ]
     return Judged(
         record=record,
         statuses={host: _status_of_node(host, node_verdicts) for host in record["hosts"]},

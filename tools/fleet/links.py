@@ -74,15 +74,17 @@ def measure_links(comm: MPI.Comm, groups: list[str]) -> list[JsonObject]:
 
             {"a": 0, "b": 1, "across": False, "latency_s": [...], "transfer_s": [...]}
     """
-    planned_rounds = rounds(groups)  # in a large fleet not of every pair: a node meets about log2(nodes) others
-    _take_turn(comm, planned_rounds)  # the warm-up, which does not count
-    turns = [_take_turn(comm, planned_rounds) for _ in range(LINK_TURNS)]
+    # For each round the pairs of nodes that exchange data. In a large fleet a node meets only about log2(nodes) others.
+    planned_rounds = rounds(groups)
+    _take_turn(comm, planned_rounds)  # the warm-up, whose times are not kept
+    # A turn gives {pair: times}, only of the pairs in which this rank has the lower number.
+    my_turns = [_take_turn(comm, planned_rounds) for _ in range(LINK_TURNS)]
 
-    my_links = []  # only one of the two ranks of a link has it
-    for pair in turns[0]:  # every turn has the same pairs
-        times_in_each_turn = [times_by_pair[pair] for times_by_pair in turns]
+    my_links = []
+    for pair in my_turns[0]:  # every turn has the same pairs
+        times_in_each_turn = [times_by_pair[pair] for times_by_pair in my_turns]
         my_links.append(_link_entry(pair, times_in_each_turn))
-    links_by_rank = comm.allgather(my_links)
+    links_by_rank = comm.allgather(my_links)  # has each link once: from the rank with the lower number
     return list(itertools.chain.from_iterable(links_by_rank))
 
 

@@ -121,12 +121,12 @@ def _cells_of_kind(links: Mapping[str, Mapping[str, Any]], metric: str, statuses
         metric: "latency_s" or "transfer_s".
         statuses: The status of each link that has a verdict, by name.
     """
-    times_s = {name: statistics.median(link[metric]) for name, link in links.items()}  # over the turns of each link
-    if not times_s:
+    time_s_by_link = {name: statistics.median(link[metric]) for name, link in links.items()}  # over a link's turns
+    if not time_s_by_link:
         return {}
-    usual_s = statistics.median(times_s.values())
+    usual_s = statistics.median(time_s_by_link.values())
     cells = {}
-    for name, time_s in times_s.items():
+    for name, time_s in time_s_by_link.items():
         ratio = time_s / usual_s
         shade = bisect.bisect_left(SHADES, ratio)  # how many of SHADES are below the ratio
         cells[name] = Cell(figure=_figure_on_map(metric, time_s), shade=shade, status=statuses.get(name, ""))
@@ -151,17 +151,14 @@ def _row_of_bad(verdict: Verdict) -> list[str]:
     Returns:
         Its name, the check, how much slower it is, the 95 % interval, the median of its times, and the status.
     """
-    return [
-        verdict.where,
-        verdict.check,
-        _slower(verdict, missing=""),
-        _interval_if_any(verdict),
-        _median_if_any(verdict),
-        _status_in_words(verdict),
-    ]
+    # Each of these three is an empty text if the verdict lacks the figure.
+    slower = _slower(verdict, missing="")
+    interval = _interval_or_empty(verdict)
+    median = _median_or_empty(verdict)
+    return [verdict.where, verdict.check, slower, interval, median, _status_in_words(verdict)]
 
 
-def _interval_if_any(verdict: Verdict) -> str:
+def _interval_or_empty(verdict: Verdict) -> str:
     """Return the interval of how much slower a node or link is: "+4.0% to +6.0%"; empty if the verdict has none."""
     interval_95 = verdict.figures.get("interval_95")
     if interval_95 is None:
@@ -170,7 +167,7 @@ def _interval_if_any(verdict: Verdict) -> str:
     return signed_interval(low, high)
 
 
-def _median_if_any(verdict: Verdict) -> str:
+def _median_or_empty(verdict: Verdict) -> str:
     """Return the median of a node's or link's times with its unit: "312 ms"; empty if the verdict has none."""
     if "value" not in verdict.figures:
         return ""

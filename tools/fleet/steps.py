@@ -59,10 +59,11 @@ def programs(machine: Machine) -> Programs:
     job = machine.job
     model = ResNet50(job.hyperparameters, machine.plan(), batch=job.model.batchsize)
     training = _started_training(machine, model)
-    main_alone = _without_all_reduces(training.main)
-    rate_variable = training.schedule._var_name  # Paddle has no public attribute for the name
-    # Made before any step is taken, because it keeps the weights of this moment as its start.
-    repeatable = digests.RepeatableTraining(machine.executor, main_alone, model, rate_variable=rate_variable)
+    main_alone = _without_all_reduces(training.main)  # a copy, in which a rank trains by itself
+    name_of_rate = training.schedule._var_name  # of the variable of the learning rate; Paddle has no public attribute
+    # Copies the weights of this moment, to start each repetition from them. No step has changed them yet, so they are
+    # the same on all ranks.
+    repeatable = digests.RepeatableTraining(machine.executor, main_alone, model, rate_variable=name_of_rate)
     batch = _batch_of_this_rank(machine, model)
     return Programs(
         step_alone=Step(machine, main_alone, batch),
