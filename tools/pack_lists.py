@@ -66,10 +66,11 @@ def _list_of_part(source: Path, part: str, labels: Path | None) -> bytes:
     if part == "val" and labels is not None:
         return _flat_list(source, labels)
     images = folder.by_class_folders(source, part, recordio.MOST_CLASSES)
-    print_warning(images.passed_over)  # a note on files that are not images of a class; empty if there are none
-    if labels is not None:  # The part is "train". Its labels and the labels of val/ must mean the same classes.
+    print_warning(images.passed_over)  # on files that are not images of a class; an empty text is not printed
+    if labels is not None:  # `part` is "train" here; its labels and those of val/ must mean the same classes
         class_names = folder.folder_names(source / part)
-        print_warning(folder.note_on_numbered_folders(source / part, class_names, labels))
+        note = folder.note_on_numbered_folders(source / part, class_names, labels)
+        print_warning(note)  # an empty text is not printed
     return folder.list_text(images)
 
 

@@ -51,13 +51,14 @@ def size_of(name: str, content: bytes) -> folder.Size:
     Raises:
         ValueError: It is not an image, or Pillow refuses its number of pixels.
     """
+    is_jpeg = content.startswith(encoded.JPEG_START)
     is_png = content.startswith(encoded.PNG_START)
     try:
-        jpeg_size = encoded.jpeg_size(content) if content.startswith(encoded.JPEG_START) else None
+        jpeg_size = encoded.jpeg_size(content) if is_jpeg else None  # (height, width); None if the header has none
         if jpeg_size is not None:
             height, width = jpeg_size
             return width, height
-        # Image.open has the limit; the class of a PNG has none.
+        # `Image.open` has Pillow's limit of pixels; the class of PNGs, which `Image.open` would choose, has none.
         open_image = PngImagePlugin.PngImageFile if is_png else Image.open
         with open_image(io.BytesIO(content)) as opened:
             size: folder.Size = opened.size
@@ -125,7 +126,7 @@ def find_sizes(source: Path, part: str) -> str:
     images = data.find(source, part, recordio.MOST_CLASSES)  # so that any label that a record can hold is accepted
     _raise_unless_writable(file)  # reading all images may take hours
     sizes = _sizes_of_images(images, part)
-    write_sizes(file, sizes, earlier_content)  # picks the largest one
+    write_sizes(file, sizes, earlier_content)  # writes the largest of `sizes`, and what else the earlier file had
     return f"{file}: {file.read_text().strip()}"
 
 

@@ -203,13 +203,14 @@ def finalists(verdicts: Verdicts) -> list[Candidate]:
         A list of the two. It has the fastest alone if it can be joined with none of the others, for example because
         they set the same option. It is empty if no candidate is faster than BASE.
     """
-    joinable = _compatible(better(verdicts))  # the fastest first, then those that can be joined with it
+    joinable = _compatible(better(verdicts))  # the fastest, then each that can be joined with all before it
     if not joinable:
         return []
-    fastest, *others = joinable
-    if not others:
+    fastest = joinable[0]
+    if len(joinable) == 1:
         return [fastest]
-    return [fastest, _joined(joinable)]
+    joined = _joined(joinable)  # a new candidate with the changes of all in `joinable`
+    return [fastest, joined]
 
 
 def _compatible(fastest_first: Sequence[Candidate]) -> list[Candidate]:
