@@ -118,16 +118,18 @@ def facts_of_node(job: Job, probed: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _facts_of_machine(job: Job, probed: Mapping[str, Any]) -> dict[str, str]:
-    """Return the facts of this node's hardware, system and code that may decide how fast it is.
+    """Return the facts about this node's hardware, system and code that may decide how fast the node is.
 
     Args:
-        job: The settings of the job, for the data set's folder, whose mount is a fact.
-        probed: What the health check found on this node (tools/doctor/node.py). The other facts are from /proc, /sys
-            and libraries.
+        job: The settings of the job, for the folder of the data set, whose mount is a fact.
+        probed: What the health check found on this node, by name: "gpus", "rank_cores", "interfaces" and more, as
+            `probe` of tools/doctor/node.py returns it. Facts that `probed` lacks are read from /proc, from /sys or by
+            libraries.
 
     Returns:
-        The facts by name, such as {"CPU": "AMD EPYC 7742", "MTU": "9000"}. A fact is empty if the node has no such
-        devices or files, and says "unknown" or "not readable" if it is not known.
+        The facts by name, such as {"CPU": "AMD EPYC 7742", "MTU": "9000"}. A fact is empty if there is nothing to tell,
+        such as "GPUs" on a node without a GPU; only "data mount" then says "no DATADIR". Words such as "unknown" or
+        "not readable" stand for a value that could not be found out.
     """
     gpus = probed["gpus"]
     source = probed["source"]  # which code runs, in which container image

@@ -53,17 +53,20 @@ class Judged:
 
 
 def _doubt_on_steps(verdicts_on_steps: Sequence[Verdict]) -> str:
-    """Return a warning if training steps on the slowest and fastest nodes differ by over 5 %; else an empty string.
+    """Return a warning if a training step takes over 5 % longer on the slowest node than on the fastest node.
 
-    A slowest node 4 % above the fleet's median and a fastest one 4 % below it differ by 1.04 / 0.96 - 1 = 8.3 %.
+    For example, a step on the slowest node takes 4 % longer than the fleet's median, and a step on the fastest node 4 %
+    less. Then a step takes 1.04 / 0.96 - 1 = 8.3 % longer on the slowest node than on the fastest node.
 
     Args:
-        verdicts_on_steps: The verdicts on the nodes' training step times, none of which may call a node slow. `where`
-            is the node, and `figures["slower"]`, if there is one, how much longer than the fleet's median its step
-            takes: 0.05 is 5 %.
+        verdicts_on_steps: The verdicts on the nodes' training step times. No verdict may call a node slow, because the
+            returned sentence says that no node is. `where` is the node. `figures["slower"]` is how much longer than the
+            fleet's median a step takes on this node, as a share: 0.04 is 4 % longer, -0.04 is 4 % less. A verdict
+            without this figure is passed over.
 
     Returns:
-        A sentence that names both nodes, their difference and what to do.
+        A sentence that names both nodes, their difference and what to do. An empty string if the difference is at most
+        5 % (MOST_STEP_DIFFERENCE), or if no verdict has the figure.
     """
     extra_time_by_node = {}  # as a share of the fleet's median: 0.04 is 4 % longer, -0.04 is 4 % less
     for verdict in verdicts_on_steps:
@@ -112,10 +115,18 @@ def _verdicts_of_doctor(record: Record) -> list[Verdict]:
 
 
 def judge_record(record: Record) -> Judged:
-    """Judge a fleet by its record; return the verdicts on its nodes and links, each node's status, and what differs.
+    """Return which nodes and links of a fleet are slow or fail, and the facts that are not the same on all nodes.
 
     Args:
         record: What was measured on the fleet, as fleet.json holds it.
+
+    Returns:
+        The record, with
+
+        - a status of each node: "ok", "warning", "fatal" or "unknown";
+        - the verdicts on nodes, from which the statuses follow;
+        - the verdicts on links between nodes;
+        - the facts that differ between the nodes, such as the version of the GPUs' driver.
     """
     network = judge_links(record)
     node_verdicts = [

@@ -60,7 +60,7 @@ def _transfer_s(comm: MPI.Comm, other: int) -> float:
 
 
 def measure_links(comm: MPI.Comm, groups: list[str]) -> list[JsonObject]:
-    """Measure the latency and the transfer time of links between pairs of nodes, each LINK_TURNS (5) times.
+    """Return the latency and the transfer time of links between pairs of nodes, each measured LINK_TURNS (5) times.
 
     All ranks of `comm` must call this together.
 

@@ -39,24 +39,24 @@ def level_of(log_ratios: Sequence[float]) -> float:
     less than the median of the values.
 
     Args:
-        log_ratios: For each turn (a repetition of the measurement) the logarithm of a time, mostly of its ratio to the
-            usual time: 0.05 is then about 5 % slower.
+        log_ratios: A logarithm for each turn (a repetition of the measurement): either the log ratio, log(time / usual
+            time), or log(time). A log ratio of 0.05 is about 5 % slower.
     """
     pairs = itertools.combinations_with_replacement(log_ratios, 2)
     return statistics.median((first + second) / 2 for first, second in pairs)
 
 
 def error_of_level(log_ratios: Sequence[float]) -> float:
-    """Return the standard error of the level of a node or link, which is a robust mean of its log ratios (`level_of`).
+    """Return the standard error of `level_of(log_ratios)`, the robust mean (Hodges-Lehmann) of n values.
 
         error = sqrt(pi / 3) * deviation / sqrt(n)
 
-    The n values have a standard deviation that is estimated by their median absolute deviation (MAD). In normal noise
-    the variance of this robust mean (Hodges-Lehmann) is pi / 3 times the variance of the mean.
+    `deviation` is the standard deviation of a value, estimated by the median absolute deviation (MAD) of all n. In
+    normal noise the variance of the robust mean is pi / 3 times the variance of the plain mean.
 
     Args:
-        log_ratios: For each turn (a repetition of the measurement) the logarithm of a time, mostly of its ratio to the
-            usual time.
+        log_ratios: A logarithm for each turn (a repetition of the measurement) of a node or link: either the log ratio,
+            log(time / usual time), or log(time).
     """
     median = statistics.median(log_ratios)
     mad = statistics.median(abs(value - median) for value in log_ratios)
@@ -95,13 +95,16 @@ def find_slow(log_ratios: Mapping[str, float], *, noise: float, alpha: float) ->
 
 
 def _find_outliers(distances: Mapping[str, float], *, noise: float, alpha: float) -> set[str]:
-    """Return the names of those that are outliers on the slow side by Rosner's test (Technometrics 25, 1983).
+    """Return the names of nodes or links that are outliers on the slow side, by Rosner's test (Technometrics 25, 1983).
 
-    1. The values are sorted by their absolute distance from the median, the nearest first.
-    2. From the middle of this list on, the first value that lies too far above all nearer ones is found
-       (`_first_slow_outlier`). It is not compared with farther ones, which would make it look usual.
-    3. This value and, by Rosner's rule, all farther ones are outliers, fast or slow: several outliers hide each other.
-       The slow ones are returned, but for those that are slower by no more than healthy machines differ.
+    1. Sort the values by their absolute distance from the median, the nearest first.
+    2. Take the nearer half and one more value as usual. Among the values after these, find the first value that lies
+       too far above the mean of all values before it (`_first_slow_outlier`).
+    3. Call this value and all values after it outliers, slow or fast. By Rosner's rule the later values need no test.
+    4. Return the slow outliers: those farther above the median than healthy machines differ (`smallest_difference`).
+
+    For example, if 0.5 is the value of step 2 in the list 0, 0.01, -0.01, -0.02, 0.5, -0.6, 0.7, then 0.5, -0.6 and 0.7
+    are outliers, and the names of 0.5 and 0.7 are returned.
 
     Args:
         distances: For each node or link its log ratio (0.05 is about 5 % slower) minus the median of these: above 0 if
@@ -111,12 +114,12 @@ def _find_outliers(distances: Mapping[str, float], *, noise: float, alpha: float
     """
     from_near_to_far = sorted(distances, key=lambda name: abs(distances[name]))
     values = np.array([distances[name] for name in from_near_to_far])
-    alpha_of_a_test = alpha / ALARM_INFLATION  # because several tests together give more false alarms than one
-    first = _first_slow_outlier(values, noise=noise, alpha=alpha_of_a_test)
+    alpha_of_a_test = alpha / ALARM_INFLATION  # several tests give up to about twice the false alarms of one
+    first = _first_slow_outlier(values, noise=noise, alpha=alpha_of_a_test)  # an index
     if first is None:
         return set()
-    outliers = from_near_to_far[first:]  # slow and fast
-    least_distance = smallest_difference()  # by how much healthy machines differ: 0.01 is 1 %. Fast ones are below 0.
+    outliers = from_near_to_far[first:]  # slow and fast ones; the distance of a fast one is below 0
+    least_distance = smallest_difference()  # the share by which healthy machines differ, above 0: 0.01 is 1 %
     return {name for name in outliers if distances[name] > least_distance}
 
 
@@ -140,19 +143,24 @@ def _first_slow_outlier(values: Array, *, noise: float, alpha: float) -> int | N
 def _is_slow_outlier(farthest: float, others: Array, *, noise: float, alpha: float) -> bool:
     """Return whether the farthest of several values is an outlier above the others, by a one-sided t-test.
 
-    It must lie more than LEAST_T (3) standard errors above the mean of the others. If all are healthy, the chance that
-    one of them lies so far above must be at most `alpha`.
+    Two conditions must hold:
+
+    - `farthest` lies more than LEAST_T (3) standard errors above the mean of `others`. A value below the mean is never
+      an outlier here.
+    - The chance that any of the values lies so far above, if all are healthy, is at most `alpha`.
 
     Args:
-        farthest: The value that is farthest from the median. Values are logarithms of times, minus their median.
+        farthest: The value that is farthest from the median, above or below. Values are logarithms of times, minus
+            their median.
         others: All values that are nearer to the median.
-        noise: The standard error of a value.
+        noise: The standard error of a value. `noise` replaces the standard deviation of `others` if `noise` is larger.
         alpha: The accepted chance of a false alarm.
     """
-    t = _standard_errors_above_mean(farthest, others, noise=noise)
-    degrees_of_freedom = len(others) - 1
+    t = _standard_errors_above_mean(farthest, others, noise=noise)  # below 0 if `farthest` lies below the mean
+    degrees_of_freedom = len(others) - 1  # of the standard deviation of `others`, also if `noise` replaces it
     chance_of_one_value = 1 - stats.t_cdf(t, degrees_of_freedom)
-    number_of_values = len(others) + 1  # each of which could have been the farthest
+    # Bonferroni's correction: each of the values could have been the farthest.
+    number_of_values = len(others) + 1
     chance_of_any_value = chance_of_one_value * number_of_values
     return t > LEAST_T and chance_of_any_value <= alpha
 

@@ -112,14 +112,21 @@ def _cells_of_links(judged: Judged, metric: str) -> dict[str, Cell]:
 
 
 def _cells_of_kind(links: Mapping[str, Mapping[str, Any]], metric: str, statuses: Mapping[str, str]) -> dict[str, Cell]:
-    """Return the cells of a map of a fleet's network for links of one kind: a figure and a shade for each link.
-
-    A cell's shade shows the link's time over the median time of these links.
+    """Return a cell for each link, by the link's name: what a map of the network shows of the link.
 
     Args:
-        links: The links by name, as fleet.json has them. All are inside switch groups, or all lead across them.
-        metric: "latency_s" or "transfer_s".
+        links: The links by name, as fleet.json has them: with a time in seconds for each turn (repetition). All links
+            are inside switch groups, or all lead across groups.
+        metric: The time to show: "latency_s" or "transfer_s".
         statuses: The status of each link that has a verdict, by name.
+
+    Returns:
+        Cells with three parts. The time of a link is the median over its turns, and the usual time is the median of the
+        times of all `links`.
+
+            figure   the time as a latency in microseconds, or turned into a bandwidth in MiB/s
+            shade    by the time over the usual time: 0 up to 1.05, 1 up to 1.2, and so on (SHADES)
+            status   of the verdict on the link; empty if there is none
     """
     time_s_by_link = {name: statistics.median(link[metric]) for name, link in links.items()}  # over a link's turns
     if not time_s_by_link:
@@ -141,15 +148,17 @@ def _table_of_bad(verdicts: Sequence[Verdict]) -> Table:
 
 
 def _row_of_bad(verdict: Verdict) -> list[str]:
-    """Return the cells of a table's row on a bad node or link.
-
-    The cell of a figure that the verdict does not have is empty.
+    """Return the six cells of a table's row on a bad node or link.
 
     Args:
-        verdict: The verdict that it is slow or fails.
+        verdict: The verdict that a node or link is slow or fails.
 
     Returns:
-        Its name, the check, how much slower it is, the 95 % interval, the median of its times, and the status.
+        The name, the check, the slowdown, the 95 % interval of the slowdown, the median of the times, and the status. A
+        figure that the verdict lacks gives an empty cell:
+
+            ["node3", "step", "+5.0%", "+4.0% to +6.0%", "312.00 ms", "warning"]
+            ["node4", "doctor", "", "", "", "fatal: gpu.ecc: GPU3: 2 uncorrected"]
     """
     # Each of these three is an empty text if the verdict lacks the figure.
     slower = _slower(verdict, missing="")
@@ -168,7 +177,7 @@ def _interval_or_empty(verdict: Verdict) -> str:
 
 
 def _median_or_empty(verdict: Verdict) -> str:
-    """Return the median of a node's or link's times with its unit: "312 ms"; empty if the verdict has none."""
+    """Return the median of a node's or link's times with its unit: "312.00 ms"; empty if the verdict has none."""
     if "value" not in verdict.figures:
         return ""
     unit = UNITS.get(verdict.check, RATIO_UNIT)

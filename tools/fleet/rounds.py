@@ -76,24 +76,25 @@ def _facing_pairs(seats: Sequence[int | None]) -> list[tuple[int, int]]:
 
 
 def rounds(groups: Sequence[str]) -> list[list[Pair]]:
-    """Plan the rounds in which the nodes of a fleet exchange data in pairs.
+    """Return the pairs of nodes of a fleet that exchange data with each other, in a list for each round.
 
-    In a round a node is in at most one pair, and no pair comes twice in all rounds.
+    In a round a node is in at most one pair. No pair comes twice, even in different rounds.
 
     Args:
         groups: The switch group of each node (the nodes at one network switch), such as ["s1", "s1", "s2"].
 
     Returns:
-        The pairs of each round. Rounds inside the groups come first, then those across them. Pairs that the plan
-        repeats are left out, and rounds that have no other pairs.
+        The pairs of each round: first the rounds inside the groups, then the rounds across groups, where a pair may
+        still be inside a group. No round is empty.
     """
     met: set[Pair] = set()
     rounds_without_repeats = []
+    # In a planned round a node is in at most one pair, but a later round may repeat pairs of an earlier one.
     for planned_pairs in _plan_rounds(groups):
         pairs = [_pair_of(first, second, groups) for first, second in planned_pairs]
         new_pairs = [pair for pair in pairs if pair not in met]
         met.update(new_pairs)
-        if new_pairs:
+        if new_pairs:  # a round without new pairs is left out
             rounds_without_repeats.append(new_pairs)
     return rounds_without_repeats
 
@@ -140,15 +141,12 @@ def _pairs_inside_groups(members: dict[str, list[int]], round_index: int) -> lis
 def _pairs_across_groups(members: dict[str, list[int]], round_index: int) -> list[tuple[int, int]]:
     """Return the pairs of a round in which each node of the first half meets a node of the second half.
 
-    The halves are those of all nodes, ordered by group. With the groups 01 23 45 67 the first two rounds are
+    All nodes are ordered by group and cut into two halves. From round to round the second half is rotated by `step`
+    places, so that other nodes meet. With the groups 01 23 45 67 `step` is 3:
 
-        (0, 4) (1, 5) (2, 6) (3, 7)
-        (0, 7) (1, 4) (2, 5) (3, 6)
-
-    From round to round the second half moves on by `_rotation_step` places, here by 3:
-
-    - more than the largest group has nodes, here 2, so that a node mostly meets another group each time;
-    - without a common divisor with the half's length, here 4, so that no pair comes twice before all have come once.
+        round   first half   second half   pairs
+        0       0 1 2 3      4 5 6 7       (0, 4) (1, 5) (2, 6) (3, 7)
+        1       0 1 2 3      7 4 5 6       (0, 7) (1, 4) (2, 5) (3, 6)
 
     Args:
         members: The numbers of the nodes in each switch group, by the group's name. There are at least two nodes.
@@ -159,8 +157,10 @@ def _pairs_across_groups(members: dict[str, list[int]], round_index: int) -> lis
     first_half = ordered[:middle]
     second_half = ordered[middle:]
     largest_group = max(len(nodes) for nodes in members.values())
+    # `step` is more than the largest group has nodes, so that a node's next partner is mostly in another group. `step`
+    # has no common divisor with the half's length, so that no pair comes twice before all have come once.
     step = _rotation_step(len(second_half), largest_group)
-    rotation = round_index * step % len(second_half)  # further in each round, so that other nodes meet
+    rotation = (round_index * step) % len(second_half)  # in places; full turns are left out
     rotated = second_half[rotation:] + second_half[:rotation]
     # If the number of nodes is odd, the second half has one more, which has no partner in this round.
     return list(zip(first_half, rotated, strict=False))

@@ -41,20 +41,20 @@ class Programs(NamedTuple):
 
 
 def programs(machine: Machine) -> Programs:
-    """Build the job's training program, and return what a fleet is measured by.
+    """Return two training steps and a repeatable training, by which the ranks of a fleet are timed and compared.
 
-    All ranks must call this together.
+    All three are made from the job's training program, which is built first. All ranks must call this together.
 
     Args:
         machine: This rank's part of the machine, with the settings of the job.
 
     Returns:
-        Three things to run. The first and the last have no all-reduces, so that a rank does not wait for the others.
+        Three things to run:
 
-            step_alone            a training step of this rank, to be timed
-            step_of_all           a training step of all ranks together, to be timed
-            repeatable_training   a training that each rank repeats by itself: hashes of what it computes are compared
-                                  between the ranks, and show which ones compute wrongly
+            step_alone            a training step of this rank without all-reduces, so that it waits for no other rank
+            step_of_all           a training step of all ranks together
+            repeatable_training   a training without all-reduces that a rank can repeat: hashes of the results are
+                                  compared between the ranks, and show which ranks compute wrongly
     """
     job = machine.job
     model = ResNet50(job.hyperparameters, machine.plan(), batch=job.model.batchsize)
