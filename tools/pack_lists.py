@@ -44,16 +44,24 @@ def write_lists(source: Path, labels: Path | None) -> list[str]:
 def _list_of_part(source: Path, part: str, labels: Path | None) -> bytes:
     """Return the content of the list file of one part of a data set: a line with path and label for each image.
 
-    If `labels` is given, the images of val/ get their labels from this file. In all other cases, the label of an image
-    is the number of its class folder, from 0 in the order of the folders' names. A warning is then printed if some
-    files are not images of a class.
+        part    labels   where the label of an image is from
+        val     a file   this file
+        val     None     the class folder of the image
+        train   either   the class folder of the image
+
+    Class folders have the labels 0, 1, 2 and so on, in the order of their names as text.
+
+    A warning is printed on stderr in these cases:
+
+    - val with a file of labels: the file does not name all images.
+    - class folders: there are files that are not images of a class.
+    - train with a file of labels: all class folders are named by numbers, and one by another number than its label (as
+      text, "10" comes before "2"). The file of labels may then mean another class by this label.
 
     Args:
         source: The image folder, which holds train/ and val/.
         part: "train" or "val".
-        labels: File with a line `name label` for each image of val/; None if val/ has class folders. For "train" it is
-            only the reason of a warning: if class folders are named by numbers other than their labels (as text, "10"
-            sorts before "2"), the labels in this file may mean other classes.
+        labels: File with a line `name label` for each image of val/; None if val/ has class folders.
 
     Returns:
         The lines as bytes, such as `train/n01440764/x.JPEG 0`, each ended by a line feed.

@@ -39,17 +39,17 @@ def read_sizes(sizes: Path) -> JsonObject:
 
 
 def size_of(name: str, content: bytes) -> folder.Size:
-    """Return the width and height of an image in pixels, by its header.
+    """Return the (width, height) of an image in pixels, by the header of its file.
 
-    JPEG and PNG may have any number of pixels, as DALI takes them. Of the other kinds, and of a JPEG without a size in
-    its header, Pillow refuses more than 179 million, and so does a run.
+    A JPEG or PNG may have any number of pixels, because DALI takes any number. An image of another kind, or a JPEG
+    without a size in its header, is opened by Pillow, which refuses more than 179 million pixels.
 
     Args:
         name: Name of the image file, for the message.
         content: Bytes of the file.
 
     Raises:
-        ValueError: It is not an image, or Pillow refuses its number of pixels.
+        ValueError: The file is no image, or Pillow refuses the number of its pixels.
     """
     is_jpeg = content.startswith(encoded.JPEG_START)
     is_png = content.startswith(encoded.PNG_START)
@@ -104,17 +104,18 @@ def write_sizes(file: Path, sizes: Sequence[folder.Size], more: JsonObject) -> N
 
 
 def find_sizes(source: Path, part: str) -> str:
-    """Write the width and height of a part's largest image to `<part>.sizes.json`, and return the file as text.
+    """Write the width and height of a part's largest image to `<part>.sizes.json`; return the file's path and content.
 
-    If the file is there already, its other entries are kept: `pack` writes the hash of the list that it packed
-    ("list_sha256") and the passport of the image files that it packed ("source").
+    The file gets the entries "width" and "height" (in pixels) and "images" (how many). If there is an earlier file, its
+    other entries are kept. Packing writes two of these: "list_sha256" is the hash of the packed list, and "source"
+    describes the packed image files by their number, total size and a digest.
 
     Args:
         source: Folder of the data set, packed or not. The file is written there.
         part: "train" or "val".
 
     Returns:
-        The path and the content of the file, in one line.
+        One line, such as `data/train.sizes.json: {"width": 500, "height": 375, "images": 1000}`.
 
     Raises:
         ValueError: The file is damaged, or the images cannot be found or read.

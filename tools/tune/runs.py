@@ -84,24 +84,29 @@ class Runner:
         return read_record(only_log)
 
     def measure(self, title: str, candidates: Sequence[Candidate], turns: int) -> Measured:
-        """Run each candidate once in each turn, so that slow changes of the machine affect all of them.
+        """Run each candidate once in each turn; return the runs of each candidate, or why the candidate failed.
 
-        The control runs in the first turn only, and a candidate that has failed does not run again.
+        There are two exceptions: CONTROL runs in the first turn only, and a candidate that has failed does not run
+        again.
 
         Args:
             title: The first part of the names of the turns' folders: "screen" gives "screen_1", "screen_2" and so on.
-            candidates: The changes to the user's own job. BASE has none, CONTROL has an input changed by rounding.
-            turns: How often each candidate runs.
+            candidates: The changes to the user's own job. BASE has none. CONTROL changes the input by rounding errors,
+                to show how much rounding alone changes a loss.
+            turns: The number of turns.
 
         Returns:
-            The runs of each candidate in the order of the turns, or why it failed.
+            `runs`: for each candidate that has not failed a list of its runs, in the order of the turns. `failures`:
+            the reason for each candidate that has failed.
 
         Raises:
             RunError: BASE or CONTROL fails.
         """
         measured = Measured(runs={candidate: [] for candidate in candidates})
         try:
+            # Turn by turn, not candidate by candidate, so that a slow change of the machine affects all candidates.
             for turn in range(1, turns + 1):
+                # Adds runs and failures to `measured`; a failure of BASE or CONTROL is raised.
                 self._measure_turn(measured, candidates, title, turn)
         except (KeyboardInterrupt, SystemExit):  # Ctrl-C, or another signal that ends this process
             print(f"nothing is judged or written; the logs of the runs so far are in {self.folder}", file=sys.stderr)

@@ -192,16 +192,19 @@ def better(verdicts: Verdicts) -> list[Candidate]:
 
 
 def finalists(verdicts: Verdicts) -> list[Candidate]:
-    """Return the candidates to measure again: the fastest, and one that joins its changes with those of others.
+    """Return at most two candidates to measure again: the fastest, and a new one that joins the fastest with others.
 
-    Only candidates that are faster than the user's unchanged job (BASE) count.
+    Only candidates that are faster than BASE, the user's unchanged job, count.
+
+        no candidate is faster than BASE                [], an empty list
+        none of the others can join the fastest         [fastest]
+        otherwise                                       [fastest, joined]
+
+    `joined` makes the changes of the fastest and, from fast to slow, of each other candidate that can be joined with
+    all before it. For example, two candidates that set the same option cannot be joined.
 
     Args:
         verdicts: The verdict on each candidate (a change to the job) and on BASE.
-
-    Returns:
-        A list of the two. It has the fastest alone if it can be joined with none of the others, for example because
-        they set the same option. It is empty if no candidate is faster than BASE.
     """
     joinable = _compatible(better(verdicts))  # the fastest, then each that can be joined with all before it
     if not joinable:
