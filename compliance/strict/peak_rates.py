@@ -47,9 +47,9 @@ def rates_beyond_peak(run: LoggedRun, order: RunOrder, nodes: list[JsonObject]) 
         nodes: The nodes that the header of the log describes, with their GPUs and CPU cores.
 
     Returns:
-        Faults such as "a window of 90000 images/s; its 8 cards cannot train more than 60000 images/s at 224 px". If a setting of
-        the image size is not a whole number of pixels, that alone is returned, because the peak depends on the size.
-        Empty if the peak is not known.
+        Faults such as "a window of 90000 images/s; its 8 cards cannot train more than 60000 images/s at 224 px". If a
+        setting of the image size is not a whole number of pixels, that alone is returned, because the peak depends on
+        the size. Empty if the peak is not known.
     """
     workload = workloads.find(str(run.settings.get("WORKLOAD")))
     is_work_known = workload is not None and workload.training_flop is not None
@@ -132,7 +132,8 @@ def _peak_of(run: LoggedRun, nodes: list[JsonObject], workload: workloads.Worklo
     if images_per_s is None:
         return None
     devices = f"{len(cards)} cards" if cards else f"{cores} cores"
-    return _Peak(images_per_s, f"its {devices} cannot train more than {six_digits(images_per_s)} images/s at {size.words}")
+    words = f"its {devices} cannot train more than {six_digits(images_per_s)} images/s at {size.words}"
+    return _Peak(images_per_s, words)
 
 
 def _cards_of(run: LoggedRun, nodes: list[JsonObject]) -> list[str]:
