@@ -445,8 +445,7 @@ def test_the_first_bucket_is_closed_early_and_the_last_is_small() -> None:
 
 
 def test_a_tail_of_exactly_its_limit_is_the_last_bucket() -> None:
-    sizes_kib = {"a": 2048, "b": 512, "c": 512}
-    sizes = {name: 1024 * size for name, size in sizes_kib.items()}
+    sizes = {"a": 2048 * 1024, "b": 512 * 1024, "c": 512 * 1024}
     assert buckets._pack(list(sizes), sizes, limit_mib=8.0) == [["a"], ["b", "c"]]
     assert buckets._pack(list(sizes), sizes | {"b": sizes["b"] + 1}, limit_mib=8.0) == [["a"], ["b"], ["c"]]
 
