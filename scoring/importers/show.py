@@ -6,10 +6,14 @@ from scoring.record import FACTS, Check, Record
 
 
 def record_lines(record: Record) -> list[str]:
-    """Return what a training log says as lines of text, each with a name and a value.
+    """Return what a training log says as lines of text: a heading, and then a name and a value on each line.
 
-    A line may be `devices 8  (line 12)`, with more spaces. The fields in FACTS, such as `devices`, and the status have
-    a line in any case, with `not said` for None. Other missing values have no line.
+        run.log  (paddleclas_dygraph, 480 lines, sha256 0123456789ab)
+          model            ResNet50  (line 7)
+          devices          not said
+
+    The fields in FACTS, such as the devices, the status and the windows (rows of training figures) always have a line.
+    Other lines, such as those of `quality`, `truncated` or `problem`, are there only if they apply to the log.
 
     Args:
         record: What the log says.
@@ -23,7 +27,7 @@ def record_lines(record: Record) -> list[str]:
         first_line, last_line = record.segment
         add("this run", f"lines {first_line} to {last_line}")
     for name in (*FACTS, "status"):
-        add(name, _fact_text(record, name))
+        add(name, _fact_text(record, name))  # the value with its source, or `not said`
     add("windows", _windows_text(record))
     if record.run_time_s is not None:
         add("run time", f"{record.run_time_s / 60:.3f} min")
@@ -63,9 +67,12 @@ def _fact_text(record: Record, name: str) -> str:
 
 
 def _windows_text(record: Record) -> str:
-    """Return in words how many rows of figures a log has, on which lines, and what their rates are means over.
+    """Return in words how many rows of training figures a log has, on which lines, and what their rates are.
 
-    An example is `240, lines 12 to 480; each of its own steps; rates of all devices`.
+        240, lines 12 to 480; each of its own steps; rates of all devices
+
+    Here each row's rate is the mean over the row's own steps. If the rates are running averages, the text says
+    `running averages of the epoch` instead. If the rates are of one device, the text ends with `rates of one device`.
 
     Args:
         record: What the log says.

@@ -19,8 +19,8 @@ def prediction_lines(predicted: Mapping[str, Any]) -> list[str]:
             "predictions", "assumptions" and "warnings".
     """
     shapes = ", ".join(f"{row['nodes']} x {row['devices_per_node']}" for row in predicted["measured"])
-    # `loss` is of throughput, between nodes: M nodes do M * exp(-loss * (1 - 1 / M)) times the throughput of one node.
-    # For many nodes, 1 / M is about 0, and the share exp(-loss) of M times this throughput is left.
+    # By the scaling model, M nodes reach the share exp(-loss * (1 - 1 / M)) of M times the throughput of one node.
+    # On many nodes 1 / M is about 0, so that the share is about exp(-loss).
     share_left_on_many_nodes = math.exp(-predicted["model"]["loss"])
     lost_share = 1 - share_left_on_many_nodes
     rows = predicted["predictions"]

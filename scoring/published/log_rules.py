@@ -64,14 +64,17 @@ def find_rule(rules: Sequence[Rule], path: Path, sha256: str) -> Rule | None:
 
 
 def published_of(rule: Rule, rows: Sequence[Published]) -> Published:
-    """Return the published figure that the logs of a rule belong to.
+    """Return the one published figure that belongs to the logs of a rule.
+
+    The figure has the table, metric, devices, accelerator and precision of the rule. Its framework begins with that of
+    the rule, as "Paddle 1.8.3.post107" does with "Paddle".
 
     Args:
-        rule: The rule, with the table, metric, framework and conditions of the figure.
+        rule: The rule: a row of `published_logs.csv`.
         rows: All published figures.
 
     Raises:
-        InputError: Not exactly one published figure matches the rule.
+        InputError: No figure matches the rule, or several match.
     """
     conditions = {name: getattr(rule, name) for name in ("table", "metric", "devices", "accelerator", "precision")}
     figures = [row for row in select(rows, **conditions) if row.framework.startswith(rule.framework)]
