@@ -70,40 +70,48 @@ def read_epochs(events: Run, *, samples: int | None, batch: int | None) -> list[
 
 
 def _window_of_epoch(number: Any, epoch: Epoch, samples: int | None, batch: int | None) -> Window:
-    """Return the training figures of one epoch. Those that are not known are None.
+    """Return the training figures of one epoch: time, images, steps, wait for input and printed rate.
 
-    - If this project's program logged the epoch (`own_rate`), that event states its time, images and wait for input.
-    - Otherwise the time is the time from start to stop.
-    - If no images are logged, an epoch with a number and a time has `samples` images. Without a number, it may be
-      only a part of an epoch, as where a program counts images instead (`samples_count`).
-    - The printed rate is the one that another program logged (`epoch.printed_rate`).
+    1. The time, the images and the wait are those of the own rate, an event that only this project's program logs.
+       Without an own rate, the time is that from the start to the stop of the epoch, and there is no wait.
+    2. If the images are still unknown but the time is known, an epoch with a number has `samples` images. Without a
+       number the images stay unknown: a program that counts images in place of epochs may log the start and the stop
+       of only a part of an epoch.
+    3. The steps are the images divided by `batch`, rounded down.
+    4. The printed rate is that of the foreign rate, an event of another submitter's program.
+
+    A figure that is not known is None.
 
     Args:
-        number: Number of the epoch, as it is logged, of any type; None if it is not logged.
+        number: Number of the epoch as it is logged, of any type; None if the program logs none.
         epoch: The start, the stop and the rates that are logged for the epoch.
         samples: Number of images in an epoch; None if not stated.
-        batch: Images of a step over all devices; None if not stated. The steps are then None, too.
+        batch: Images of a step over all devices; None if not stated.
     """
     images: float | None = None
     wait_s: float | None = None
-    if epoch.own_rate:  # our own program has measured the epoch
+    if epoch.own_rate:
         seconds = positive_amount(epoch.own_rate.time_s)
         images = positive_amount(epoch.own_rate.images)
         wait_s = real(epoch.own_rate.data_wait_s)
     else:
-        seconds = epoch.marked_seconds
-    is_whole_epoch = number is not None
+        seconds = epoch.marked_seconds  # from start to stop
+
+    is_whole_epoch = number is not None  # an epoch without a number may be only a part
     if images is None and seconds and is_whole_epoch:
         images = samples
+    steps: int | None = None
+    if images and batch:
+        steps = int(images // batch)
 
     return Window(
         line=epoch.line,
-        epoch=epoch_number(number),
-        steps=int(images // batch) if images and batch else None,
+        epoch=epoch_number(number),  # None for a number that is not whole
+        steps=steps,
         images=images,
         seconds=seconds,
         data_wait_s=wait_s,
-        printed_rate=epoch.printed_rate,
+        printed_rate=epoch.printed_rate,  # of the foreign rate
         end_s=epoch.end_s,
     )
 
@@ -135,18 +143,18 @@ def _epochs_by_number(events: Run) -> dict[Any, Epoch]:
 
 
 def _intervals_by_number(events: Run) -> dict[Any, Interval]:
-    """Return the interval of each epoch that stopped, by the number of the epoch as it is logged.
+    """Return one interval, a start and a stop, for each epoch that stopped, by the epoch's number as it is logged.
 
-    Two ranks may each log the start and the stop of an epoch. `Run` puts a stop into the interval that was started
-    last, or into an interval of its own if that one has a stop already:
+    An epoch may have several intervals, because two ranks may each log the start and the stop of the epoch. From four
+    such events, `Run` makes three intervals, and the result is {1: B}:
 
-        epoch_start 1   of rank 0   -> a first interval, which gets no stop
-        epoch_start 1   of rank 1   -> a second interval
-        epoch_stop 1    of rank 0   -> the stop of the second interval, which is returned
-        epoch_stop 1    of rank 1   -> a third interval, without a start
+        epoch_start 1   of rank 0   -> the start of interval A, which gets no stop: A is skipped
+        epoch_start 1   of rank 1   -> the start of interval B
+        epoch_stop 1    of rank 0   -> the stop of interval B: B is taken
+        epoch_stop 1    of rank 1   -> the stop of interval C, which has no start: C is skipped, because B has a start
 
-    So of several intervals of one epoch with a stop the last one counts, but an interval without a start never replaces
-    one with a start.
+    In all other cases a later interval with a stop replaces an earlier interval of the same epoch. An interval has no
+    start if the start is not logged.
 
     Args:
         events: The events of the run.
@@ -155,39 +163,45 @@ def _intervals_by_number(events: Run) -> dict[Any, Interval]:
     for interval in events.epochs:
         if interval.stop is None:
             continue
-        earlier = interval_by_number.get(interval.stop.number)
-        is_stop_of_other_rank = interval.start is None and earlier is not None and earlier.start is not None
-        if not is_stop_of_other_rank:
-            interval_by_number[interval.stop.number] = interval
+        number = interval.stop.number
+        earlier = interval_by_number.get(number)
+        earlier_has_start = earlier is not None and earlier.start is not None
+        if interval.start is None and earlier_has_start:
+            continue  # only the stop of another rank
+        interval_by_number[number] = interval
     return interval_by_number
 
 
 def _rates_by_number(events: Run) -> dict[Any, list[Rate]]:
-    """Group the logged rates (images/s) by the epochs to which they belong.
+    """Group the logged rates (images/s) of a run by the number of the epoch to which each rate belongs.
 
-    - A rate with the number of an epoch belongs to that epoch.
-    - A rate without such a number belongs to the epoch that runs at its line, or else to the last one that stopped
-      before.
+    A rate may be logged with a number. Own rates, which this project's program logs, have epoch numbers. Foreign rates,
+    which other programs log, may have the number of a step instead: the foreign numbers 1, 2 and 500 in a run of 3
+    epochs are steps, because there is no epoch 500. `_foreign_numbers_are_epochs` decides for all foreign rates of the
+    run together.
 
-    The numbers of this project's rates are always epoch numbers. Other programs may log the step instead: if any of
-    their numbers is that of no epoch, none of their numbers is taken as an epoch number (`_have_epoch_numbers`).
+    - A rate with an epoch number belongs to the epoch with this number.
+    - A rate with a step or without a number belongs to the epoch that started or stopped last before the rate.
 
     Args:
         events: The events of the run.
 
     Returns:
-        Rates by the number of their epoch, as it is logged, in the order of `events.rates`. Rates without an epoch
-        number that come before all epochs have the key None. Rates of other programs that are not positive are left
-        out.
+        Rates by the number of their epoch, as it is logged. The rates of an epoch are in the order of `events.rates`.
+        The key None has the rates without an epoch number that come before all epochs. Foreign rates that are not
+        positive are left out.
     """
     marks = _marks_of_epochs(events)
     usable = [rate for rate in events.rates if _is_usable(rate)]
-    have_epoch_numbers = _have_epoch_numbers(usable, marks)
+    foreign_numbers_are_epochs = _foreign_numbers_are_epochs(usable, marks)
     rates_by_number: dict[Any, list[Rate]] = {}
     for rate in usable:
-        has_epoch_number = rate.number is not None and (have_epoch_numbers or _is_own(rate))
-        number = rate.number if has_epoch_number else _number_of_last_mark(rate, marks)
-        rates_by_number.setdefault(number, []).append(rate)
+        number_is_epoch = _is_own(rate) or foreign_numbers_are_epochs
+        if rate.number is not None and number_is_epoch:
+            epoch_number_of_rate = rate.number
+        else:
+            epoch_number_of_rate = _number_of_last_mark(rate, marks)
+        rates_by_number.setdefault(epoch_number_of_rate, []).append(rate)
     return rates_by_number
 
 
@@ -203,7 +217,7 @@ def _marks_of_epochs(events: Run) -> list[Mark]:
     return sorted(marks, key=_line_of)
 
 
-def _have_epoch_numbers(rates: Sequence[Rate], marks: Sequence[Mark]) -> bool:
+def _foreign_numbers_are_epochs(rates: Sequence[Rate], marks: Sequence[Mark]) -> bool:
     """Return whether the numbers that other programs log with their rates are epoch numbers.
 
     Some programs log the number of training steps so far with a rate (a throughput in images/s). So the result is False
@@ -264,17 +278,28 @@ def _is_own(rate: Rate) -> bool:
 
 
 def _number_of_last_mark(rate: Rate, marks: Sequence[Mark]) -> Any:
-    """Return the number of the epoch that started or stopped last before a logged rate.
+    """Return the epoch number of the last mark before a logged rate. A mark is the start or the stop of an epoch.
+
+    A stop counts, because a program may log the rate of an epoch right after the stop of the epoch:
+
+        epoch_start 1
+        epoch_stop 1
+        a rate          -> 1
+        epoch_start 2
+        a rate          -> 2
 
     Args:
-        rate: The rate.
+        rate: The rate. Its own number, if it has one, is not used.
         marks: The starts and stops of all epochs, in the order of their lines.
 
     Returns:
-        The number as it is logged, or None if no epoch started before the rate.
+        The number as it is logged. None if the mark has no number, or if no mark comes before the rate.
     """
-    marks_before = bisect.bisect(marks, rate.line, key=_line_of)
-    return marks[marks_before - 1].number if marks_before else None
+    count_of_marks_before = bisect.bisect(marks, rate.line, key=_line_of)
+    if count_of_marks_before == 0:
+        return None
+    last_mark_before = marks[count_of_marks_before - 1]
+    return last_mark_before.number
 
 
 def _line_of(item: Mark | Window) -> int:

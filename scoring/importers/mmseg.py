@@ -66,58 +66,65 @@ class MMSeg(FormatReader):
         super().read_before_rows(line, _COMMENT.sub("", text))
 
     def take_fact(self, name: str, value: object, line: int) -> None:
-        """Set a value that a line before the first row of training figures states, unless an earlier line has set it.
+        """Set a value that a line before the first row of training figures states, or note which section is open.
 
-        By the name:
+        The printed configuration has a section for each data loader, as in `val_dataloader = dict(batch_size=1)`. The
+        open section shows of which loader a batch size is. By `name`, in the order of the code:
 
-        - "loader": a line such as `val_dataloader = dict(` begins the section of a data loader, unless it stands in
-          such a section.
-        - "opened" and "closed": a bracket. Those of the section are counted, to know where it ends.
-        - "batch_of_loader" and "samples_per_gpu": a batch size. It is kept for `_set_batch` if `_name_of_batch` finds
-          it to be of the training data's loader or of all loaders.
-        - "precision": a switch of half precision that is on sets the precision to "amp".
-        - Any other value is set under this name.
+        - "loader": the section of a data loader begins. A loader within an open section is ignored.
+        - "opened", "closed": a bracket. The section ends where its first bracket is closed again.
+        - "batch_of_loader", "samples_per_gpu": a batch size. If `_name_of_batch` gives a name, `_keep_batch` keeps the
+          batch size under this name for `_set_batch`, which is called after the last line.
+        - "precision": half precision is switched on, so the value "precision" becomes "amp".
+        - any other name, such as "devices": the value of this name becomes `value`.
+
+        Of several lines that state a value, the first one counts.
 
         Args:
-            name: Name of a group of `fact_pattern`, such as "devices".
-            value: Text that the group matched.
+            name: Name of the group of `fact_pattern` that matched.
+            value: Text that the group matched, such as "val_dataloader" for the name "loader".
             line: Number of the line in the log.
         """
         if name == "loader":
-            self._loader = self._loader or str(value)
-        elif name in ("opened", "closed"):
-            self._follow_brackets(1 if name == "opened" else -1)
+            if not self._loader:  # no section is open
+                self._loader = str(value)
+        elif name == "opened":
+            self._count_bracket(1)
+        elif name == "closed":
+            self._count_bracket(-1)
         elif name in ("batch_of_loader", "samples_per_gpu"):
-            name_of_batch = self._name_of_batch(name)
+            name_of_batch = self._name_of_batch(name)  # by the open section
             if name_of_batch is not None:
-                self._take_batch(name_of_batch, value, line)
-        elif name == "precision":  # `value` switches half precision on, as `fp16` does
+                self._keep_batch(name_of_batch, value, line)
+        elif name == "precision":  # `value` is a switch that is on, such as `use_fp16=True`
             self.set_if_unset("precision", "amp", line)
         else:
             self.set_if_unset(name, value, line)
 
     def _name_of_batch(self, name: str) -> str | None:
-        """Return the name under which to keep a batch size for `_set_batch`, by where the configuration prints it.
+        """Return the name under which a batch size in the printed configuration is kept, or None to ignore it.
 
-        None means that the batch size is ignored: it may be of other data, or of no loader.
+        The place of the batch size decides, here by the example of a whole configuration:
 
-            samples_per_gpu=2,                         -> batch_of_all_loaders
-            batch_size=2,                              -> None: it may be anything's
             train_dataloader=dict(
-                samples_per_gpu=4,                     -> batch_of_train_loader; the same for `batch_size=4`
-                sampler=dict(batch_size=5)),           -> None: two brackets are open
-            val_dataloader=dict(samples_per_gpu=1)     -> None: not the training data's loader
+                samples_per_gpu=4,                    -> "batch_of_train_loader"; the same for `batch_size=4`
+                sampler=dict(batch_size=5)),          -> None: within a further bracket, so not the loader's own
+            val_dataloader=dict(samples_per_gpu=1),   -> None: not of the training data
+            samples_per_gpu=2,                        -> "batch_of_all_loaders": in no loader's section
+            batch_size=2,                             -> None: in no loader's section, it may be anything's
 
         Args:
-            name: Group of `fact_pattern` that matched: "samples_per_gpu", or "batch_of_loader" for `batch_size`.
+            name: "samples_per_gpu" for a size that is printed under this name, "batch_of_loader" for `batch_size`.
         """
-        if self._loader:  # in the section of a loader
-            is_of_loader_itself = self._open_brackets == 1  # only the section's own bracket is open
-            is_of_training = self._loader == "train_dataloader"
-            return "batch_of_train_loader" if is_of_training and is_of_loader_itself else None
+        open_section = self._loader  # such as "train_dataloader"; empty in no loader's section
+        if open_section:
+            is_of_loader_itself = self._open_brackets == 1  # only the bracket of the section itself is open
+            if open_section == "train_dataloader" and is_of_loader_itself:
+                return "batch_of_train_loader"
+            return None
         return "batch_of_all_loaders" if name == "samples_per_gpu" else None
 
-    def _take_batch(self, name: str, value: object, line: int) -> None:
+    def _keep_batch(self, name: str, value: object, line: int) -> None:
         """Keep a batch size of one device, and under `other_` and its name also the first one that differs from it.
 
         Args:
@@ -129,7 +136,7 @@ class MMSeg(FormatReader):
         if value != self.value(name):
             self.set_if_unset(f"other_{name}", value, line)
 
-    def _follow_brackets(self, change: int) -> None:
+    def _count_bracket(self, change: int) -> None:
         """Count the brackets that are open in the section of a data loader, which ends where the last one closes.
 
         Args:
@@ -153,29 +160,36 @@ class MMSeg(FormatReader):
         self.set_if_unset("framework", f"PyTorch {version}" if version else "PyTorch")
 
     def _set_batch(self) -> None:
-        """Set the batch size of one device, from the settings of the training loader or else of all loaders.
+        """Set the batch size of one device from the printed configuration, or add a check if two sizes are stated.
 
-        These settings may state two different sizes, if the log prints the files of a configuration one by one: the
-        size in a base file, and the one that replaces it. Then none is set, and a check records both.
+        The sizes in the section of the training data's loader count. If there are none, the sizes outside of all
+        loaders' sections count. If there are none of these, either, nothing changes.
+
+        Two different sizes may count, because a log may print the files of a configuration one by one: a base file with
+        `samples_per_gpu=2`, and then a file that replaces this size by 4. Then no size is set, and a check that does
+        not agree records both sizes.
         """
-        name = "batch_of_train_loader" if "batch_of_train_loader" in self.facts_by_name else "batch_of_all_loaders"
-        other = self.facts_by_name.get(f"other_{name}")  # a second size, which differs from the first
-        if other is None:
+        name = "batch_of_train_loader"
+        if name not in self.facts_by_name:
+            name = "batch_of_all_loaders"
+        second_size = self.facts_by_name.get(f"other_{name}")  # `_keep_batch` has noted a size that differs so
+        if second_size is None:
             self.set_if_unset_from("batch_per_device", name)
             return
-        places = {"one batch size": self.facts_by_name[name], "another": other}
-        self.set_if_places_agree("batch_per_device", places)  # only adds the check, because the two differ
+        # These two sizes differ, so the call sets no batch size: it only adds the check.
+        first_size = self.facts_by_name[name]
+        self.set_if_places_agree("batch_per_device", {"one batch size": first_size, "another": second_size})
 
     def _set_devices_by_gpu_list(self) -> None:
         """Set the number of devices to the length of the configuration's list of GPUs, unless it is set already.
 
-        The list is `gpu_ids = range(0, 4)` or `gpu_ids = [0, 1, 2, 3]`. A list of one GPU sets nothing in distributed
-        training, because each process may list only its own GPU there.
+        The list is `gpu_ids = range(0, 4)` or `gpu_ids = [0, 1, 2, 3]`. Two lists set nothing: an empty one, and a list
+        of one GPU in distributed training, because each process may list only its own GPU there.
         """
         length = self._length_of_first_list()
         if length is None:
             return
-        is_distributed = self.value("distributed") is not None  # only `Distributed training: True` sets it, not False
+        is_distributed = "distributed" in self.facts_by_name  # only `Distributed training: True` is such a fact
         may_be_own_gpu = length.value == 1 and is_distributed
         if length.value > 0 and not may_be_own_gpu:
             self.set_if_unset("devices", length.value, length.line)
@@ -225,15 +239,15 @@ class MMEpochs(EpochFormatReader, MMSeg):
     )
 
     def finish_facts(self) -> None:
-        """Set `truncated`, by whether epochs are missing, and set batch, devices, versions and framework.
+        """Set all that `MMSeg.finish_facts` sets, such as the batch size, and then correct `truncated` by the epochs.
 
-        `truncated` says whether rows are missing at the end of the run:
+        `truncated` is whether rows are missing at the end of the run. Reading the rows has set `truncated` by the steps
+        of the last row: False after `Epoch [2][1251/1251]`, even if 5 epochs are wanted. Two cases change this value:
 
-        - None if the wanted number of epochs or the epoch of the last row is not known.
-        - True if the epoch of the last row comes before the last epoch wanted.
-        - Otherwise whether rows are missing in that epoch, which the base class has set by steps such as `[50/1251]`.
+        - The wanted number of epochs or the epoch of the last row is not known: None.
+        - The last row is of an earlier epoch than the last one wanted: True.
         """
-        super().finish_facts()  # sets all the rest
+        super().finish_facts()
         self.set_if_unset_from("epochs_wanted", "max_epochs")
         epochs_wanted = integer(self.value("epochs_wanted"))
         last_epoch = self.last_position.epoch if self.last_position else None

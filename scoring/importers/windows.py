@@ -42,16 +42,18 @@ def _complete_first_window(record: Record) -> None:
 
 
 def _steps_of_first_row(first: Window, second: Window, first_step: int) -> int | None:
-    """Return how many training steps the first row of a log covers, or None if rows before it may be missing.
+    """Return how many training steps the first row of a log covers, or None if earlier rows may be missing.
 
-    If no row before it is missing, it covers all steps of the run up to it. That is taken as true if they are as many
-    as the second row covers: with rows at steps 10 and 20, both are 10. With rows at steps 510 and 520, they are 510
-    and 10, and the result is None.
+    The first row is taken to cover all steps of the run up to this row, if the second row covers as many steps:
+
+        rows at steps    steps up to the first row    steps of the second row    result
+        10, 20           10                           10                         10
+        510, 520         510                          10                         None: earlier rows may be missing
 
     Args:
-        first: The first row.
-        second: The second row. If its number of steps is None, so is the result.
-        first_step: Number of the first step of a run.
+        first: The first row. If the number of its step is not known, the result is None.
+        second: The second row. If its number of steps is not known, the result is None.
+        first_step: Number that the program gives the first step of a run, such as 1 in the examples.
     """
     if first.step is None or second.steps is None:
         return None
@@ -60,20 +62,21 @@ def _steps_of_first_row(first: Window, second: Window, first_step: int) -> int |
 
 
 def _seconds_of_first_row(first: Window, second: Window, steps: int) -> float | None:
-    """Return the seconds of the first printed row of a log: printed step time x steps.
+    """Return the seconds of the first row of a log, its printed step time x `steps`, or None if they are not known.
 
-    This is right only if the printed step time is the mean over all steps of a row. Some programs print the time of the
-    row's last step instead. `FormatReader.time_of_row` has then left the `seconds` of the second row None.
+    The product is right if a program prints the mean step time of all steps of a row. Other programs print the time of
+    the row's last step alone. The reader of such a log leaves the `seconds` of a row of several steps None, so the
+    second row shows which time the program prints.
 
     Args:
         first: The first row.
-        second: The second row, as evidence only.
+        second: The second row.
         steps: Number of steps that the first row covers.
 
     Returns:
-        The seconds. None if the first row prints no step time, or if it may be the time of the last step alone.
+        The seconds. None if the first row prints no step time, or if the second row has no seconds.
     """
-    is_time_of_all_steps = second.seconds is not None
-    if first.printed_step_time_s is None or not is_time_of_all_steps:
+    prints_mean_step_time = second.seconds is not None  # set only from the time of all steps of the row
+    if first.printed_step_time_s is None or not prints_mean_step_time:
         return None
     return first.printed_step_time_s * steps
