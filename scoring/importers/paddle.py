@@ -44,19 +44,20 @@ class Launch(FormatReader):
     )
 
     def take_fact(self, name: str, value: object, line: int) -> None:
-        """Set a value that a line before the first row states, unless an earlier line has set it.
+        """Set a value that a line of the log states, such as the number of nodes.
 
-        A number of nodes or processes that the launcher prints replaces an earlier one: a launch that failed may stand
-        before the one that trained, with other numbers.
+        Of several lines that state a value, the first one counts. Of the launcher's numbers of nodes and processes, the
+        last one counts: a launch that failed may stand before the launch that trained, with other numbers.
 
         Args:
-            name: Name of a group of a pattern, such as "replicas".
-            value: Text that the group matched.
+            name: Name of the value, such as "replicas".
+            value: The value as the log prints it.
             line: Number of the line in the log.
         """
-        if name in _COUNTS_OF_LAUNCHER and self.value(name) != value:
-            self.facts_by_name.pop(name, None)  # the method of the base keeps a value that is set already
-        super().take_fact(name, value, line)
+        if name in _COUNTS_OF_LAUNCHER:
+            self.set_last(name, value, line)  # replaces a value that differs
+        else:
+            super().take_fact(name, value, line)  # keeps a value that is set already
 
     def finish_facts(self) -> None:
         """Set devices, software versions and the math mode by what Paddle's launcher and runtime print before training.
@@ -193,10 +194,10 @@ class PaddleSeg(Launch):
     _model_section: _ModelSection | None = None  # the section that the line before is in
 
     def read_before_rows(self, line: int, text: str) -> None:
-        """Read a line before the first row of training figures, which may be one of the printed configuration.
+        """Set the values that a line before the first row of training figures states, also the network or the backbone.
 
-        The configuration is indented, and its section `model:` names the network and the backbone. A launcher's label
-        may stand before its lines, here `0: `, which has the same length on each of them.
+        The printed configuration has a section `model:`, in which lines `type: ` name the network and the backbone. A
+        launcher may print a label before each line, here `0: `, which has the same length on all lines.
 
             0: model:
             0:   type: FCN           -> the network: indented as the first line of the section
@@ -204,13 +205,13 @@ class PaddleSeg(Launch):
             0:     type: HRNet_W48   -> the backbone: indented by 2 spaces more
             0: iters: 1000           -> the end of the section: not indented
 
-        Other lines of the section name neither.
+        Of several lines `type: ` with the same indent, the first one counts.
 
         Args:
             line: Number of the line in the log.
             text: The line. Lines must come in their order, because a section begins on an earlier line.
         """
-        super().read_before_rows(line, text)
+        super().read_before_rows(line, text)  # all values except network and backbone
         head = _HEAD_OF_MODEL_SECTION.fullmatch(text)
         if head:
             self._model_section = _ModelSection(label_length=len(head["label"]))
@@ -220,48 +221,51 @@ class PaddleSeg(Launch):
             return
 
         after_label = text[section.label_length :]  # whatever the label is
-        key = after_label.lstrip(" ")
-        indent = len(after_label) - len(key)
-        if not key:
+        entry = after_label.lstrip(" ")
+        indent = len(after_label) - len(entry)
+        if not entry:
             return
-        if indent == 0:  # the section has ended
-            self._model_section = None
+        if indent == 0:
+            self._model_section = None  # the section has ended
             return
+
         if section.indent is None:
-            section.indent = indent
-        if key.startswith("type: "):
-            kind = key.removeprefix("type: ").strip()
-            if indent == section.indent:
-                self.take_fact("network", kind, line)
-            elif indent == section.indent + 2:
-                self.take_fact("backbone", kind, line)
+            section.indent = indent  # of the first line of the section
+        if not entry.startswith("type: "):
+            return
+        kind = entry.removeprefix("type: ").strip()
+        if indent == section.indent:
+            self.take_fact("network", kind, line)
+        elif indent == section.indent + 2:
+            self.take_fact("backbone", kind, line)
 
     def name_of_precision(self, word: str) -> str | None:
-        """Return the name that a record uses for a precision of the command line.
-
-        With `--precision fp16 --amp_level O1` on the command line it is "amp_o1".
+        """Return the name of a precision in a record, such as "amp_o1" for `--precision fp16 --amp_level O1`.
 
         Args:
-            word: The precision in the words of PaddleSeg, such as "fp16", which means AMP.
+            word: The precision as `--precision` states it.
 
         Returns:
-            The name, or None if the word names no precision.
+            "amp_" and the level for "fp16" with `--amp_level`, and "amp" for "fp16" without it. "fp32" for "fp32". None
+            for any other word.
         """
-        level = self.value("level")
+        level = self.value("level")  # of `--amp_level`; None without this option
         if word == "fp16" and level:
             return f"amp_{level.lower()}"
-        return super().name_of_precision(word)
+        return super().name_of_precision(word)  # by the pairs of `precision_names`
 
     def finish_facts(self) -> None:
-        """Set the model and the batch size, and then what all of Paddle's formats set, such as the devices.
+        """Set the model and the batch size of one device, and then all that `Launch.finish_facts` sets.
 
-        The model is the network and its backbone, such as "FCN HRNet_W48". The batch size of the command line counts
-        before that of the configuration. Call this after the last line.
+        - The model is the network and its backbone, such as "FCN HRNet_W48".
+        - The batch size is that of the option `--batch_size`, or that of the configuration without this option.
+
+        Call this after the last line.
         """
         network = self.facts_by_name.get("network")
         if network is not None:
             parts = [network.value, self.value("backbone")]
             self.set_if_unset("model", " ".join(part for part in parts if part), network.line)
-        # If the command line has `--batch_size`, the batch of one device is set already.
+        # `--batch_size` was set under the name "batch_per_device" when its line was read; then this changes nothing.
         self.set_if_unset_from("batch_per_device", "batch_of_config")
-        super().finish_facts()  # converts the texts that are set here
+        super().finish_facts()  # last, because it converts the batch size from a text to a number

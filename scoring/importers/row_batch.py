@@ -59,16 +59,20 @@ class RowBatch:
             self._first_line = line
 
     def set_batch(self, field: str, facts_by_name: dict[str, Fact], checks: list[Check]) -> None:
-        """Set the batch size of one device, or of all, to the one that the printed rates and step times of a log imply.
+        """Write the batch size that the rows of a log imply into `facts_by_name`, in place of a size that differs.
 
-        `narrow` has kept a range of possible batch sizes, which each row makes narrower. `self.batch` is the single
-        whole number that is left in it, and replaces a configured size that differs. If several or no whole numbers are
-        left, `self.batch` is None, and nothing changes.
+        The rows imply a size if their rates x step times leave a single whole number (`self.batch`). If several
+        or no whole numbers are left, nothing changes. Otherwise a configured size in `facts_by_name` decides:
+
+        - No size is configured: the size by the rows is written.
+        - The same size is configured: the configured size stays, and a check that agrees is added to `checks`.
+        - Another size is configured: the size by the rows replaces the configured size, and a check that does not agree
+          is added to `checks`.
 
         Args:
-            field: "batch_per_device" if the rates are of one device, "batch_of_all" if they are of all devices.
-            facts_by_name: Values that the log states, each with its line. The key `field` is set.
-            checks: Gets the result of the comparison with a configured batch size, if there is one.
+            field: "batch_per_device" if the rates are of one device, "batch_of_all" if the rates are of all devices.
+            facts_by_name: Values that the log states, each with its line. Only the value of the key `field` may change.
+            checks: The checks of the log.
         """
         batch_by_rows = self.batch
         if batch_by_rows is None:
@@ -76,29 +80,39 @@ class RowBatch:
         assert self._first_line is not None  # `narrow` has set it: without a row, `self.batch` is None
 
         configured = facts_by_name.get(field)
-        if configured is not None:
-            of = "a device" if field == "batch_per_device" else "over all devices"
-            ways = (
-                f"line {configured.line}: the configuration, {configured.value}",
-                f"line {self._first_line} and the other rows: rate x step time, {batch_by_rows} {of}",
-            )
-            checks.append(Check(what="batch", ways=ways, agree=configured.value == batch_by_rows))
-        if configured is None or configured.value != batch_by_rows:
+        if configured is None:
+            facts_by_name[field] = Fact(batch_by_rows, self._first_line)
+            return
+        of = "a device" if field == "batch_per_device" else "over all devices"
+        ways = (
+            f"line {configured.line}: the configuration, {configured.value}",
+            f"line {self._first_line} and the other rows: rate x step time, {batch_by_rows} {of}",
+        )
+        sizes_agree = configured.value == batch_by_rows
+        checks.append(Check(what="batch", ways=ways, agree=sizes_agree))
+        if not sizes_agree:
             facts_by_name[field] = Fact(batch_by_rows, self._first_line)
 
 
 def _slack_of_product(rate: PrintedFigure, time_s: PrintedFigure) -> float:
-    """Return by how much the true rate x time may differ from the product of the two printed figures.
+    """Return how many images the true rate x step time may lie above or below the product of the two printed figures.
+
+    For 160.0 images/s and 0.100 s, the product is 16 images. Each figure may be off by half a step of its last digit:
+
+        0.0005 s of the time            160 x 0.0005 = 0.08 images
+        0.05 images/s of the rate       0.1 x 0.05 = 0.005 images
+        OTHER_SLACK for other errors    16 x 0.0001 = 0.0016 images
+
+    The result is the sum, 0.0866 images. What both roundings do together, 0.05 x 0.0005, is neglected.
 
     Args:
-        rate: The printed images/s, with their rounding.
-        time_s: The printed seconds of a step, with their rounding.
-
-    Returns:
-        The difference in images, which includes OTHER_SLACK as a share of the product.
+        rate: The printed images/s, and by how much they may be off.
+        time_s: The printed seconds of a step, and by how much they may be off.
     """
-    product = rate.value * time_s.value
-    return rate.value * time_s.rounding + time_s.value * rate.rounding + OTHER_SLACK * product
+    by_time = rate.value * time_s.rounding
+    by_rate = time_s.value * rate.rounding
+    by_other_errors = OTHER_SLACK * (rate.value * time_s.value)
+    return by_time + by_rate + by_other_errors
 
 
 def _figure(printed: str | None) -> PrintedFigure | None:
