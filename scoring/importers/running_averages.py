@@ -16,7 +16,7 @@ from scoring.importers.text import plausible_wait_s
 
 MOST_STAMP_ERROR_S = 1.0  # of the time between two stamps of whole seconds
 CLEARLY_NEARER = 2.0  # one reading is right if it lies nearer to the stamps by this factor
-LEAST_CHANGES = 40  # with fewer, how they shrink may be chance
+LEAST_ROWS_TO_FIT = 40  # by fewer rows, means may seem to get smoother by chance
 RUNNING_SLOPE = -0.5  # halfway between the slopes of the two readings, which are -1 and 0
 _DIGIT_S = 1e-5  # the last printed digit of a step time
 
@@ -75,30 +75,30 @@ class PrintedMean(NamedTuple):
 
 
 def are_running_averages(groups: Sequence[Sequence[PrintedMean]], *, release_says: bool | None) -> bool:
-    """Return whether the means that a log's rows print are running averages, rather than row averages.
+    """Return whether the means that a log's rows print are running averages (True) or row averages (False).
 
     A running average is over all steps since a reset, early in the epoch. A row average is over the steps since the
-    last row. Four tests are tried in this order, until one has an answer:
+    last row. Four tests are tried in this order, and the first test with an answer decides:
 
-    - If the means were running averages, mean x steps since the reset would be a time that falls from one row to the
-      next, which no time can do: row averages.
-    - One of the two kinds fits the time stamps clearly better: this kind.
-    - The rows show which release of the program printed them: the kind that `release_says`.
-    - The changes of the mean from row to row shrink: running averages. Otherwise, as with too few rows: row averages.
+    1. Mean x steps since the reset falls from some row to the next, by more than the rounding of the printed mean:
+       False. For running averages this product is the time since the reset, which never falls.
+    2. One of the two kinds fits the time stamps of the rows clearly better than the other kind: this kind.
+    3. `release_says` is known: its value.
+    4. The means get smoother from row to row: True. Otherwise, as with too few rows: False.
 
     Args:
         groups: The rows from each reset of the averages up to the next one.
         release_says: Whether the release that prints such rows prints running averages. None if releases of both kinds
             print such rows.
     """
-    if any(_has_total_that_falls(rows) for rows in groups):
+    if any(_has_total_that_falls(rows) for rows in groups):  # a total is mean x steps since the reset
         return False
     by_stamps = _are_running_by_stamps(groups)
     if by_stamps is not None:
         return by_stamps
     if release_says is not None:
         return release_says
-    return _changes_shrink(groups)
+    return _means_get_smoother(groups)
 
 
 def _has_total_that_falls(rows: Sequence[PrintedMean]) -> bool:
@@ -114,73 +114,107 @@ def _has_total_that_falls(rows: Sequence[PrintedMean]) -> bool:
     return False
 
 
+class _TimesToRow(NamedTuple):
+    """The time from the first row after a reset to a later row: by the time stamps, and by each kind of averages."""
+
+    by_stamps_s: float
+    if_running_s: float  # if the printed means are running averages
+    if_of_rows_s: float  # if the printed means are row averages
+
+
 def _are_running_by_stamps(groups: Sequence[Sequence[PrintedMean]]) -> bool | None:
-    """Return whether the printed means are running averages, by the rows' time stamps; None if undecided.
+    """Return which averages fit the time stamps: True for running averages, False for row averages, None if undecided.
 
-    A running average is over all steps since a reset, and a row average over the steps since the last row. Each kind
-    predicts the time from the first row after a reset to a later row:
+    Each kind of averages predicts the time from the first row after a reset to each later row (`_times_to_later_rows`).
+    The error of a kind is the mean distance between the predicted times and the times by the stamps. The kind with
+    the smaller error is returned.
 
-    - Running averages: total of the later row - total of the first row, where a total is mean x steps since the reset.
-    - Row averages: sum of mean x steps since the last row, over the rows after the first one up to the later row.
+    Three cases are undecided:
 
-    If the first row prints 1 s over 6 steps since the reset, and a row 10 steps later prints 0.5 s, these times are
-    0.5 s x 16 - 1 s x 6 = 2 s and 0.5 s x 10 = 5 s. With stamps that are 2 s apart, the mean is a running average.
-
-    The error of a kind is the mean difference between its times and the times between the stamps. The kind with the
-    smaller error is right. Undecided means that the larger error is at most MOST_STAMP_ERROR_S, or less than
-    CLEARLY_NEARER x the smaller one, or that there are no stamps to compare.
+    - No times can be compared, because stamps are missing.
+    - Both errors are at most MOST_STAMP_ERROR_S: both kinds fit.
+    - The larger error is less than twice (CLEARLY_NEARER) the smaller error: neither kind fits clearly better.
 
     Args:
-        groups: The rows from each reset of the averages up to the next one. Rows without a stamp are not compared.
+        groups: The rows from each reset of the averages up to the next one.
     """
-    errors_if_running: list[float] = []
-    errors_if_of_rows: list[float] = []
+    times: list[_TimesToRow] = []
     for rows in groups:
-        by_rows_s = 0.0
-        for row in rows[1:]:
-            by_rows_s += row.mean_s * row.steps_since_row  # with the rows that have no stamp
-            if row.end_s is None or rows[0].end_s is None:
-                continue
-            by_stamps_s = row.end_s - rows[0].end_s
-            running_s = row.total_since_reset_s - rows[0].total_since_reset_s
-            errors_if_running.append(abs(by_stamps_s - running_s))
-            errors_if_of_rows.append(abs(by_stamps_s - by_rows_s))
-    if not errors_if_running:
+        times += _times_to_later_rows(rows)
+    if not times:
         return None
 
-    error_if_running = statistics.fmean(errors_if_running)
-    error_if_of_rows = statistics.fmean(errors_if_of_rows)
-    smaller, larger = sorted((error_if_running, error_if_of_rows))
-    if larger <= MOST_STAMP_ERROR_S or larger < CLEARLY_NEARER * smaller:
+    error_if_running_s = statistics.fmean(abs(time.by_stamps_s - time.if_running_s) for time in times)
+    error_if_of_rows_s = statistics.fmean(abs(time.by_stamps_s - time.if_of_rows_s) for time in times)
+    smaller_s = min(error_if_running_s, error_if_of_rows_s)
+    larger_s = max(error_if_running_s, error_if_of_rows_s)
+    both_fit = larger_s <= MOST_STAMP_ERROR_S
+    if both_fit or larger_s < CLEARLY_NEARER * smaller_s:
         return None
-    return error_if_running == smaller
+    return error_if_running_s < error_if_of_rows_s
 
 
-def _changes_shrink(groups: Sequence[Sequence[PrintedMean]]) -> bool:
-    """Return whether the printed means behave as running averages: their changes from row to row get smaller.
+def _times_to_later_rows(rows: Sequence[PrintedMean]) -> list[_TimesToRow]:
+    """Return the time from the first row to each later row, by the time stamps and by each kind of averages.
 
-    A change is the second difference of three successive means, |after - 2 x row + before|, which is 0 for a steady
-    drift. A line is fitted to log(change) over log(steps since the reset). Its slope is
+    The first row prints a mean of 1 s over 6 steps since the reset. The next row, 10 steps later, prints 0.5 s:
 
-    - about -1 for running averages, over all n steps since a reset: a new step has a share of 1 / n in the mean, so
-      that changes are in proportion to 1 / n,
-    - about 0 for row averages, over the steps since the last row: changes are as large late as early.
+    - If these are running averages, the two totals since the reset are 1 s x 6 = 6 s and 0.5 s x 16 = 8 s, and the
+      time between the rows is their difference: 2 s.
+    - If these are row averages, the time is that of the next row alone: 0.5 s x 10 = 5 s. To the row after that, its
+      own mean x steps is added.
+
+    Args:
+        rows: The rows from one reset of the averages up to the next one.
+
+    Returns:
+        An item for each later row with a time stamp. The list is empty if the first row has no time stamp.
+    """
+    times: list[_TimesToRow] = []
+    sum_of_rows_s = 0.0
+    for row in rows[1:]:
+        sum_of_rows_s += row.mean_s * row.steps_since_row  # of a row without a stamp, too
+        first = rows[0]
+        if row.end_s is None or first.end_s is None:
+            continue
+        times.append(
+            _TimesToRow(
+                by_stamps_s=row.end_s - first.end_s,
+                if_running_s=row.total_since_reset_s - first.total_since_reset_s,
+                if_of_rows_s=sum_of_rows_s,
+            )
+        )
+    return times
+
+
+def _means_get_smoother(groups: Sequence[Sequence[PrintedMean]]) -> bool:
+    """Return whether the printed means get smoother with the steps since the reset, as running averages do.
+
+    The roughness at a row is the second difference of the means, |after - 2 x row + before|, where `before` and `after`
+    are the means of the two rows next to this row. With n steps since the reset, the roughness is about
+
+    - in proportion to 1 / n for running averages, because a new step has a share of 1 / n in the mean over n steps,
+    - independent of n for row averages.
+
+    So a line through log(roughness) over log(n) has a slope of about -1 for running averages, and of about 0 for row
+    averages. The limit is -0.5 (RUNNING_SLOPE).
 
     Args:
         groups: The rows from each reset of the averages up to the next one.
 
     Returns:
-        False also if there are fewer than LEAST_CHANGES changes, or if all are at one number of steps.
+        True if the slope is below the limit. Otherwise False, and also if fewer than 40 (LEAST_ROWS_TO_FIT) rows have a
+        roughness above 0, or if all of these rows have the same n.
     """
-    steps: list[float] = []
-    changes: list[float] = []
+    logs_of_steps: list[float] = []
+    logs_of_roughness: list[float] = []
     for rows in groups:
         for before, row, after in zip(rows, rows[1:], rows[2:], strict=False):
-            change_s = abs(after.mean_s - 2 * row.mean_s + before.mean_s)
-            if change_s > 0:
-                steps.append(math.log(row.steps_since_reset))
-                changes.append(math.log(change_s))
-    if len(changes) < LEAST_CHANGES or len(set(steps)) < 2:
+            roughness_s = abs(after.mean_s - 2 * row.mean_s + before.mean_s)
+            if roughness_s > 0:  # 0 has no logarithm
+                logs_of_steps.append(math.log(row.steps_since_reset))
+                logs_of_roughness.append(math.log(roughness_s))
+    if len(logs_of_roughness) < LEAST_ROWS_TO_FIT or len(set(logs_of_steps)) < 2:
         return False
-    slope, _ = statistics.linear_regression(steps, changes)
-    return slope < RUNNING_SLOPE  # halfway between the two slopes
+    slope, _ = statistics.linear_regression(logs_of_steps, logs_of_roughness)
+    return slope < RUNNING_SLOPE
