@@ -49,9 +49,9 @@ class Measured(NamedTuple):
 def measure(args: argparse.Namespace) -> Measured:
     """Read the logs of --measured, and return the throughput of each shape: a number of nodes, and of devices on each.
 
-    Logs of one shape are scored together, as repeats. There is a warning for each of these:
+    Logs of one shape are scored together, as repeats. There is a warning for each of these, in this order:
 
-    - a setting that differs between the logs, such as the math mode
+    - the math mode or the software, if it differs between the logs
     - --batch, if the logs say another batch
     - a shape with a single run, or whose runs give no interval: how far runs lie apart is then unknown
 
@@ -72,8 +72,8 @@ def measure(args: argparse.Namespace) -> Measured:
         raise InputError(f"protocol {args.protocol} measures no throughput, which the model is made of")
     records_by_shape = _records_by_shape(args)
     records = list(itertools.chain.from_iterable(records_by_shape.values()))
-    warnings = _warnings_of_mixture(records)  # an error if batches differ, so the batch of the first is that of all
-    batch_of_all_logs = records[0].batch_per_device
+    warnings = _require_same_work(records)  # warns of other differences
+    batch_of_all_logs = records[0].batch_per_device  # of all: `_require_same_work` raises an error if batches differ
     if args.batch not in (None, batch_of_all_logs):
         warnings.append(f"--batch {args.batch} is not taken: the logs say {batch_of_all_logs} images a device")
 
@@ -81,7 +81,7 @@ def measure(args: argparse.Namespace) -> Measured:
     for shape, repeats in sorted(records_by_shape.items()):
         scored = score(repeats, protocol, skip=args.skip)
         points.append(_point(shape, scored))
-        if not _knows_spread_of_runs(scored):
+        if not _knows_spread_of_runs(scored):  # a single run, or no interval
             doubt = "the spread of runs is unknown, and not in the prediction's interval"
             warnings.append(f"{shape.nodes} x {shape.devices_per_node}: {doubt}")
     return Measured(records, points, warnings)
@@ -160,14 +160,14 @@ def _shape(log: str, devices: int, nodes: int | None, most_devices_per_node: int
     return Shape(nodes, devices // nodes)
 
 
-def _warnings_of_mixture(records: Sequence[Record]) -> list[str]:
-    """Return a warning for each setting in which the runs differ, such as math mode or software.
+def _require_same_work(records: Sequence[Record]) -> list[str]:
+    """Raise an error if runs did different work. Return a warning for each other difference: math mode or software.
 
     Args:
         records: The runs as read from their logs.
 
     Raises:
-        InputError: The runs differ in model, batch per device or precision, so they did different work.
+        InputError: The runs differ in model, batch per device or precision.
     """
     texts = []
     for warning in figure_warnings.warn_of_mixed_settings(records):
@@ -178,15 +178,19 @@ def _warnings_of_mixture(records: Sequence[Record]) -> list[str]:
 
 
 def _relative_error(interval_95: tuple[float, float] | None) -> float | None:
-    """Return the standard error of a figure as a share of the figure, such as 0.01.
+    """Return the standard error of a figure as a share of the figure, such as 0.01, by the figure's 95 % interval.
+
+    The interval is taken as that of a normal distribution of log(figure): half of the interval's width on the scale of
+    logarithms is 1.96 (NORMAL_QUANTILE) standard errors of log(figure). A standard error of 0.01 of log(figure) is
+    about 1 % of the figure. The interval (98.06, 101.98), for example, gives 0.0196 / 1.96 = 0.01.
 
     Args:
-        interval_95: The 95 % interval (low, high) of the figure; None if it has none.
+        interval_95: The interval (low, high); None if the figure has none.
 
     Returns:
         The share; None without an interval.
     """
     if not interval_95:
         return None
-    half_width = spread.half_width(interval_95)  # log(high / low) / 2, which is a share of the figure already
-    return half_width / NORMAL_QUANTILE
+    half_width_of_log = spread.half_width(interval_95)  # log(high / low) / 2
+    return half_width_of_log / NORMAL_QUANTILE

@@ -83,10 +83,15 @@ def predict(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `python -m scoring scale`.
+    """Add the options of the command `python -m scoring scale` to its parser.
+
+    The command predicts the throughput and the time to train on the node counts of --nodes, from the logs of
+    --measured. --protocol names the rules by which measured runs become one throughput. With --back-test, the command
+    tests its model of how throughput grows with the nodes on published figures instead.
 
     Args:
-        parser: The parser of the command.
+        parser: The parser of the command. A default text, such as that of --nodes, is converted in the same way as the
+            user's text.
     """
     add = parser.add_argument
     add("--measured", nargs="+", metavar="LOG", default=[], help="logs of one node count or more")
@@ -166,9 +171,10 @@ def _print_back_test(*, as_json: bool) -> None:
 
 
 def predict_from_logs(args: argparse.Namespace) -> JsonObject:
-    """Return predictions of throughput and time to train for some node counts, from the logs of measured runs.
+    """Return predictions of throughput and time to train for some node counts, as `scale --json` prints them.
 
-    The result is what `scale --json` prints.
+    The logs of measured runs give the throughput on some node counts. How much throughput is lost to communication on
+    more nodes is learnt from published figures.
 
     Args:
         args: The parsed options of `python -m scoring scale`: `measured` are the logs, `nodes` the node counts to
@@ -179,16 +185,17 @@ def predict_from_logs(args: argparse.Namespace) -> JsonObject:
 
     Raises:
         InputError: No log has nodes of --devices-per-node devices, or the logs cannot be scored together.
-        TooFewRunsError: The runs of some shape are too few for the protocol.
+        TooFewRunsError: The protocol asks for more runs than there are on some number of nodes and devices per node.
     """
     records, measured, warnings = measure(args)
     points = _points_by_nodes(measured, args.devices_per_node)  # the measured throughput by the number of nodes
-    scaling_loss = fit_scaling_loss(published_tables(read_published()))
+    published = published_tables(read_published())
+    scaling_loss = fit_scaling_loss(published)  # not to the measured logs
 
-    # Time to train includes evaluations. Their speed is assumed to be a multiple of the training speed of one device on
-    # the fewest nodes, where communication between nodes slows a device down least.
-    fewest_nodes = min(points)
-    training, assumptions = assumed_training(records, points[fewest_nodes], args.epochs)
+    # The time to train includes evaluations, whose speed is derived from the measured speed of training. The speed on
+    # the fewest nodes is taken, where communication between nodes slows a device down least.
+    speed_on_fewest_nodes = points[min(points)]
+    training, assumptions = assumed_training(records, speed_on_fewest_nodes, args.epochs)
 
     some_are_not_measured = bool(set(args.nodes) - set(points))
     if some_are_not_measured:

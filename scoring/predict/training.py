@@ -120,36 +120,42 @@ class Assumed(NamedTuple):
 
 
 def assumed_training(records: Sequence[Record], measured: Point, epochs: float | None) -> Assumed:
-    """Return the facts that the time to train is computed from, and a text for each one that is assumed.
+    """Return the facts from which the time to train is computed, and a text for each of two possible assumptions.
 
-    Evaluation is assumed to be 3 (EVALUATION_SPEEDUP) times as fast as training.
+    - The epochs are those of the MLPerf reference at the global batch: only if the user gave none and the runs train
+      ResNet-50 on ImageNet.
+    - Evaluation is 3 (EVALUATION_SPEEDUP) times as fast as the measured training: always.
 
     Args:
-        records: The runs as read from their logs, at least one. They tell the model and the data set.
-        measured: The measured training throughput from which the speed of evaluation is derived.
-        epochs: The epochs to the target, as the user gave them (--epochs). None: they depend on the global batch, see
-            `epochs_to_target`.
+        records: The runs as read from their logs, at least one. The first run tells the model. A data set with as many
+            training images as ImageNet is taken for ImageNet.
+        measured: The measured throughput of training.
+        epochs: The epochs to the target, as the user gave them (--epochs). None leaves them to `epochs_to_target`.
     """
-    size = _dataset_size(records)
-    is_imagenet = size.train == IMAGENET.train
+    dataset = _dataset_size(records)
+    has_size_of_imagenet = dataset.train == IMAGENET.train
     training = Training(
         epochs=epochs,
-        train_samples=size.train,
-        eval_samples=size.evaluation,
+        train_samples=dataset.train,
+        eval_samples=dataset.evaluation,
         eval_images_per_s_device=EVALUATION_SPEEDUP * measured.images_per_s / measured.devices,
-        is_resnet_on_imagenet=is_imagenet and _is_resnet(records[0]),
+        is_resnet_on_imagenet=has_size_of_imagenet and _is_resnet(records[0]),
     )
     return Assumed(training, _assumptions_in_words(training))
 
 
 def _assumptions_in_words(training: Training) -> list[str]:
-    """Return a text for each fact of a training that is assumed.
+    """Return a text for each assumption of a predicted time to train: on the epochs, and on the speed of evaluation.
+
+    The text on the epochs is there only if the user gave none and the MLPerf reference convergence points hold. The
+    text on the speed of evaluation is always there, because `assumed_training` derives this speed from training.
 
     Args:
         training: The facts from which the time to train is computed.
     """
     assumptions = []
-    if training.epochs is None and training.is_resnet_on_imagenet:
+    reference_points_hold = training.is_resnet_on_imagenet
+    if training.epochs is None and reference_points_hold:
         assumptions.append(
             "epochs to the target are MLPerf reference convergence points at the global batch (--epochs)"
         )

@@ -93,21 +93,23 @@ def _state(job: Job) -> str:
 
 
 def expected_time(campaign: Campaign, job: Job) -> ExpectedTime:
-    """Return how long one trial of a benchmark run is expected to take, and where that figure is from.
+    """Return how long one trial of a benchmark run is expected to take, and in words what this estimate rests on.
 
-    The time is an assumed start-up, then the steps of the trial at the published images/s. A trial of a shrunk campaign
-    has a fixed time, because its CPU does not run at the published rate.
+    - In a campaign that is shrunk to tiny runs on the CPU, a trial is assumed to take 15 s (SHRUNK_RUN_S).
+    - In any other campaign, a trial takes an assumed start-up of 60 s (START_UP_S), and then the time that its images
+      take at the published images/s.
 
     Args:
-        campaign: The runs that measure a report's figures again.
-        job: The run.
+        campaign: The campaign: runs that measure the figures of a published report again.
+        job: The run, with the published figure that it measures again.
     """
     if campaign.shrunk:
         return ExpectedTime(SHRUNK_RUN_S, "assumption")
 
-    cell = job.cell
+    cell = job.cell  # the published figure: `value` is the images/s of all devices together
     run = job.run
     steps = int(job.exports["WARMUP_STEPS"]) + int(job.exports["MEASURED_STEPS"])
-    seconds = START_UP_S + steps * run.batch_per_device * run.devices / cell.value
+    images = steps * run.batch_per_device * run.devices
+    seconds = START_UP_S + images / cell.value
     shape = f"batch {run.batch_per_device} x {run.devices} {cell.accelerator}"
     return ExpectedTime(seconds, f"{cell.printed} {cell.unit} of {shape} ({cell.source})")

@@ -121,15 +121,16 @@ def read_rows(path: Path, kind: type[_Row]) -> list[_Row]:
 def _value_of_cell(name: str, text: str | None, field_type: Any) -> Any:
     """Return the text of a CSV cell, converted to the type of its field in a dataclass.
 
-        type of the field    `a;b`          `8`       an empty text
-        tuple[str, ...]      ("a", "b")     ("8",)    ()
-        str | None           "a;b"          "8"       None
-        int                  ValueError     8         ValueError
+    The type of the field may be
+
+    - a tuple of texts: `a;b` gives ("a", "b"), and an empty cell gives ().
+    - a single type, such as `int`: `8` gives 8, and an empty cell raises ValueError.
+    - a type or None, such as `int | None`: `8` gives 8, and an empty cell gives None.
 
     Args:
         name: Name of the field, for the error on an empty cell.
-        text: Text of the cell. None if the row is too short to have it.
-        field_type: Type of the field.
+        text: Text of the cell. None, for a cell that a short row lacks, is the same as an empty text.
+        field_type: Type of the field. In a type such as `int | None`, None comes last.
 
     Raises:
         ValueError: The text does not suit the type.
@@ -137,11 +138,12 @@ def _value_of_cell(name: str, text: str | None, field_type: Any) -> Any:
     if typing.get_origin(field_type) is tuple:
         return tuple(item for item in (text or "").split(";") if item)
 
-    allowed_types = typing.get_args(field_type) or (field_type,)  # (int, NoneType) for `int | None`
+    types_of_union = typing.get_args(field_type)  # (int, NoneType) for `int | None`, and () for `int`
+    may_be_empty = type(None) in types_of_union
     if text:
-        kind = allowed_types[0]
-        return kind(text)
-    if type(None) in allowed_types:
+        convert = types_of_union[0] if types_of_union else field_type  # `int` for both
+        return convert(text)
+    if may_be_empty:
         return None
     raise ValueError(f"{name} is empty")
 

@@ -149,15 +149,16 @@ class QuotedLine(NamedTuple):
 
 
 def link_to_line(run: ReportedRun, line: int | None, shown: str | None = None) -> Inline:
-    """Return a text as a link to a line of a run's log, which the page quotes.
+    """Return a link to a line of a run's log, or plain text if the log has no such line.
 
     Args:
         run: The run.
         line: Number of the line, counted from 1; None if it is not known.
-        shown: The text; None for the text "line 12".
+        shown: Text of the link, or the plain text. None shows "line 12" for a link, and nothing as plain text.
 
     Returns:
-        The link. Without a known line, or with one that the log does not have, `shown` as plain text, empty for None.
+        The link. The page quotes each line that a link leads to. Plain text if `line` is None, below 1, or beyond the
+        last line of the log.
     """
     if line is None or not 1 <= line <= run.record.lines:
         return shown or ""
@@ -189,10 +190,13 @@ def run_link(run: ReportedRun) -> Text:
 def field(run: ReportedRun, name: str, shown: str | None = None) -> Inline:
     """Return a field of a run's record as text for the page, marked with where its value comes from.
 
-    - from an option: "16 (from the command line)"
-    - from the description of the system: "16 (systems/DGXA100.json)"
-    - from the log: the value as a link to its line, or as plain text if the line is not known
-    - no value: "not said"
+    The first of these cases that applies decides:
+
+    - The field has no value: "not said".
+    - The value is from an option: "16 (from the command line)".
+    - The run has a description of its system, no line of the log states the value, and the field is in
+      FROM_DESCRIPTION: "16 (systems/DGXA100.json)".
+    - Any other value: "16" as a link to the line of the log that states the value, or as plain text if no line does.
 
     Args:
         run: A run of the report.
@@ -206,11 +210,10 @@ def field(run: ReportedRun, name: str, shown: str | None = None) -> Inline:
     text = str(value) if shown is None else shown
     if name in record.from_options:
         return _with_source(text, "from the command line")
-    line_of_log = record.field_lines.get(name)
-    may_be_described = line_of_log is None and name in FROM_DESCRIPTION
-    if may_be_described and record.described_by:
+    line_of_log = record.field_lines.get(name)  # None if no line states the value
+    if line_of_log is None and name in FROM_DESCRIPTION and record.described_by:
         return _with_source(text, record.described_by)
-    return link_to_line(run, line_of_log, text)
+    return link_to_line(run, line_of_log, text)  # plain text without a line
 
 
 def _with_source(text: str, source: str) -> Inline:
