@@ -13,18 +13,19 @@ ANY_PORT = 9  # no packet is sent to it
 
 
 def node_address(cluster: ClusterSettings, node: int) -> str:
-    """Return the IPv4 address at which the other nodes of the job reach this one.
+    """Return the IPv4 address at which the other nodes of the job reach this node.
 
-    A single node has 127.0.0.1. Else it is the address of this node's name in HOSTS. If this node takes that name for
-    the loopback, 127.x.x.x, it is the address from which this node reaches another one.
+    In a job of one node the address is 127.0.0.1. In a job of several nodes this node looks up its name in HOSTS. If
+    the name has the address of the loopback, 127.x.x.x, no other node reaches this node at that address. The function
+    then returns the address from which this node would connect to another node.
 
     Args:
-        cluster: Settings of the nodes; HOSTS names all of them, unless there is only one.
+        cluster: Settings of the nodes. In a job of several nodes HOSTS must name all of them.
         node: Number of this node in HOSTS, from 0.
 
     Raises:
-        RunError: A name that is needed is unknown, there is no way to the other node, or the address is still the
-            loopback.
+        RunError: The address of this node's name is unknown; or it is the loopback, and the other node's name is
+            unknown, cannot be reached, or has the address of the loopback, too.
     """
     if cluster.dgxnnodes == 1:
         return "127.0.0.1"
@@ -37,10 +38,10 @@ def node_address(cluster: ClusterSettings, node: int) -> str:
     try:
         address = socket.gethostbyname(own_name)
         if _is_loopback(address):
-            address = _address_towards(name_of_other_node)
+            address = _address_towards(name_of_other_node)  # from which this node would connect to the other
     except OSError as error:
         raise RunError(f"HOSTS: {machine} finds no way to {both_names} ({error.strerror})") from error
-    if _is_loopback(address):  # the other node's name leads back here, too
+    if _is_loopback(address):  # the other node's name has the address of the loopback, too
         raise RunError(
             f"HOSTS: {machine} takes {both_names} for itself, at {address}, where no other node reaches it: "
             "name the nodes as they know each other"

@@ -110,21 +110,20 @@ def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
 
 
 def identity_of(model: ModelSettings, task: Task) -> dict[str, Any]:
-    """Return the properties of a run that are compared with those of a checkpoint's run before it goes on from there.
+    """Return the properties of a run that a checkpoint keeps, and that must fit when a run resumes from a checkpoint.
 
     Args:
         model: Settings of the model.
         task: The model, the data set and the schedule.
 
     Returns:
-        By name. These must be equal: the workload, the recipe, the image size, the precision, the kind of data, the
-        number of training samples, and the number of epochs.
-
-        A difference in these gives only a warning (MAY_CHANGE of harness/hooks/resume.py): the SHA-256 of the training
-        files, None for synthetic data; and the number of images over which batch normalization takes its statistics.
+        {name: value}. Two values may differ, which only gives a warning (MAY_CHANGE of harness/hooks/resume.py): the
+        SHA-256 of the training files, None if unknown; and the number of images over which batch normalization takes
+        its statistics. All other values must be equal.
     """
     recipe = task.workload.recipe
-    files = task.dataset.train_source or task.dataset.train  # those that records were packed from, if known
+    # For records, the files from which the records were packed, if known; else the files that are trained on.
+    files = task.dataset.train_source or task.dataset.train
     return {
         "workload": model.workload,
         "recipe": recipe.name,

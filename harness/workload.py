@@ -171,20 +171,24 @@ class Workload(ABC):
         return {}
 
     def training_program(self, schedule: Schedule, *, seed: int) -> build.TrainingProgram:
-        """Build the training program of this rank and the start-up program that gives its parameters their values.
+        """Build this rank's training program, and the start-up program that gives the parameters their first values.
 
-        Call this when `env.export_trainer` has told Paddle's fleet, its layer for several ranks, which ranks there are.
+        Before this call, `env.export_trainer` must have told Paddle the addresses of all ranks.
 
         Args:
             schedule: The learning rate by step.
             seed: Seed of the parameters' first values.
 
+        Returns:
+            Both programs, the schedule in Paddle's form, and in words what was proved of the training program.
+
         Raises:
-            ValueError: Paddle cannot build what the plan asks for, or built something else.
+            ValueError: Paddle cannot build a training program by the plan, or the program fails a proof that it trains
+                as the plan and the recipe's optimizer ask.
         """
         training, startup = static.Program(), static.Program()
         startup.random_seed = seed
-        # Here the two are Paddle's default programs, to which the calls append. `minimize` returns both.
+        # In this block the two are Paddle's default programs, to which `training_loss` and `minimize` append.
         with static.program_guard(training, startup):
             loss = self.training_loss(self.plan.micro_batch(self.batch))
             return build.minimize(loss, self.recipe.optimizer, schedule, plan=self.plan)

@@ -94,7 +94,8 @@ class Watchdog:
     def _end_process(self, limit_s: float, rank: int, node: str) -> NoReturn:
         """Write to stderr that this rank hangs, and the stacks of its threads; end the process with status 1.
 
-        The end comes GRACE_S later, because mpirun then ends the other ranks: they can write their stacks meanwhile.
+        As soon as this process has ended, mpirun ends the other ranks, which hang, too. So this process first waits
+        GRACE_S seconds, in which the other ranks can write their stacks.
 
         Args:
             limit_s: Seconds without progress that were allowed, for the message.
@@ -105,7 +106,7 @@ class Watchdog:
             f"error: rank {rank} on {node} hangs: no progress for {six_digits(limit_s)} s while {self.doing}\n"
         )
         _write_stacks(rank)
-        time.sleep(GRACE_S)  # the other ranks write theirs now: mpirun ends them as soon as this one is gone
+        time.sleep(GRACE_S)  # meanwhile the other ranks write their stacks
         os._exit(1)
 
 
