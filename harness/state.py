@@ -173,13 +173,13 @@ def set_weights(main: static.Program, weights: dict[str, Array]) -> None:
     found = set()
     other_layouts = stored.forms(main)  # {name of a tensor that the program stores in another layout: conversions}
     for name, tensor in tensors(main):
-        parameter = _parameter_of(name)  # the same for the parameter and its master: both are set
+        parameter = _parameter_of(name)  # also for its master: "conv.w" for "conv.w_fp32_master_0"
         if parameter not in weights:
             continue
         found.add(parameter)
         if name in other_layouts:
             value = other_layouts[name].from_plain(weights[parameter])
-        else:  # only here can channels be missing: of the first convolution, which is always stored plainly
+        else:  # only the first convolution can lack input channels, and its filters are never in another layout
             value = padded(weights[parameter], tensor.shape())
         dtype = np.array(tensor).dtype
         assign(tensor, value.astype(dtype))
