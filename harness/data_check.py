@@ -29,73 +29,92 @@ Facts = dict[str, Any]
 def describe_data_set(job: Job) -> dict[str, Facts]:
     """Return a description of each part, "train" and "val", of the job's data set, for tools.doctor.
 
-    All files are looked at without decoding, and up to SAMPLED samples of each part are decoded. Each part is described
-    even if the other one cannot be read.
+    All files are looked at without decoding, and up to SAMPLED samples of each part are decoded. A part is described
+    even if the other part cannot be read.
 
     Args:
         job: The settings of the job; DATADIR must be set.
 
     Returns:
-        {part: its description}. A part that a run could not read has {"error": "why"} alone. If both parts can be read,
-        the "notes" of "train" also say what is odd about the two, and which evaluation images are trained on.
+        {part: description}. A part that a run could not read has {"error": "why"} alone. If both parts can be read, the
+        "notes" of "train" also have what `notes_on` finds odd in the names, sizes and labels of all files, such as a
+        file that is in both parts, and a warning if some sampled evaluation images are copies of training images.
     """
     data_module = importlib.import_module(f"{job.model.package}.data")
     seed = max(job.course.seed, 0)  # a run draws its seed where SEED is -1; here that is taken as 0
-    root = Path(job.data.folder)
     by_part: dict[str, Facts] = {}
-    # Only of the parts that can be read:
+    # By part, without a part that cannot be read:
     samples_of: dict[str, Any] = {}
     contents: dict[str, Contents] = {}
     for part in PARTS:
         try:
-            lists.require_data_folder(root)
-            samples = data_module.find(root, part, job.hyperparameters.classes)
-            if part == "train":
-                steps_per_epoch(len(samples), job.global_batch)  # refuses a set that is too small for a step
-            contents[part] = contents_of(samples, f"files of {part}", _show_on_stderr)
-            samples_of[part] = samples
+            samples, contents_of_part = _read_part(job, data_module, part)
         except OSError as error:
             by_part[part] = {"error": named_files.explain(error)}
+            continue
         except ValueError as error:
             by_part[part] = {"error": str(error)}
-        else:
-            by_part[part] = _describe_part(part, data_module, samples, contents[part], seed)
+            continue
+        samples_of[part] = samples
+        contents[part] = contents_of_part
+        by_part[part] = _describe_part(part, data_module, samples, contents_of_part, seed)
 
     can_compare_parts = len(contents) == len(PARTS)
     if can_compare_parts:
-        chosen = _choose_samples(len(samples_of["val"]), seed)
+        evaluation_numbers = _choose_samples(len(samples_of["val"]), seed)  # of up to SAMPLED evaluation samples
         by_part["train"]["notes"] += notes_on(contents["train"], contents["val"])
-        by_part["train"]["notes"] += _notes_on_copies(samples_of, contents, chosen)
+        by_part["train"]["notes"] += _notes_on_copies(samples_of, contents, evaluation_numbers)
     return by_part
 
 
+def _read_part(job: Job, data_module: Any, part: str) -> tuple[Any, Contents]:
+    """Return the samples of a part of the job's data set, and the names, sizes and labels of the part's files.
+
+    Args:
+        job: The settings of the job; DATADIR must be set.
+        data_module: The workload's module of its data, as paddle_rn50.data.
+        part: "train" or "val".
+
+    Raises:
+        ValueError: A run could not read the part, or the training samples are too few for one step.
+        OSError: The system refuses to read a file or folder.
+    """
+    root = Path(job.data.folder)
+    lists.require_data_folder(root)
+    samples = data_module.find(root, part, job.hyperparameters.classes)
+    if part == "train":
+        steps_per_epoch(len(samples), job.global_batch)  # raises ValueError if the samples are too few for one step
+    return samples, contents_of(samples, f"files of {part}", _show_on_stderr)
+
+
 def _describe_part(part: str, data_module: Any, samples: Any, contents: Contents, seed: int) -> Facts:
-    """Return a description of a part of a data set: its name, its size, a digest, and what is wrong with it.
+    """Return a description of a part of a data set: its name, its size, a digest of its files, and its faults.
 
     Args:
         part: "train" or "val".
         data_module: The workload's module of its data, as paddle_rn50.data.
         samples: The samples of the part.
-        contents: Names, sizes and labels of its files.
+        contents: Names, sizes and labels of the part's files.
         seed: Decides which samples are decoded.
 
     Returns:
-        A dictionary. The checks are made in this order, and the first that finds something ends them:
+        A dictionary with these keys:
 
-            "undecodable":  the first of the decoded files that cannot be decoded, and why
-            "label_fault":  the first label that is wrong
-            "notes":        a doubt about the labels, behind notes that the samples have in any case
-
-        The first two are empty if there is nothing to name.
+            "name":         the part and the form of its samples, as "train (files)"
+            "samples":      the number of samples
+            "passport":     the number, the bytes and a digest of the files
+            "decoded":      the number of samples that are chosen to be decoded, up to SAMPLED
+            "undecodable":  the first file of the chosen samples that cannot be read or decoded, and why; or empty
+            "label_fault":  what is wrong with the first wrong label of the chosen samples; or empty
+            "notes":        the samples' own notes, and a note if the chosen labels hold fewer than two classes
     """
     chosen = _choose_samples(len(samples), seed)
     undecodable = _first_undecodable(samples, chosen)
     label_fault = ""
     notes = list(samples.notes)
-    # Labels are judged only if all files can be decoded, and doubted only if none is plainly wrong.
-    if not undecodable:
+    if not undecodable:  # labels are looked at only if all chosen files can be decoded
         label_fault = _first_label_fault(data_module, samples, chosen)
-        if not label_fault:
+        if not label_fault:  # doubts are told only if no label is plainly wrong
             notes += _doubts_about_labels(data_module, samples, chosen)
     return {
         "name": f"{part} ({samples.form})",
@@ -109,29 +128,26 @@ def _describe_part(part: str, data_module: Any, samples: Any, contents: Contents
 
 
 def _notes_on_copies(samples_of: dict[str, Any], contents: dict[str, Contents], chosen: list[int]) -> list[str]:
-    """Return a sentence if some evaluation images are training images, byte for byte; else no sentence.
+    """Return a list with one warning if some evaluation images are copies of training images; else an empty list.
 
-    Such are found where images were copied or linked into the evaluation part and left in the training part. A run does
-    not look for them, because it may read no image before its clock starts.
+    A copy has the same bytes. Copies arise, for example, if images are copied into the evaluation part and left in the
+    training part. A run does not look for copies, because a run may read no image before its clock starts.
 
-    An image is compared only with training images of the same size (`_trained_of_equal_size`). The sizes of a part are
-    those of its images if `is_exact` is true, else of whole records with an image in each, as in a TFRecord:
-
-        both parts have the same kind of sizes:  these are compared
-        the parts have different kinds:          they cannot be compared, and no sentence is returned
+    An evaluation image is compared with up to COMPARED training images of the same size in bytes.
 
     Args:
         samples_of: The samples of "train" and "val".
         contents: Names and sizes of the samples of "train" and "val".
         chosen: Numbers of the evaluation samples to look at.
     """
+    # `is_exact`: the sizes are those of images, and not of whole records, as in a TFRecord. The two cannot be compared.
     if contents["train"].is_exact != contents["val"].is_exact:
         return []
-    copies: list[tuple[str, str]] = []  # an evaluation image, and the training image that it is
+    copies: list[tuple[str, str]] = []  # (name of an evaluation image, name of the training image of the same bytes)
     for number in chosen:
-        image = _first_file(samples_of["val"], number)
+        image = _image_of(samples_of["val"], number)  # None if it cannot be read
         for candidate in _trained_of_equal_size(contents, number):
-            trained = _first_file(samples_of["train"], candidate)
+            trained = _image_of(samples_of["train"], candidate)
             if image is not None and trained is not None and image.content == trained.content:
                 copies.append((image.name, trained.name))
                 break
@@ -167,7 +183,7 @@ class _File(NamedTuple):
     content: bytes
 
 
-def _first_file(samples: Any, number: int) -> _File | None:
+def _image_of(samples: Any, number: int) -> _File | None:
     """Return the name and the bytes of a sample's image, the first of its files; None if it cannot be read."""
     try:
         return _File(*samples.encoded(number)[0])
@@ -193,9 +209,9 @@ def _choose_samples(count: int, seed: int) -> list[int]:
 
 
 def _first_undecodable(samples: Any, chosen: list[int]) -> str:
-    """Say which file of some samples is the first that cannot be read or decoded, and why; empty if all can be.
+    """Return which file of some samples is the first that cannot be read or decoded, and why; empty if all can be.
 
-    Files are decoded by DALI, as training would decode them on a CPU.
+    An example is "data/val/7.jpeg: it is truncated: ...". DALI decodes the files, as it does in training on a CPU.
 
     Args:
         samples: The samples of a part of the data set.
@@ -205,30 +221,32 @@ def _first_undecodable(samples: Any, chosen: list[int]) -> str:
     with _quiet_stderr():
         for number in chosen:
             try:
-                files = samples.encoded(number)
+                files = samples.encoded(number)  # (name, bytes) of the image and, if labels are files, of the label
             except OSError as error:
-                return named_files.explain(error)
-            except RunError as error:
-                return str(error)
+                return named_files.explain(error)  # as "data/val/7.jpeg: permission denied: ..."
+            except RunError as error:  # a record of a packed data set is damaged, or its label is no class
+                return str(error)  # as "data/val.rec, record 7 at byte 4096: ..."
             for name, content in files:
-                fault = encoded.fault(content) or decoder.fault(content)  # cut off, or refused by DALI
+                fault = encoded.fault(content)  # of harness/encoded.py, which finds files that are cut off
+                if not fault:
+                    fault = decoder.fault(content)  # why DALI cannot decode the file; empty if it can
                 if fault:
                     return f"{name}: {fault}"
     return ""
 
 
 def _first_label_fault(data_module: Any, samples: Any, chosen: list[int]) -> str:
-    """Say what is wrong with the first of some samples whose label is no class; empty if there is none.
+    """Return what is wrong with the first wrong label file of some samples; an empty text if no label file is wrong.
 
-    Only labels that are files, as in segmentation, are looked at: labels that are numbers were checked when their list
-    was read.
+    A label file, as segmentation has, is wrong if it cannot be read or holds a number that is no class. If labels are
+    numbers in place of files, the text is empty: a wrong number was refused when its list or its record was read.
 
     Args:
-        data_module: The workload's module of its data. It has a function `label_fault` if labels are files.
+        data_module: The workload's module of its data. It has a function `label_fault` only if labels are files.
         samples: The samples of a part of the data set.
         chosen: Numbers of the samples to look at.
     """
-    label_fault = getattr(data_module, "label_fault", None)
+    label_fault = getattr(data_module, "label_fault", None)  # says what is wrong with the label of a sample, or ""
     if label_fault is None:  # labels are numbers
         return ""
     for number in chosen:
