@@ -34,47 +34,52 @@ NAMES_ELSEWHERE = {
 def misspelt(environ: Mapping[str, str]) -> list[str]:
     """Return a warning for each variable of the environment that looks like a setting and is none.
 
-    BATCHSZIE gives "BATCHSZIE is read by nothing: is it BATCHSIZE?": the user's setting would be lost. The warning
-    leaves out the value, which may be a secret.
+    Without the warning the user would not learn that nothing reads the variable. The first of these cases counts:
 
-    Of settings of fewer than LEAST_LETTERS letters only one in small letters, as mode, is taken as misspelt: MODEL,
-    which looks like MODE, may well be another program's variable.
+        the variable                                          warning
+        is a setting with small letters, as mode              "mode is read by nothing: is it MODE?"
+        is similar to a long setting, as BATCHSZIE            "BATCHSZIE is read by nothing: is it BATCHSIZE?"
+        is another program's name of a setting, as EPOCHS     "EPOCHS is read by nothing: MAX_EPOCHS is"
+
+    A long setting has LEAST_LETTERS letters or more. Similarity to a shorter setting does not count: MODEL, which is
+    similar to MODE, may be another program's variable. The third case also has names such as RN50_STRATEGY
+    (`_what_is_read_instead`). A warning leaves out the value of the variable, which may be a secret.
 
     Args:
         environ: Environment variables.
     """
-    variables = names()
-    long_names = [name for name in variables if len(name) >= LEAST_LETTERS]
+    settings = names()
+    long_settings = [name for name in settings if len(name) >= LEAST_LETTERS]
     warnings = []
     for name in environ:
-        if name in variables:
+        if name in settings:
             continue
-        if name.upper() in variables:  # in small letters, as batchsize
+        if name.upper() in settings:  # with small letters, as mode
             meant = [name.upper()]
-        else:  # with a letter or two wrong, as BATCHSZIE
-            meant = difflib.get_close_matches(name, long_names, n=1, cutoff=SIMILARITY)
+        else:  # with a letter or two wrong, as BATCHSZIE; an empty list if no setting is similar
+            meant = difflib.get_close_matches(name, long_settings, n=1, cutoff=SIMILARITY)
         if meant:
             warnings.append(f"{name} is read by nothing: is it {meant[0]}?")
             continue
-        what_is_read = _what_is_read_instead(name)
+        what_is_read = _what_is_read_instead(name)  # as "MAX_EPOCHS is"; empty if no setting is meant
         if what_is_read:
             warnings.append(f"{name} is read by nothing: {what_is_read}")
     return warnings
 
 
 def _what_is_read_instead(name: str) -> str:
-    """Return which settings are read in place of a variable that its user has taken for a setting.
+    """Return the end of the warning that a variable is read by nothing: which settings are read instead.
 
-    The text is the end of a warning, as "MAX_EPOCHS is" in "EPOCHS is read by nothing: MAX_EPOCHS is". The first of
-    these cases counts:
+    The end is "MAX_EPOCHS is" in the warning "EPOCHS is read by nothing: MAX_EPOCHS is". The first of these cases that
+    fits `name` counts:
 
-        the name                                         example          text
-        is what other training programs call a setting   EPOCHS           "MAX_EPOCHS is"
-        is what they call a value of the recipe          LR               "the RECIPE has it"
-        begins as a family of settings                   SUBMISSION_X     "SUBMISSION_ORG, ... are"
-        begins with a workload, but no precision
-        follows                                          RN50_STRATEGY    "RN50_BATCHSIZE and RN50_RECIPE are, and ..."
-        is any other: it may be another program's        MODEL            ""
+        case                                        example          end of the warning
+        another program's name of a setting         EPOCHS           "MAX_EPOCHS is"
+        another program's name of a recipe's value  LR               "the RECIPE has it"
+        begins as a family of settings              SUBMISSION_X     "SUBMISSION_ORG, SUBMISSION_DIVISION, ... are"
+        begins with a workload, then no precision   RN50_STRATEGY    "RN50_BATCHSIZE and RN50_RECIPE are, and any
+                                                                     setting with a precision, as RN50_FP32_STRATEGY"
+        any other, perhaps another program's        MODEL            ""
 
     Args:
         name: Name of a variable that is no setting.
@@ -86,11 +91,9 @@ def _what_is_read_instead(name: str) -> str:
             settings = [setting for setting in SETTINGS if setting.startswith(family)]
             return f"{', '.join(settings)} are"
     for workload in workloads.NAMES:
-        prefix = f"{workload.upper()}_"
-        # After a workload and a precision, as in RN50_FP32_STRATEGY, any setting is read; after a workload alone only
-        # those of PER_WORKLOAD.
-        has_precision = any(name.startswith(prefix_of(workload, precision)) for precision in PRECISIONS)
-        if name.startswith(prefix) and not has_precision:
+        prefix = f"{workload.upper()}_"  # as RN50_; behind it alone only the settings of PER_WORKLOAD are read
+        prefixes_with_precision = tuple(prefix_of(workload, precision) for precision in PRECISIONS)  # as RN50_FP32_
+        if name.startswith(prefix) and not name.startswith(prefixes_with_precision):
             settings = [f"{prefix}{setting}" for setting in PER_WORKLOAD]
             return f"{' and '.join(settings)} are, and any setting with a precision, as {prefix}FP32_STRATEGY"
     return ""
@@ -121,10 +124,13 @@ def table() -> str:
 
 
 def _arguments() -> argparse.Namespace:
-    """Read the command line; one of --json, --shell, --launch and --table must be given, and says what is printed.
+    """Read the command line, which must have exactly one of the options --json, --shell, --launch and --table.
+
+    A wrong command line ends the process with status 2. Both --shell and --launch print variables as NAME=VALUE:
+    --shell all those of the job, for run_and_time.sh, and --launch the few that a launcher needs to start the nodes.
 
     Returns:
-        A true or false value for each of the four options.
+        `json`, `shell`, `launch` and `table`, of which the given one is true and the others are false.
     """
     says = "Print the job that this environment and its system's config file describe."
     parser = Parser(prog="python -m harness.describe", description=says)
@@ -168,14 +174,17 @@ class _Described(NamedTuple):
 
 
 def _describe(given: dict[str, str]) -> _Described:
-    """Return the job that an environment describes together with the config file of the system that it names.
+    """Return the job that is described by an environment and by the config file of a system.
+
+    The system is named by DGXSYSTEM in the environment: DGX1 stands for config_DGX1.sh.
 
     Args:
         given: The environment.
 
     Returns:
-        The job, who set each of its values, and two environments: `given`, and the same with what the config file adds.
-        The method `added` returns the difference between the two.
+        `job`, the settings; `origins`, each setting's value with who set it; `given`, unchanged; and `environ`, which
+        is `given` with the variables that the config file adds or changes. `environ` is equal to `given` if the config
+        file was applied to `given` before.
 
     Raises:
         ValueError: The system has no config file, the file fails, or a value is wrong.
@@ -186,22 +195,22 @@ def _describe(given: dict[str, str]) -> _Described:
 
 
 def _describe_for_user(given: dict[str, str]) -> _Described:
-    """Return the job that a user's environment describes, or refuse it by four checks that `_describe` does not make.
+    """Return the job that a user's environment describes, after four checks that only a user's environment must pass.
 
-    The four are of RESULT_FILE, the trials' seeds, variables of Paddle, and the paths that the job names. Later in the
-    job they would refuse a good one: the trial loop sets RESULT_FILE and each trial's SEED, a rank sets Paddle's
-    variable for its GPU, and a rank's machine may lack files of the user's.
+    The checks are of RESULT_FILE, the trials' seeds, variables of Paddle, and the paths that the job names. In the
+    environment of a running job the checks could fail though the job is good: the trial loop sets RESULT_FILE and each
+    trial's SEED, a rank sets Paddle's variable for its GPU, and a rank's machine may lack files of the user's.
 
     Args:
         given: The user's environment.
 
     Raises:
-        ValueError: A value or the system's config file is wrong, the user has set RESULT_FILE, a trial's seed would be
+        ValueError: The user has set RESULT_FILE, a value or the system's config file is wrong, a trial's seed would be
             beyond the largest, a variable of Paddle contradicts the job, or a path that the job names is not usable on
             this machine.
     """
-    _refuse_result_file(given)
-    described = _describe(given)
+    _refuse_result_file(given)  # needs the environment alone; the three checks below need the job
+    described = _describe(given)  # checks the values of the settings
     refusals.raise_first(refusals.of_seeds(described.job))
     refusals.raise_first(refusals.of_paddle_flags(described.job, described.environ))
     refusals.raise_first(refusals.of_named_paths(described.job))
@@ -216,20 +225,22 @@ def _print_for_shell(variables: Mapping[str, str]) -> None:
 
 @one_line
 def main() -> int:
-    """Print the job that this environment and its system's config file describe.
+    """Print the job that this environment and its system's config file describe, in the form of the given option.
 
-        --table:   for docs/settings.md; it prints the settings of any job, and checks nothing
-        --json:    for a user who wants to see the job, as by `./run_and_time.sh --dry-run`
-        --shell:   for run_and_time.sh, on a node
-        --launch:  for a launcher, on a host that may lack the packages of the training program
+        --table:   the settings of any job, for docs/settings.md; nothing is checked
+        --json:    each value and who set it, for a user, as in `./run_and_time.sh --dry-run`
+        --shell:   the variables that run_and_time.sh exports on a node
+        --launch:  the variables that a launcher needs, on a host that may lack the packages of the training program
 
-    A call is a job's first if it is made in the user's environment. `./run_and_time.sh --dry-run` makes two calls:
-    --shell, the first, and then --json with the variables that --shell printed. What is checked:
+    With the other three options these are checked:
 
-        in a first call:                             what `_describe_for_user` checks
-        in every call:                               the values of the settings
-        without --launch, if NumPy is installed:     what the training program refuses
-        in a first call:                             suspect names and data, which give warnings on stderr
+        always:                                        the values of the settings
+        in a user's environment:                       the four things that `_describe_for_user` names
+        with --json or --shell, if NumPy is there:     what the training program refuses
+        in a user's environment:                       suspect names and data, which give warnings on stderr
+
+    A user's environment is known by the lack of JOB_FROM_CONFIG. That variable is among those that --shell prints and
+    run_and_time.sh exports. So `./run_and_time.sh --dry-run`, which calls --shell and then --json, warns only once.
 
     Returns:
         0. For an error `one_line` prints a line on stderr and returns 2 if the job is wrong, 1 if the output cannot be
@@ -241,13 +252,12 @@ def main() -> int:
         return 0
 
     given = env.of_process()
-    # A later call finds JOB_FROM_CONFIG in its environment, as it is among the variables that --shell has exported.
-    is_first_call = not env.is_resolved(given)
+    is_users_environment = not env.is_resolved(given)  # it lacks JOB_FROM_CONFIG
     has_packages = importlib.util.find_spec("numpy") is not None
-    described = _describe_for_user(given) if is_first_call else _describe(given)
+    described = _describe_for_user(given) if is_users_environment else _describe(given)
     if has_packages and not args.launch:  # a launcher leaves it to its nodes, which call this with --shell
         refusals.raise_first(refusals.of_program(described.job))
-    if is_first_call:
+    if is_users_environment:
         for warning in [*misspelt(described.environ), *_warnings_on_data(described.job)]:
             print(f"warning: {warning}", file=sys.stderr)
     if args.json and not has_packages:
@@ -259,16 +269,21 @@ def main() -> int:
 def _print_described(described: _Described, args: argparse.Namespace) -> None:
     """Print a described job in the form that the command line asks for.
 
+        --json:    each setting with its value and who set it
+        --launch:  the few variables that a launcher needs to start the nodes, as NAME=VALUE
+        --shell:   all variables that run_and_time.sh exports on a node, as NAME=VALUE
+
     Args:
         described: The job, with the environment that it is from.
-        args: The options: --json prints each value with its origin, --launch and --shell the variables to export.
+        args: The options, of which one is true. Nothing is printed for --table.
     """
+    set_by_config = described.added()
     if args.json:
         print_to_reader(json.dumps(described.origins, indent=1))
     elif args.launch:
-        _print_for_shell(exports.for_launcher(described.given, described.added(), described.job))
+        _print_for_shell(exports.for_launcher(described.given, set_by_config, described.job))
     elif args.shell:
-        _print_for_shell(exports.for_node(described.environ, described.added(), described.origins))
+        _print_for_shell(exports.for_node(described.environ, set_by_config, described.origins))
 
 
 if __name__ == "__main__":

@@ -49,33 +49,33 @@ def for_node(environ: Mapping[str, str], set_by_config: Mapping[str, str], origi
 def for_launcher(user_environ: Mapping[str, str], set_by_config: Mapping[str, str], job: Job) -> dict[str, str]:
     """Return the variables that a launcher needs to start the job on its nodes.
 
-    These have values:
+        CONT_...:     settings of the container, which the launcher starts; only those that the config file sets
+        DGXNNODES:    the number of nodes
+        JOB_DEVICE:   "cpu" or "gpu"
+        JOB_GIVEN:    names of the user's variables that the launcher hands to the nodes, as "BATCHSIZE NCCL_DEBUG"
+        JOB_PATHS:    files and folders that the job names, whoever has set them, as "DATADIR=/data", one a line
+        JOB_SECRETS:  names of the user's secrets, which the launcher's shell unsets
 
-        CONT_...:    settings of the container that the config file sets
-        DGXNNODES:   the number of nodes
-        JOB_DEVICE:  "cpu" or "gpu"
-        JOB_PATHS:   files and folders that the job names, whoever has set them, as "DATADIR=/data", one a line
+    JOB_GIVEN has names without values, because the launcher has the user's variables in its own environment. The names
+    are those of:
 
-    These are lists of names, as "BATCHSIZE SEED"; their values are in the launcher's environment already:
+        settings, as BATCHSIZE
+        settings for the job's workload and precision alone, as RN50_AMP_O2_STRATEGY
+        variables of libraries, as NCCL_DEBUG; OMPI_MCA_... of Open MPI, and PRTE_MCA_... of its launcher PRRTE
 
-        JOB_GIVEN:   variables of the user that the launcher hands to the nodes: settings, and what `names_to_forward`
-                     chooses, as OMPI_MCA_... of Open MPI, PRTE_MCA_... of its launcher PRRTE, and RN50_AMP_O2_STRATEGY,
-                     a setting for this workload and precision alone
-        JOB_SECRETS: secrets of the user, which the launcher's shell unsets
-
-    What the config file sets is not handed over, because each node reads that file by itself. The CONT_ variables are
-    for the launcher itself, which starts the container.
+    What the config file sets is not handed over, because each node reads that file by itself.
 
     Args:
         user_environ: The user's environment.
-        set_by_config: The variables that the config file adds to it or changes.
+        set_by_config: The variables that the config file adds to `user_environ` or changes.
         job: The settings of the job.
     """
     container_settings = {name: value for name, value in set_by_config.items() if name.startswith("CONT_")}
-    names_of_settings = names()
+    names_of_settings = names()  # of any job
     given_settings = [name for name in user_environ if name in names_of_settings]
     prefix_of_job = prefix_of(job.model.workload, job.model.precision)  # as "RN50_AMP_O2_"
     prefixes = ("OMPI_MCA_", "PRTE_MCA_", prefix_of_job)
+    # Names with these prefixes or those of libraries, without secrets; for one node without NCCL's network settings.
     given_by_prefix = names_to_forward(user_environ, *prefixes, nodes=job.cluster.dgxnnodes)
     return {
         **container_settings,
@@ -90,13 +90,16 @@ def for_launcher(user_environ: Mapping[str, str], set_by_config: Mapping[str, st
 def _paths(job: Job) -> str:
     """Return the files and folders that a job names, one a line, as "DATADIR=/data".
 
+    A launcher mounts these paths into the container. DATA_CACHE=data, the default, is left out, because the container's
+    image already has this folder. An empty setting is left out, too.
+
     Args:
-        job: The settings of the job. A setting that is empty is left out, and so is the usual DATA_CACHE, which an
-            image has.
+        job: The settings of the job.
     """
     lines = []
     for variable in PATHS:
         path = job.value(variable)
-        if path and path != MADE_IN_IMAGE.get(variable):
+        is_in_image = path == MADE_IN_IMAGE.get(variable)  # MADE_IN_IMAGE is {"DATA_CACHE": "data"}
+        if path and not is_in_image:
             lines.append(f"{variable}={path}")
     return "\n".join(lines)
