@@ -38,19 +38,20 @@ class Talk:
 
 
 def talk(script: Path, *arguments: str, environ: Mapping[str, str] | None, silent_s: float) -> Talk:
-    """Run a Python script in a child process, and return what it printed and how it hung or died, if it did.
+    """Run a Python script in a child process, and return what the child printed and whether the child hung or died.
 
-    A child hangs if it prints nothing for some time, or still runs so long after it has closed its output. It is then
-    killed. Python runs the script in isolated mode (-I), which ignores PYTHONPATH.
+    The child is taken to hang, and is killed, if it prints nothing for `silent_s` seconds, or if it closes its output
+    and does not end within `silent_s` seconds. Python runs the script in isolated mode (-I), which ignores PYTHONPATH.
 
     Args:
         script: The script to run.
-        arguments: Its arguments.
-        environ: Environment of the child; None: that of this process.
-        silent_s: Seconds of silence after which the child is taken to hang.
+        arguments: The arguments of the script.
+        environ: Environment of the child; None: the environment of this process.
+        silent_s: Seconds to wait for the next output, and then for the end of a child that has closed its output.
 
     Returns:
-        The lines of its stdout and stderr, and how it hung or died, in words that are empty if it ended with status 0.
+        `lines`, all lines of the child's stdout and stderr; and `hang_or_death`, a phrase as "no answer in 20 s" or
+        "ended by signal 11 (SIGSEGV)", which is empty if the child ended with status 0.
     """
     process = subprocess.Popen(
         [sys.executable, "-I", str(script), *arguments],
@@ -63,13 +64,13 @@ def talk(script: Path, *arguments: str, environ: Mapping[str, str] | None, silen
     output, was_silent = _listen(process.stdout.fileno(), silent_s)
     if was_silent:
         _kill(process)
-        status = None
-    else:
-        status = _status_or_kill(process, silent_s)
+        status = None  # the child hung
+    else:  # the child has closed its output
+        status = _status_or_kill(process, silent_s)  # None if the child did not end and was killed: it hung, too
     process.stdout.close()
 
     lines = tuple(output.decode(errors="replace").splitlines())
-    if status is None:  # it hung
+    if status is None:  # the child hung
         return Talk(lines=lines, hang_or_death=f"no answer in {six_digits(silent_s)} s")
     return Talk(lines=lines, hang_or_death=_death_in_words(status, lines))
 
@@ -135,19 +136,21 @@ def _listen(descriptor: int, silent_s: float) -> tuple[bytes, bool]:
 
 @functools.cache  # a node of a fleet asks twice, and NVML_S is long
 def hanging_call_of_nvml() -> str:
-    """Name the call of NVML that hung or killed its process; return an empty text if NVML answers, even by an error.
+    """Say which call of NVML hung or killed a child process that tried NVML; return an empty text if none did.
 
-    NVML is NVIDIA's library that tells of the GPUs. A child process, ask_nvml.py, makes the calls and prints the name
-    of each before. It is started once: later calls of this function return the first result.
+    NVML is NVIDIA's library that tells of the GPUs. The child process, ask_nvml.py, prints the name of each call before
+    the call is made, so the last printed name is that of the call that hung or killed the child. The child is started
+    once: later calls of this function return the first result.
 
     Returns:
-        A part of a sentence, as "NVML has not answered nvmlInit: no answer in 30 s". Empty also if the package pynvml
-        is missing: the child then makes no call.
+        A part of a sentence, as "NVML has not answered nvmlInit: no answer in 30 s". The text is empty if NVML answers,
+        even by an error, or if the child ends by an error in Python, as without the package pynvml.
     """
     child = talk(Path(__file__).with_name("ask_nvml.py"), environ=None, silent_s=NVML_S)  # None: this environment
-    calls = [answer["call"] for answer in child.answers() if "call" in answer]
-    # Else it is empty, or "ended with status 1: ...", which is a Python error in the child and no fault of NVML.
+    printed_calls = [answer["call"] for answer in child.answers() if "call" in answer]
+    # "ended with status 1: ..." would be an error of Python in the child, and no fault of NVML.
     has_hung_or_died = child.hang_or_death.startswith(("no answer", "ended by signal"))
-    if not calls or not has_hung_or_died:
+    if not printed_calls or not has_hung_or_died:
         return ""
-    return f"NVML has not answered {calls[-1]}: {child.hang_or_death}"
+    last_call = printed_calls[-1]  # printed before it was made, so it is the call that gave no answer
+    return f"NVML has not answered {last_call}: {child.hang_or_death}"

@@ -50,17 +50,19 @@ def write(log: RunLog, job: Job, origins: Origins, ranks: Ranks, task: Task, *, 
 
 
 def preamble(log: RunLog, job: Job, origins: Origins, ranks: Ranks, *, recipe: Any, dataset: schema.Dataset) -> None:
-    """Write the beginning of the log: what runs, on what machines, and who submits it.
+    """Write the beginning of a run's log: what runs, on what machines, and who submits it.
 
-    Every rank must call this, because the ranks exchange what they know of their nodes at the start and at the end. If
-    the job asks for it, each node's page cache is flushed. The last line is the event `init_start`.
+    Every rank must call this: at the start the ranks tell each other what their nodes are, and at the end whether the
+    page cache of each node was flushed, which is done if the job asks for it (CLEAR_CACHES). The last line that is
+    written is the event `init_start`.
 
     Args:
         log: The log of the run. Only that of rank 0 is written to a file.
         job: The settings of the job.
         origins: The value of each setting with who set it.
         ranks: This process among the ranks of the job.
-        recipe: The hyperparameters, a dataclass whose fields may be dataclasses, too.
+        recipe: The hyperparameters, a dataclass. Each is logged like a setting, as "RECIPE.optimizer.momentum", with
+            the workload's file config.py as its origin.
         dataset: Name, sizes and digests of the data set.
     """
     nodes = provenance.gather_nodes(ranks.comm)
@@ -174,11 +176,10 @@ def summary_of(job: Job, *, resumed: bool = False) -> schema.RunSummary:
 def optimizer_events(
     schedule: Schedule, optimizer: OptimizerConfig, *, warmup_epochs: float
 ) -> list[tuple[schema.Point[Any], Any]]:
-    """Return the optimizer's name and hyperparameters as events of the log.
+    """Return the optimizer's name, its warm-up and its hyperparameters as events of the log, each with its value.
 
-    The same hyperparameter has an event of another name for each kind of optimizer: `kind.logged.hyperparameters` is
-    {name in `value_by_name`: event}. `kind.further_points` is the same for hyperparameters that only this kind has,
-    such as the epsilon of LARS.
+    The name of an event depends on the kind of optimizer: momentum is the event "sgd_opt_momentum" for SGD and
+    "lars_opt_momentum" for LARS. KINDS says which events a kind has.
 
     Args:
         schedule: The learning rates for the run's global batch.
@@ -189,6 +190,8 @@ def optimizer_events(
         Pairs of an event and its value. An event is a `schema.Point`, which has the name and the type of the value.
     """
     kind = KINDS[optimizer.kind]
+    # By the name of a hyperparameter, as "momentum". `further_points` has those of this kind alone, as "lars_epsilon".
+    event_by_name = {**kind.logged.hyperparameters, **kind.further_points}
     value_by_name = {
         **vars(optimizer),  # the fields of OptimizerConfig: "momentum", "weight_decay", "lars_epsilon", ...
         "base_learning_rate": schedule.base,
@@ -200,6 +203,6 @@ def optimizer_events(
         (schema.OPT_NAME, optimizer.kind),
         (kind.logged.warmup_epochs, warmup_epochs),
     ]
-    for name, event in (*kind.logged.hyperparameters.items(), *kind.further_points.items()):
+    for name, event in event_by_name.items():
         events.append((event, value_by_name[name]))
     return events

@@ -277,37 +277,39 @@ class ClusterSettings:
 
     @property
     def threads_per_rank(self) -> int:
-        """CPU threads a rank computes with: THREADS if it is set, else the smaller of two shares, and at least 1.
+        """CPU threads that a rank computes with: THREADS if set, else the rank's share of the cores or of CPU time.
 
-        One is a rank's share of the cores, the other its share of a cgroup's quota of CPUs, as docker --cpus sets it.
-        With more threads than the quota has CPUs a rank is slower: 2 threads on half a CPU took twice the time of 1.
+        The smaller of the two shares counts, rounded down, but 1 at least. The cores that this process may use are
+        shared by the ranks that RANK_NUMA binds to these cores, or by all ranks of the node if there are no such ranks.
+        The CPU time that a cgroup allows, as by docker --cpus, is always shared by all ranks of the node.
+
+        With more threads than the CPU time allows a rank is slower: 2 threads on half a CPU took twice the time of 1.
         """
         if self.threads > 0:
             return self.threads
-        quota = cgroup.cpus() or math.inf  # None: no limit is known
         own_cores = os.sched_getaffinity(0)
         share_of_cores = len(own_cores) / self._ranks_on_cores(own_cores)
-        share_of_quota = quota / self.dgxngpu
+        cpus_of_node = cgroup.cpus() or math.inf  # as 1.5; `cpus` returns None if no limit is known
+        share_of_quota = cpus_of_node / self.dgxngpu  # DGXNGPU is the number of ranks of a node
         return max(1, int(min(share_of_cores, share_of_quota)))
 
     def _ranks_on_cores(self, cores: Iterable[int]) -> int:
         """Return how many ranks of the node share the cores that this process may use.
 
-        RANK_NUMA is the NUMA node of each rank, as "0,0,1,1"; it is empty if launch/bind.sh does not bind ranks to the
-        cores of a NUMA node. There are two cases:
-
-            all cores are of one NUMA node in RANK_NUMA:  the ranks of this NUMA node, which are bound to it, share them
-            else:                                         all ranks of the node share them
+        RANK_NUMA has a NUMA node for each rank, as "0,0,1,1", and launch/bind.sh binds each rank to the cores of its
+        NUMA node. If one of these NUMA nodes has all of `cores`, the ranks that are bound to this NUMA node share
+        `cores`: 2 ranks in the example. In all other cases, as with an empty RANK_NUMA, all ranks of the node do so.
 
         Args:
-            cores: The numbers of the cores.
+            cores: The numbers of the cores that this process may use.
         """
-        numa_node_of_ranks = self.rank_numa.split(",")[: self.dgxngpu]  # [""] if it is empty
+        numa_node_of_ranks = self.rank_numa.split(",")[: self.dgxngpu]  # one for each rank; [""] if RANK_NUMA is empty
         for numa_node in set(numa_node_of_ranks) - {""}:
-            folder = NUMA_NODES / f"node{numa_node}"
-            if all((folder / f"cpu{core}").exists() for core in cores):
+            folder = NUMA_NODES / f"node{numa_node}"  # of Linux: has cpu0, cpu1, ... for the cores of this NUMA node
+            has_all_cores = all((folder / f"cpu{core}").exists() for core in cores)
+            if has_all_cores:
                 return numa_node_of_ranks.count(numa_node)
-        return self.dgxngpu
+        return self.dgxngpu  # the number of ranks of the node
 
 
 @dataclass(frozen=True, kw_only=True)

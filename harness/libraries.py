@@ -51,22 +51,23 @@ def of_network(environ: Mapping[str, str]) -> list[str]:
 
 
 def dropped(environ: Mapping[str, str], nodes: int) -> dict[str, str]:
-    """Return {"JOB_DROPPED": names of the variables that a shell is to unset for a job}, as "NCCL_IB_HCA NCCL_NET".
+    """Return the variable JOB_DROPPED, which names the variables that a shell must unset for a job of one node.
 
-    A job of one node needs no settings of NCCL's network between nodes, so those are unset. `load_job` of
-    launch/common.sh does it.
+    The named variables are settings of NCCL's network between nodes, which a job of one node does not need. The shell
+    function `load_job` of launch/common.sh unsets the named variables.
 
     Args:
         environ: Environment variables.
         nodes: Number of nodes of the job.
 
     Returns:
-        JOB_DROPPED with the names, separated by blanks. {} if the job has several nodes, or nothing is to be unset.
+        {"JOB_DROPPED": "NCCL_IB_HCA NCCL_NET"}, for example; {} if the job has several nodes, or if `environ` has no
+        setting of NCCL's network.
     """
-    names = of_network(environ)
-    if nodes > 1 or not names:
+    names_of_settings = of_network(environ)  # of NCCL's network between nodes
+    if nodes > 1 or not names_of_settings:
         return {}
-    return {"JOB_DROPPED": " ".join(names)}
+    return {"JOB_DROPPED": " ".join(names_of_settings)}
 
 
 def names_to_forward(environ: Mapping[str, str], *more_prefixes: str, nodes: int) -> list[str]:

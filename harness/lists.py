@@ -15,11 +15,14 @@ _ABSENT = "is absent"  # the fault of a path at which there is nothing
 def require_data_folder(root: Path) -> None:
     """Raise ValueError if there is nothing at the path that DATADIR names.
 
+    A file at the path is accepted, too.
+
     Args:
-        root: The folder of the data set.
+        root: The folder of the data set, as DATADIR names it.
 
     Raises:
-        ValueError: There is nothing. Of a relative path the message says where it counts from.
+        ValueError: There is nothing at the path. If the path is relative, the message adds the working directory, from
+            which the path counts.
         OSError: The system refuses to look at the path.
     """
     if root.exists():
@@ -29,7 +32,10 @@ def require_data_folder(root: Path) -> None:
 
 
 def require_no_table(root: Path, part: str, *, instead: str) -> None:
-    """Raise ValueError if a part has Parquet or Arrow files, as Hugging Face's sets have them.
+    """Raise ValueError if a part of a data set has a Parquet or Arrow file, as Hugging Face's data sets have.
+
+    For the part "train" these files are looked for below `root`: train*.parquet, data/train*.parquet,
+    train*/*.parquet, and the same with ".arrow". For the part "val" the names begin with "val", as "validation" does.
 
     Args:
         root: Folder of the data set.
@@ -37,9 +43,9 @@ def require_no_table(root: Path, part: str, *, instead: str) -> None:
         instead: Words that say in which form the workload reads the part, as "save its images into class folders".
 
     Raises:
-        ValueError: There is such a file: in `root` or `root`/data, of the part's name, or in the part's own folder.
+        ValueError: A file is found. The message names the file and says what to do, with the words `instead`.
     """
-    start_of_name = "train" if part == "train" else "val"  # and validation
+    start_of_name = "train" if part == "train" else "val"  # "val" also finds "validation"
     for pattern in (f"{start_of_name}*", f"data/{start_of_name}*", f"{start_of_name}*/*"):
         for end in TABLE_ENDS:
             table = min(root.glob(pattern + end), default=None)
@@ -120,28 +126,30 @@ class Folders:
             root: The folder that paths are relative to.
         """
         self._root = root
-        self._faults: dict[str, dict[str, str]] = {}  # by folder and name: why an entry is no file, or ""
+        # {folder: {name: why the name is no file, or ""}}, of the folders that were asked about
+        self._faults_by_folder: dict[str, dict[str, str]] = {}
 
     def has(self, path: str) -> bool:
         """Tell whether there is a file at a path, absolute or relative to the root."""
         return not self.fault(path)
 
     def fault(self, path: str) -> str:
-        """Say why there is no file at a path, as "is absent"; return an empty text if there is one.
+        """Return why there is no file at a path, as "is absent", or an empty text if there is a file.
 
-        A folder is listed once, when it is first asked about. Later changes of it are not seen.
+        A folder is listed once, when it is first asked about. Later changes of the folder are not seen.
 
         Args:
-            path: A path, absolute or relative to the root.
+            path: A path, absolute or relative to the root of the data set.
         """
-        folder, slash, name = path.rpartition("/")
-        is_in_root_folder = bool(slash) and not folder  # of the system, as /a.jpg
-        if is_in_root_folder:
+        folder, slash, name = path.rpartition("/")  # "val", "/" and "1.jpg" of "val/1.jpg"
+        is_at_top_of_system = slash == "/" and folder == ""  # as "/1.jpg"
+        if is_at_top_of_system:
             folder = "/"
-        if folder not in self._faults:
-            # What is in the folder, by name: "" for a file, and for anything else why it is no file.
-            self._faults[folder] = self._faults_in(self._root / folder)
-        return self._faults[folder].get(name, _ABSENT)
+        if folder not in self._faults_by_folder:
+            # Here an empty `folder` gives the root itself, and an absolute `folder` gives that folder.
+            self._faults_by_folder[folder] = self._faults_in(self._root / folder)
+        fault_by_name = self._faults_by_folder[folder]  # as {"1.jpg": "", "old": "is a folder, not a file"}
+        return fault_by_name.get(name, _ABSENT)
 
     def _is_absent(self, path: str) -> bool:
         """Tell whether nothing is at a path; false if a folder or a broken link is there, which is no file."""

@@ -25,8 +25,11 @@ def parse_topology(text: str) -> Topology:
         GPU1  NV12   X    SYS     24-47
         mlx5_0 PXB  SYS    X
 
+    Some reports of machines have lost their line breaks. So the rows are not read line by line: each device's row is
+    searched for in the whole text, by the device's name.
+
     Args:
-        text: What nvidia-smi printed. It may have lost its line breaks.
+        text: What nvidia-smi printed, with or without its line breaks.
 
     Returns:
         The names of the devices, a row of links for each, and the cores near to each GPU.
@@ -34,13 +37,15 @@ def parse_topology(text: str) -> Topology:
     Raises:
         ValueError: The heading has no column "CPU Affinity", or a device in the heading has no whole row.
     """
-    devices, text_with_rows = _split_behind_devices(_ESCAPES.sub("", text))
+    text_without_escapes = _ESCAPES.sub("", text)  # by which nvidia-smi underlines the heading
+    devices, text_with_rows = _split_behind_devices(text_without_escapes)  # names in the heading; text behind it
     links = []
     cores = {}
     for number, name in enumerate(devices):
         row = _row_pattern(name, len(devices)).search(text_with_rows)
         links_of_device = row["links"].split() if row else []  # in the order of `devices`
-        if row is None or links_of_device[number] != "X":  # its link to itself
+        # In the row of a device its link to itself is X. So a match without this X is not the row.
+        if row is None or links_of_device[number] != "X":
             raise ValueError(f"no matrix of nvidia-smi topo -m: {name} has a column and no whole row")
         links.append(links_of_device)
         if row["cores"]:  # a network card has none
@@ -67,17 +72,23 @@ def _split_behind_devices(text: str) -> tuple[list[str], str]:
 
 
 def _row_pattern(name: str, device_count: int) -> re.Pattern[str]:
-    """Return the pattern of a device's row in the matrix, as "GPU0  X  NV12  0-23" of two devices.
+    """Return the pattern of a device's row in the matrix: the name, a link to each device and, of a GPU, CPU cores.
+
+    A row in a matrix of two devices is "GPU0  X  NV12  0-23".
 
     Args:
         name: Name of the device, as "GPU0".
         device_count: Number of devices in the matrix.
 
     Returns:
-        A pattern with the groups `links`, one to each device, and `cores`, those near to it, which a network card does
-        not have.
+        A pattern with two groups: `links`, as "  X  NV12", and `cores`, the CPU cores near to the device, as "0-23".
+        `cores` is None for a row without cores, as of a network card.
     """
-    return re.compile(rf"\s{re.escape(name)}(?P<links>(?:\s+{_LINK}){{{device_count}}})(?:\s+(?P<cores>{_CORES}))?")
+    link = rf"\s+{_LINK}"  # as "  NV12"
+    repetition = "{" + str(device_count) + "}"  # as "{2}"
+    links = rf"(?P<links>(?:{link}){repetition})"
+    cores = rf"\s+(?P<cores>{_CORES})"  # as "  0-23"
+    return re.compile(rf"\s{re.escape(name)}{links}(?:{cores})?")
 
 
 def topology() -> Topology | None:

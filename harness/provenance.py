@@ -174,20 +174,24 @@ def gather_nodes(comm: "MPI.Comm") -> list[schema.Node]:
 
 
 def nodes_of_ranks(node_of_each: Sequence[schema.Node], cores_of_each: Sequence[Sequence[int]]) -> list[schema.Node]:
-    """Return each node of a job once, by what its ranks say of it.
+    """Return each node of a job once, as described by its ranks, with the number of cores that its ranks may use.
 
-    A node's ranks may be bound to different cores (RANK_NUMA), so its cores are those that any of them may use.
+    The ranks of a node may be bound to different cores (RANK_NUMA). So a core of a node counts, once, if any rank of
+    the node may use the core. All other facts of a node are those of its last rank.
 
     Args:
-        node_of_each: What `node` returns on each rank, in their order.
-        cores_of_each: The numbers of the cores that each rank may use.
+        node_of_each: For each rank, the rank's description of its node.
+        cores_of_each: For each rank, in the same order, the numbers of the cores that the rank may use.
+
+    Returns:
+        The nodes in the order of their first ranks.
     """
     nodes: dict[str, schema.Node] = {}
     cores_of_nodes: dict[str, set[int]] = {}
     for node_of_rank, cores_of_rank in zip(node_of_each, cores_of_each, strict=True):
-        nodes[node_of_rank.host] = node_of_rank
+        nodes[node_of_rank.host] = node_of_rank  # replaces what an earlier rank of the node says
         cores_of_nodes.setdefault(node_of_rank.host, set()).update(cores_of_rank)
-    return [one._replace(cores=len(cores_of_nodes[host])) for host, one in nodes.items()]
+    return [last._replace(cores=len(cores_of_nodes[host])) for host, last in nodes.items()]
 
 
 def _cpu_name() -> str:

@@ -67,19 +67,20 @@ class Recipe:
     def most_epochs(self, *, samples: int, global_batch: int) -> int:
         """Return the number of epochs after which training ends at the latest.
 
-        A recipe states it in epochs or in iterations, which are steps. Iterations are rounded up to whole epochs: the
-        rest of the last epoch is trained at the learning rate that the schedule has reached.
+        A recipe has either `epochs` or `iterations`, which are steps. Iterations are rounded up to whole epochs: 80,000
+        steps are 433 epochs of 185 steps. The steps beyond `iterations` have the learning rate `end_learning_rate`.
 
         Args:
             samples: Number of training images.
             global_batch: Images of a step over all ranks.
 
         Raises:
-            ValueError: The schedule is in iterations, and the batch is larger than the data set.
+            ValueError: The recipe has `iterations`, and the batch is larger than the data set: an epoch has no step.
         """
         if self.epochs:
             return self.epochs
-        return math.ceil((self.iterations or 0) / steps_per_epoch(samples, global_batch))
+        iterations = self.iterations or 0  # never 0: a recipe without epochs has iterations
+        return math.ceil(iterations / steps_per_epoch(samples, global_batch))
 
     def make_schedule(self, *, samples: int, global_batch: int, epochs: int = 0) -> Schedule:
         """Return the learning rate by step of a training run.
