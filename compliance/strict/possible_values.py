@@ -93,10 +93,12 @@ def are_possible_rank_times(times: schema.RankTimes, *, ranks: int, hosts: Conta
     """
     if ranks < 2:
         return False
-    computing = (times.compute_least_s, times.compute_median_s, times.compute_most_s)
-    fields_of_computing = (*computing, times.compute_rank, times.compute_host)
-    number_missing = fields_of_computing.count(None)
-    if number_missing not in (0, len(fields_of_computing)):
+
+    computing_s = (times.compute_least_s, times.compute_median_s, times.compute_most_s)
+    values_on_computing = (*computing_s, times.compute_rank, times.compute_host)
+    are_all_stated = None not in values_on_computing
+    are_all_missing = all(value is None for value in values_on_computing)
+    if not (are_all_stated or are_all_missing):
         return False
     hosts_named = {times.data_wait_host, times.compute_host} - {None}
     if hosts is not None and not all(host in hosts for host in hosts_named):
@@ -110,8 +112,8 @@ def are_possible_rank_times(times: schema.RankTimes, *, ranks: int, hosts: Conta
     if ranks == 2 and not (is_median_wait_least and is_median_computing_least):
         return False
     are_waits_in_order = _are_in_order(times.data_wait_least_s, times.data_wait_median_s, times.data_wait_most_s)
-    are_computing_in_order = _are_in_order(*computing)
-    return are_waits_in_order and are_computing_in_order
+    are_computing_times_in_order = _are_in_order(*computing_s)
+    return are_waits_in_order and are_computing_times_in_order
 
 
 def contradiction_of_ranks(times: schema.RankTimes, window: schema.StepWindow, passed_s: float, *, ranks: int) -> str:

@@ -52,11 +52,14 @@ def faults_of_program(run: LoggedRun, summary: schema.RunSummary) -> Iterator[st
     for kind, count in operators.items():
         if count < 1:
             yield f"a program of {count} {printable(kind)}"
-    stated = run.stated_text(schema.OPT_NAME)
-    updates_of_stated = schema.OPTIMIZERS[stated].operators if stated in schema.OPTIMIZERS else frozenset()
-    updates = schema.UPDATES & operators.keys()
-    if updates - updates_of_stated:
-        yield f"a program that updates by {', '.join(sorted(updates))}; opt_name is {printable(stated)}"
+
+    optimizer = run.stated_text(schema.OPT_NAME)
+    is_known_optimizer = optimizer in schema.OPTIMIZERS
+    operators_of_optimizer = schema.OPTIMIZERS[optimizer].operators if is_known_optimizer else frozenset()
+    update_operators = schema.UPDATES & operators.keys()  # those of the program that update weights
+    if not update_operators <= operators_of_optimizer:
+        yield f"a program that updates by {', '.join(sorted(update_operators))}; opt_name is {printable(optimizer)}"
+
     fused = {kind: count for kind, count in operators.items() if kind.startswith(_PREFIXES_OF_FUSED)}
     if program["fused"] != fused:
         yield f"a program whose fused operators are {printable(program['fused'])}, not {printable(fused)}"
@@ -65,7 +68,8 @@ def faults_of_program(run: LoggedRun, summary: schema.RunSummary) -> Iterator[st
         yield f"a program that casts nothing, for precision {summary.precision}"
     if not is_half_precision and _LOSS_SCALING in operators:
         yield f"a program that scales its loss for half precision, for precision {summary.precision}"
-    yield from _other_proofs(run, program, summary.devices)
+
+    yield from _faults_of_proofs(run, program, summary.devices)
 
 
 def _impossible_all_reduces(run: LoggedRun, program: JsonObject, devices: int) -> Iterator[str]:
@@ -101,8 +105,11 @@ def _impossible_all_reduces(run: LoggedRun, program: JsonObject, devices: int) -
         yield f"a program of {all_reduces} all-reduces of {six_digits(program['all_reduce_mib'])} MiB"
 
 
-def _other_proofs(run: LoggedRun, program: JsonObject, devices: int) -> Iterator[str]:
-    """Yield in words each proof in the header that is wrong, and the lack of a proof about the gradients.
+def _faults_of_proofs(run: LoggedRun, program: JsonObject, devices: int) -> Iterator[str]:
+    """Yield in words each proof about the training program that the rest of the log contradicts.
+
+    Before training, a run proves that its program does what the settings ask for. The list `verified` in the log's
+    header has a line for each proof. These forms of lines are checked, in the order of the list:
 
     A proof is a line of `verified`: what a run found out about its program before training. Proofs of these forms are
     wrong, and proofs of other forms are not read:
@@ -120,21 +127,21 @@ def _other_proofs(run: LoggedRun, program: JsonObject, devices: int) -> Iterator
     """
     parts = parts_of_batch(str(run.settings.get("STRATEGY", "")))
     gradients = None  # until a line counts them
-    for proved in program["verified"]:
-        summed = _GRADIENTS.fullmatch(proved)
-        if summed is not None:
-            gradients = int(summed["all"])
-            yield from _other_sum(summed, devices, parts)
-        is_of_other_operators = _is_of_other_operators(proved, program)
-        has_other_updates = _has_other_updates(proved, run.stated_text(schema.OPT_NAME), gradients)
-        if is_of_other_operators or has_other_updates:
-            yield f"a program of which was proved what it is not: {printable(proved)}"
+    for proof in program["verified"]:
+        sum_of_gradients = _GRADIENTS.fullmatch(proof)
+        if sum_of_gradients is not None:
+            gradients = int(sum_of_gradients["all"])
+            yield from _faults_of_sum(sum_of_gradients, devices, parts)
+        has_wrong_count = _has_wrong_count(proof, program)
+        has_wrong_updates = _has_wrong_updates(proof, run.stated_text(schema.OPT_NAME), gradients)
+        if has_wrong_count or has_wrong_updates:
+            yield f"a program of which was proved what it is not: {printable(proof)}"
     if gradients is None:
         yield "a program of whose gradients nothing was proved"
 
 
-def _other_sum(summed: re.Match[str], devices: int, parts: int | None) -> Iterator[str]:
-    """Yield a complaint if a line about the gradients states another number of ranks or another scale than the run has.
+def _faults_of_sum(sum_of_gradients: re.Match[str], devices: int, parts: int | None) -> Iterator[str]:
+    """Yield in words what is wrong with the ranks or the divisor that a proof about the gradients states.
 
     In "161 gradients summed over 2 ranks once, scaled by 1/4 once", 2 must be the number of devices, and 4 the devices
     times the parts of a batch: the gradients of all parts and devices are averaged. On one device nothing is summed,
@@ -145,24 +152,26 @@ def _other_sum(summed: re.Match[str], devices: int, parts: int | None) -> Iterat
         devices: How many ranks the run has.
         parts: Into how many parts STRATEGY divides a batch. None if it does not say: the scale is not checked then.
     """
-    ranks = int(summed["ranks"] or 1)
-    if ranks != devices:
-        yield f"a program of {printable(summed.string)}, for {devices} devices"
-    elif parts is not None and int(summed["divisor"]) != devices * parts:
-        yield f"a program of {printable(summed.string)}, for {devices} devices and a batch in {parts} parts"
+    proof = printable(sum_of_gradients.string)
+    stated_ranks = int(sum_of_gradients["ranks"] or 1)
+    stated_divisor = int(sum_of_gradients["divisor"])
+    if stated_ranks != devices:
+        yield f"a program of {proof}, for {devices} devices"
+    elif parts is not None and stated_divisor != devices * parts:
+        yield f"a program of {proof}, for {devices} devices and a batch in {parts} parts"
 
 
-def _is_of_other_operators(proved: str, program: JsonObject) -> bool:
+def _has_wrong_count(proof: str, program: JsonObject) -> bool:
     """Return whether a proof counts operators or all-reduces, and the header has another number of them."""
-    made = _MADE.fullmatch(proved)
-    buckets = _BUCKETS.fullmatch(proved)
+    made = _MADE.fullmatch(proof)
+    buckets = _BUCKETS.fullmatch(proof)
     if made is not None:
         return bool(program["operators"].get(made.group(2), 0) != int(made.group(1)))
     return buckets is not None and bool(program["all_reduces"] != int(buckets.group(1)))
 
 
-def _has_other_updates(proved: str, optimizer: str, gradients: int | None) -> bool:
-    """Return whether a proof of updates does not fit the run.
+def _has_wrong_updates(proof: str, optimizer: str, gradients: int | None) -> bool:
+    """Return whether a proof says how weights are updated, and contradicts the run's optimizer or its gradients.
 
     Such a proof reads "lars by lars_momentum of 54, momentum of 107": an optimizer, then each operator with the number
     of weights that it updates. It fits the run if
@@ -175,11 +184,14 @@ def _has_other_updates(proved: str, optimizer: str, gradients: int | None) -> bo
         optimizer: The optimizer that the log states.
         gradients: How many gradients an earlier line counts. None if no line does: no proof of updates fits then.
     """
-    updates = _UPDATES.fullmatch(proved)
-    if updates is None:
+    match = _UPDATES.fullmatch(proof)
+    if match is None:
         return False
-    proved_optimizer, operators = updates.groups()
-    if proved_optimizer != optimizer or gradients is None:
+    proved_optimizer, operators = match.groups()
+    if proved_optimizer != optimizer:
         return True
-    update_counts = re.findall(r" of (\d+)", operators)
-    return gradients != sum(int(count) for count in update_counts)
+    if gradients is None:
+        return True
+    weights_by_operator = re.findall(r" of (\d+)", operators)  # ["54", "107"]
+    updated_weights = sum(int(weights) for weights in weights_by_operator)
+    return updated_weights != gradients

@@ -65,9 +65,9 @@ class SetClock:
             return f"no clock_set of a run: {printable(event.value)} s"
         if last_step is not None and position.step != last_step:
             return f"a clock_set of step {position.step}; {last_step} was the last"
-        if event.value < 0:  # set back: no leap
+        if event.value < 0:  # the clock was set back, which makes no leap and is reported elsewhere, by `Policy`
             return ""
-        self._leaps_s += event.value
+        self._leaps_s += event.value  # `window_ends` sets the sum back to 0
         return self._leap_without_time(event.time_ms)
 
     def _leap_without_time(self, now_ms: float) -> str:
@@ -94,10 +94,10 @@ class SetClock:
         """
         if self._window_before_ms is None:
             return ""
-        needed_ms = 1000 * (self._leaps_s + self._window_s)
+        needed_ms = 1000 * (self._window_s + self._leaps_s)
         passed_ms = now_ms - self._window_before_ms
-        allowed_ms = passed_ms * (1 + _MOST_ROUNDING) + MOST_DELAY_MS + self._run.clock_tolerance_ms
-        if needed_ms <= allowed_ms:
+        most_passed_ms = passed_ms * (1 + _MOST_ROUNDING) + MOST_DELAY_MS + self._run.clock_tolerance_ms
+        if needed_ms <= most_passed_ms:
             return ""
         passed = f"{six_digits(passed_ms / 1000)} s have passed since the window before"
         return f"a clock that was set ahead by {six_digits(self._leaps_s)} s; {passed}"
