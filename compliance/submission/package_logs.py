@@ -50,7 +50,9 @@ def copy_and_check(folder: Path, logs: Sequence[Path], ruleset: Ruleset) -> Copi
         if original.is_symlink() or not original.is_file():
             raise ValueError(f"{original}: not a regular file; copy the log itself there")
         shutil.copyfile(original, copy)
-        changes_since_check += _changes_since_check(original, copy)
+        change = _change_since_check(original, copy)
+        if change:
+            changes_since_check.append(change)
 
     def start_and_name(report: Report) -> tuple[float, str]:
         """Return a sort key: the start of a run, or 0 without one, and the name of its log as the user knows it."""
@@ -60,8 +62,8 @@ def copy_and_check(folder: Path, logs: Sequence[Path], ruleset: Ruleset) -> Copi
     return CopiedLogs(sorted(reports, key=start_and_name), original_of_copy, changes_since_check)
 
 
-def _changes_since_check(log: Path, copy: Path) -> list[str]:
-    """Return one line if the copy of a log differs from what `check --receipt` read, else an empty list.
+def _change_since_check(log: Path, copy: Path) -> str:
+    """Return a line that says that a log was changed after its check; an empty text if no change is known.
 
     The command `python -m compliance check --receipt` leaves a receipt with the log's hash next to the log. The hash of
     the copy is compared with it, because the copy goes into the package. Without a receipt there is no line.
@@ -71,10 +73,12 @@ def _changes_since_check(log: Path, copy: Path) -> list[str]:
         copy: The copy of the log.
     """
     receipt = receipt_path(log)
-    if not receipt.is_file() or _has_hash_of(receipt, copy):
-        return []
+    if not receipt.is_file():
+        return ""
+    if _has_hash_of(receipt, copy):
+        return ""
     changed = f"differs from what was checked ({receipt.name}): find out what changed it, or run again"
-    return [f"{log}: {changed}"]
+    return f"{log}: {changed}"
 
 
 def _has_hash_of(receipt: Path, copy: Path) -> bool:

@@ -39,7 +39,8 @@ def findings_by_reference_points(members: Sequence[Report], ruleset: Ruleset) ->
         for report in members:
             for finding in _other_hyperparameters(report.run, test.reference.points, ruleset):
                 yield BlamedRun(report, finding)
-    finding_on_all = _finding_of_test(test, members, benchmark, ruleset.strict["rcp-convergence"])
+
+    finding_on_all = _finding_of_test(test, members, benchmark, ruleset)
     if finding_on_all is not None:
         for report in members:
             yield BlamedRun(report, finding_on_all)
@@ -55,8 +56,9 @@ def _benchmark_of_closed_runs(members: Sequence[Report], ruleset: Ruleset) -> Be
     Returns:
         The benchmark; None if the runs are open, or of a benchmark that is not of this project.
     """
-    first_run = members[0].run  # its benchmark and division count for the whole submission
-    if first_run.first_event(schema.SUBMISSION_DIVISION).value != "closed":
+    first_run = members[0].run
+    is_closed = first_run.first_event(schema.SUBMISSION_DIVISION).value == "closed"
+    if not is_closed:
         return None
     return ruleset.benchmarks.get(first_run.stated_text(schema.SUBMISSION_BENCHMARK))
 
@@ -75,7 +77,7 @@ def _notes_on_rules_not_in_force(members: Sequence[Report], ruleset: Ruleset) ->
 
 
 def _finding_of_test(
-    test: ConvergenceTest, members: Sequence[Report], benchmark: Benchmark, rule: StrictRule
+    test: ConvergenceTest, members: Sequence[Report], benchmark: Benchmark, ruleset: Ruleset
 ) -> Finding | None:
     """Return the finding of a test whether closed runs converged faster than chance explains.
 
@@ -90,8 +92,9 @@ def _finding_of_test(
         said: the runs have different batches, there are not as many as the benchmark asks for, or the outcome of the
         test is not known.
     """
+    rule = ruleset.strict["rcp-convergence"]
     batches = {report.run.global_batch for report in members}
-    if len(batches) > 1:  # same-hyperparameters blames the run whose batch differs
+    if len(batches) > 1:  # another rule, same-hyperparameters, has a breach for the run whose batch differs
         return note(rule, "not applied: the runs have different global_batch_size")
     if len(members) != benchmark.runs:
         return note(rule, f"not applied: it takes {benchmark.runs} runs of one submission, {len(members)} given")
