@@ -244,9 +244,10 @@ def _verdicts(submission: Submission) -> str:
         f"strict {submission.strict_passes}/{submission.logs}, {strict_minutes}",
         f"RCP {submission.rcp}{submission.scaling_in_words}",
     ]
-    standing = submission.standing
-    if standing is not None and standing.is_mlperf is False:  # None: not known
-        parts.append(standing.name)
+    standing = submission.standing  # None if no log can be read
+    is_known_as_no_mlperf_result = standing is not None and standing.is_mlperf is False  # `is_mlperf` may be None, too
+    if is_known_as_no_mlperf_result:
+        parts.append(submission.name)
     verdicts = "; ".join(parts)
     if submission.problem:
         verdicts += f" ({submission.problem})"

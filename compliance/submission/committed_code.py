@@ -103,14 +103,15 @@ def _archive_of(commit: str) -> bytes:
     done = _asked_of_git(*_BYTES_AS_COMMITTED, "archive", "--format=tar", f"{commit}^{{commit}}")
     if done.returncode == 0:
         return done.stdout
-    why = f"{REPOSITORY}: git has no commit {commit} ({_error_of(done)}); take a checkout that has it"
+
+    no_commit = f"{REPOSITORY}: git has no commit {commit} ({_error_of(done)}); take a checkout that has it"
     is_checkout = (REPOSITORY / ".git").exists()
     if not is_checkout:
-        raise ValueError(why)  # the same words: a checkout that has the commit is needed here, too
-    history = _asked_of_git("rev-parse", "--git-dir")
-    if history.returncode != 0:
-        raise ValueError(f"{REPOSITORY}: git does not read this checkout: {_error_of(history)}")
-    raise UnknownCommitError(why)
+        raise ValueError(no_commit)  # what helps is the same here: a checkout that has the commit
+    asked_for_folder = _asked_of_git("rev-parse", "--git-dir")  # which fails only if git cannot read the checkout
+    if asked_for_folder.returncode != 0:
+        raise ValueError(f"{REPOSITORY}: git does not read this checkout: {_error_of(asked_for_folder)}")
+    raise UnknownCommitError(no_commit)
 
 
 def _refuse_other_than_hash(commit: str) -> None:

@@ -104,15 +104,16 @@ def one_submission(
     Raises:
         ValueError: A log has no events, the benchmark is not scored, or the logs are of different submissions.
     """
-    shown_logs = [report.path for report in checked]
+    paths_for_messages = [report.path for report in checked]
     if original_of_copy is not None:
-        shown_logs = [original_of_copy[copy] for copy in shown_logs]
-    _refuse_logs_without_events(checked, shown_logs)
+        paths_for_messages = [original_of_copy[report.path] for report in checked]
+
+    _refuse_logs_without_events(checked, paths_for_messages)
     benchmark = checked[0].run.stated_text(schema.SUBMISSION_BENCHMARK)
-    runs_of_result = mlperf.submission_runs(benchmark, ruleset.version)
+    runs_of_result = mlperf.submission_runs(benchmark, ruleset.version)  # None if the benchmark is not scored
     if runs_of_result is None:
-        raise ValueError(f"{shown_logs[0]}: {_why_not_scored(checked[0].run, ruleset)}")
-    _refuse_different_submissions(checked, shown_logs)
+        raise ValueError(f"{paths_for_messages[0]}: {_why_not_scored(checked[0].run, ruleset)}")
+    _refuse_different_submissions(checked, paths_for_messages)  # from here on, all logs are of `benchmark`
     return SubmittedBenchmark(name=benchmark, runs_of_result=runs_of_result)
 
 
@@ -128,8 +129,8 @@ def _why_not_scored(run: LoggedRun, ruleset: Ruleset) -> str:
     return f"benchmark {stated}: not scored; round v{round_of(ruleset.version)} has {scored_benchmarks}"
 
 
-def _refuse_logs_without_events(checked: Sequence[Report], shown_logs: Sequence[Path]) -> None:
-    """Raise ValueError if a log has no events.
+def _refuse_logs_without_events(checked: Sequence[Report], paths_for_messages: Sequence[Path]) -> None:
+    """Raise ValueError for the first log without events, such as a text file that no run has written.
 
     Args:
         checked: The reports on the logs.
@@ -138,13 +139,14 @@ def _refuse_logs_without_events(checked: Sequence[Report], shown_logs: Sequence[
     Raises:
         ValueError: A log has none. The message says what was found instead.
     """
-    for report, shown_log in zip(checked, shown_logs, strict=True):
-        if report.run is NOTHING:  # the log has no events
-            problem = report.findings[0].actual  # there is at least the finding that says so
-            raise ValueError(f"{shown_log}: no log of a run ({problem})")
+    for report, path in zip(checked, paths_for_messages, strict=True):
+        has_no_events = report.run is NOTHING  # as `check_file` reports such a log, together with a finding
+        if has_no_events:
+            problem = report.findings[0].actual
+            raise ValueError(f"{path}: no log of a run ({problem})")
 
 
-def _refuse_different_submissions(checked: Sequence[Report], shown_logs: Sequence[Path]) -> None:
+def _refuse_different_submissions(checked: Sequence[Report], paths_for_messages: Sequence[Path]) -> None:
     """Raise ValueError if a log states another benchmark, division, organisation or platform than the first log.
 
     Args:
@@ -155,11 +157,11 @@ def _refuse_different_submissions(checked: Sequence[Report], shown_logs: Sequenc
         ValueError: One of the logs does. The message names both submissions.
     """
     wanted = names_of_submission(checked[0].run)
-    for report, shown_log in zip(checked, shown_logs, strict=True):
+    for report, path in zip(checked, paths_for_messages, strict=True):
         stated_names = names_of_submission(report.run)
         if stated_names != wanted:
             raise ValueError(
-                f"{shown_log}: of another submission ({', '.join(stated_names)}) than {shown_logs[0]} "
+                f"{path}: of another submission ({', '.join(stated_names)}) than {paths_for_messages[0]} "
                 f"({', '.join(wanted)})"
             )
 
@@ -230,14 +232,14 @@ def _test_against(reference: ReferenceSet, checked: Sequence[Report]) -> Converg
 
     stated_batches = _stated_batches(checked)
     batch = checked[0].run.as_tools_read.batch
-    has_one_batch = len(stated_batches) == 1 and is_number(batch)  # then all runs have `batch`
+    has_one_batch = len(stated_batches) == 1 and is_number(batch)  # `batch` is then that of all runs
     if not has_one_batch:
         reason = f"no one global_batch_size ({printable(', '.join(stated_batches))})"
         return ConvergenceTest(status=FAILED, reason=reason, scaling=1.0, reference=reference)
 
     epochs = _epochs_to_target(checked)
-    # `reference.points` are the points that rcp_checker keeps. `reference` also has all others.
-    result = convergence.against_reference(epochs, batch, reference, reference.points)
+    points_kept_by_tool = reference.points  # `reference.all_points` has those that rcp_checker drops, too
+    result = convergence.against_reference(epochs, batch, reference, points_kept_by_tool)
     return ConvergenceTest(
         status=PASSED if result.passed else FAILED,
         reason=result.reason,
@@ -261,7 +263,9 @@ def _why_unreadable(checked: Sequence[Report]) -> str:
     """
     for report in checked:
         reading = report.run.as_tools_read
-        if reading.to_target is None:
+        # A run that missed the target has a number, too: NOT_CONVERGED. None says that the tool ends with an error.
+        ends_with_error = reading.to_target is None
+        if ends_with_error:
             return f"rcp_checker cannot read {printable(report.path.name)} ({reading.problem})"
     return ""
 

@@ -80,7 +80,8 @@ def _why_not_allowed(path: Path, relative_path: str) -> str:
         return "is an empty folder"
     if path.is_dir() and path.name == "__pycache__":
         return "is what Python wrote as the package's code ran: remove the folder, and run it by `python -B`"
-    if not _PATH.fullmatch(relative_path):
+    has_allowed_names = _PATH.fullmatch(relative_path) is not None
+    if not has_allowed_names:
         return "is a name that no package holds"
     if path.is_file() and path.stat().st_size > LARGEST_BYTES:
         return f"is over {LARGEST_BYTES >> 20} MiB, which no file of a package is"

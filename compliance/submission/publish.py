@@ -109,7 +109,8 @@ def _copy_packages(folders: Sequence[Path], stage: Path) -> None:
     """
     for folder in folders:
         package = folder.resolve()
-        copy = stage / PACKAGES / published_name(package) / package.name
+        package_id = published_name(package)
+        copy = stage / PACKAGES / package_id / package.name
         if copy.exists():
             raise ValueError(f"{folder}: the same package as another one that was given")
         shutil.copytree(package, copy)

@@ -61,7 +61,7 @@ def pages_of(root: Path) -> dict[str, str]:
     results.sort(key=_place_in_table)
     notes_of_all = itertools.chain.from_iterable(result.footnotes for result in results)
     notes = mlperf.notes_in_order(notes_of_all)  # each note once
-    page_rows = [result.row | result.of_page for result in results]
+    page_rows = [result.row | result.of_page for result in results]  # the row of the table, and more for the page
     page = rendered("site.html", results=page_rows, footnotes=notes)
     table = {"results": [result.row for result in results], "footnotes": notes}
     return {TABLE: json.dumps(table, indent=2) + "\n", PAGE: page}

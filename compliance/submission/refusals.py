@@ -182,12 +182,13 @@ def refusals_by_code(run: LoggedRun, code: Path) -> Iterator[Refusal]:
         run: The run of the first log, which stands for all: the runs of a package must be of the same code.
         code: Folder of the package's code. Code without a lock file is not compared.
     """
-    version = run.header_section(schema.PACKAGES).get("paddlepaddle-gpu")
-    has_build_for_cuda_12 = str(version).endswith(".post120")
+    paddle_version = run.header_section(schema.PACKAGES).get("paddlepaddle-gpu")
+    has_build_for_cuda_12 = str(paddle_version).endswith(".post120")
+    # The code has two lock files, one with Paddle's build for CUDA 12.
     name = _LOCK_OF_CUDA_12 if has_build_for_cuda_12 else _LOCK
-    lock = code / name
-    stated = run.header_section(schema.SOURCE).get("lock_sha256")
-    if lock.is_file() and stated != sha256(lock):
+    lock_in_code = code / name
+    stated = run.header_section(schema.SOURCE).get("lock_sha256")  # None if the log states no hash
+    if lock_in_code.is_file() and stated != sha256(lock_in_code):
         what = f"by source.lock_sha256 they ran with another {name} than their commit has"
         yield Refusal("logs", f"{what}: {printable(stated)}")
 

@@ -79,10 +79,11 @@ def _lines_of_demand(demand: Demand, ruleset: Ruleset) -> list[str]:
         demand: The demand.
         ruleset: A version of the rules; a check that comes into force only in a later one is marked.
     """
+    sentence = demand.must
+    versions_with_sentence = demand.stands
     checks = ", ".join(_check_in_words(check, ruleset) for check in demand.checks) or NO_CHECK
     remark = f" ({demand.why})" if demand.why else ""
-    versions_with_demand = demand.stands
-    return [f'  "{demand.must}" [{versions_with_demand}]', f"      {checks}{remark}"]
+    return [f'  "{sentence}" [{versions_with_sentence}]', f"      {checks}{remark}"]
 
 
 def _check_in_words(check: str, ruleset: Ruleset) -> str:

@@ -38,7 +38,7 @@ def find_unusually_early(candidates: Sequence[Candidate]) -> dict[int, float]:
     Returns:
         The corrected chance, at most UNUSUAL, by the index of the submission in `candidates`.
     """
-    chance_by_index = _chances_of_compared(candidates)
+    chance_by_index = _chances_of_early_runs(candidates)
     number_compared = len(chance_by_index)
     unusual_chances = {}
     for index, chance in chance_by_index.items():
@@ -48,8 +48,8 @@ def find_unusually_early(candidates: Sequence[Candidate]) -> dict[int, float]:
     return unusual_chances
 
 
-def _chances_of_compared(candidates: Sequence[Candidate]) -> dict[int, float]:
-    """Return for each submission the chance that its runs reach the target in so few epochs by accident.
+def _chances_of_early_runs(candidates: Sequence[Candidate]) -> dict[int, float]:
+    """Return how likely it is, for each submission, that its runs reach the target as early as they do by chance alone.
 
     A submission is compared with the runs of other organisations in its group, which has one round, benchmark and
     global batch. As many runs as it has are drawn at random from its own and the others' runs together. The chance is
@@ -71,7 +71,7 @@ def _chances_of_compared(candidates: Sequence[Candidate]) -> dict[int, float]:
         others = _runs_of_others(candidate, groups[candidate.group])
         are_enough_to_compare = len(others) >= len(runs) > 0
         if are_enough_to_compare:
-            chance_by_index[index] = chance_of_sooner(runs, others)
+            chance_by_index[index] = chance_of_sooner(runs, others)  # the permutation test
     return chance_by_index
 
 
