@@ -49,7 +49,8 @@ def run_module(module: str, *, checks_precision: bool, **options: Any) -> int:
         return _abort(error, 2)
     except RunError as error:
         return _abort(error, 1)
-    except KeyboardInterrupt:  # MPI's end, which Python calls at exit, would wait for the other ranks
+    except KeyboardInterrupt:
+        # This rank cannot simply exit: at exit Python calls MPI_Finalize, which waits for the other ranks.
         return _abort(RunError(INTERRUPTED), INTERRUPTED_STATUS)
     except Exception as error:  # noqa: BLE001 - the boundary of the process: reported whole, then ended
         traceback.print_exc()
@@ -111,18 +112,19 @@ def _usable_gpus(job: env.Job, *, checks_precision: bool) -> list[nvidia.Gpu]:
         RunError: NVML, the library that tells of the GPUs, hangs.
     """
     host = socket.gethostname()
-    wanted = job.cluster.dgxngpu
-    # A child process asks NVML first: if the driver hangs, this process would wait for it without an end.
+    gpus_wanted = job.cluster.dgxngpu
+    # If the driver hangs, a call of NVML never returns. So a child process makes the first calls. The text says which
+    # call has hung, and is empty if none has.
     hanging_call = child.hanging_call_of_nvml()
     if hanging_call:
         raise RunError(f"{host}: {hanging_call}: {DRIVER_HANGS}")
 
     with nvidia.opened() as (handles, why_some_are_missing):
-        if len(handles) < wanted:
+        if len(handles) < gpus_wanted:
             reason = f" ({why_some_are_missing})" if why_some_are_missing else ""
             has = f"{host} has {counted(len(handles), 'GPU')}{reason}"
-            raise ValueError(f"DGXNGPU={wanted}: {has}: set it to fewer, or DEVICE=cpu")
-        gpus = [nvidia.gpu_of(handle) for handle in handles[:wanted]]
+            raise ValueError(f"DGXNGPU={gpus_wanted}: {has}: set it to fewer, or DEVICE=cpu")
+        gpus = [nvidia.gpu_of(handle) for handle in handles[:gpus_wanted]]
     if checks_precision:  # CUDA's libraries would silently compute in another one
         for gpu in gpus:
             _check_precision(gpu, job, host)
@@ -174,12 +176,13 @@ def _abort(error: Exception, code: int) -> int:
     """
     from mpi4py import MPI
 
-    sys.stderr.write(f"error: {message_of(error)}\n")  # at once: two ranks write into one file
+    sys.stderr.write(f"error: {message_of(error)}\n")  # one call for the whole line: all ranks write into one file
     sys.stderr.flush()
     is_rank_0 = MPI.COMM_WORLD.Get_rank() == 0
     time.sleep(MPIRUN_READS_S if is_rank_0 else LOG_CLOSES_S)
-    if MPI.COMM_WORLD.Get_size() > 1:
-        MPI.COMM_WORLD.Abort(code)  # the others may wait for this rank in a collective
+    has_other_ranks = MPI.COMM_WORLD.Get_size() > 1
+    if has_other_ranks:
+        MPI.COMM_WORLD.Abort(code)  # ends this rank, too; the others may wait for this rank in a collective
     return code
 
 

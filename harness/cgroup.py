@@ -59,10 +59,11 @@ def cpus(root: Path = ROOT, membership: Path = MEMBERSHIP) -> float | None:
     """
     limits: list[float] = []
     for folder in _folders("cpu", root, membership):
-        # A folder is of one version; the other version's files are absent, and give no words. The words are a quota
-        # and a period: version 2 has "150000 100000" or "max 100000" in one file, version 1 has 150000 or -1 in the
-        # first of two files.
-        words = [*_text(folder / "cpu.max").split(), *_texts_of_version_1(folder)]
+        # Version 2 of cgroups has a quota and a period in one file, version 1 in two files. A folder has the files of
+        # one version, so one of the two lists is empty.
+        words_of_version_2 = _text(folder / "cpu.max").split()  # ["150000", "100000"]; no limit: ["max", "100000"]
+        words_of_version_1 = _texts_of_version_1(folder)  # ["150000", "100000"]; no limit: ["-1", "100000"]
+        words = [*words_of_version_2, *words_of_version_1]
         sets_a_limit = len(words) == 2 and all(_is_above_0(word) for word in words)
         if sets_a_limit:
             quota, period = words
@@ -98,9 +99,10 @@ def _folders(controller: str, root: Path, membership: Path) -> Iterator[Path]:
         Paths, which need not exist.
     """
     for line in _text(membership).splitlines():
-        _, _, names_and_path = line.partition(":")
-        names, _, path = names_and_path.partition(":")
-        if not names:  # version 2, which has one line, for all resources
+        _number_of_hierarchy, _, names_and_path = line.partition(":")  # "4" and "cpu,cpuacct:/docker/1f"
+        names, _, path = names_and_path.partition(":")  # "cpu,cpuacct" and "/docker/1f"
+        is_version_2 = names == ""  # a line of version 2 is for all controllers, and names none
+        if is_version_2:
             mount = root
         elif controller in names.split(","):
             mount = root / controller
@@ -122,7 +124,7 @@ def _folders_up(mount: Path, path: PurePosixPath) -> Iterator[Path]:
     if leads_out_of_mount:
         yield mount
         return
-    for up in (path, *path.parents):  # the last one is ".", which is the mounted folder
+    for up in (path, *path.parents):  # the last is ".", so that `mount` itself is yielded last
         yield mount / up
 
 
