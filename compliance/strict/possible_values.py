@@ -75,21 +75,21 @@ def images_per_s_of_foreign(value: Any) -> float | None:
 
 
 def are_possible_rank_times(times: schema.RankTimes, *, ranks: int, hosts: Container[str] | None) -> bool:
-    """Return whether an event rank_times is possible.
+    """Return whether a run with these ranks and hosts can have logged the values of an event rank_times.
 
-    It is possible if all of these are true:
+    The event states how long the ranks waited for data in a window of steps, and mostly how long they computed: the
+    least, median and most time of a rank, and the rank and host with the most. A run can have logged the values if
 
     - the run has at least two ranks;
-    - the times of computing, and the rank and host with the most, are all stated or all missing;
-    - the hosts and ranks that it names exist;
-    - of two ranks the median is the least time, as the median is the lower of two in the middle;
+    - the five values on computing are all stated, or all missing (None), as on GPUs;
+    - the named hosts and ranks exist;
+    - with two ranks, the median time is the least time, because the median is the lower of the two in the middle;
     - 0 <= least <= median <= most.
 
     Args:
-        times: The least, median and most time of computing and of waiting for data, and the ranks with the most. Those
-            of computing may be missing (None).
-        ranks: How many ranks the run has. They count from 0.
-        hosts: The hosts of the run's nodes. None if they are not known.
+        times: The values of the event. Those on waiting for data are never missing.
+        ranks: How many ranks the run has. The ranks count from 0.
+        hosts: The hosts of the run's nodes. None if the hosts are not known: any host is taken to exist then.
     """
     if ranks < 2:
         return False
@@ -100,6 +100,7 @@ def are_possible_rank_times(times: schema.RankTimes, *, ranks: int, hosts: Conta
     are_all_missing = all(value is None for value in values_on_computing)
     if not (are_all_stated or are_all_missing):
         return False
+
     hosts_named = {times.data_wait_host, times.compute_host} - {None}
     if hosts is not None and not all(host in hosts for host in hosts_named):
         return False
@@ -107,6 +108,8 @@ def are_possible_rank_times(times: schema.RankTimes, *, ranks: int, hosts: Conta
         exists = rank is None or 0 <= rank < ranks
         if not exists:
             return False
+
+    # If the times of computing are missing, both checks take them as right: None == None, and None counts as 0.
     is_median_wait_least = times.data_wait_median_s == times.data_wait_least_s
     is_median_computing_least = times.compute_median_s == times.compute_least_s
     if ranks == 2 and not (is_median_wait_least and is_median_computing_least):

@@ -24,19 +24,20 @@ _BUCKETS = re.compile(r".*: buckets (\d{1,9})")
 
 
 def faults_of_program(run: LoggedRun, summary: schema.RunSummary) -> Iterator[str]:
-    """Yield in words each contradiction in the header's description of the training program.
+    """Yield in words each contradiction in a log's description of its training program, or with the rest of the log.
 
-    These are faults, in this order:
+    The header's section `program` describes the program: the count of each operator, the fused operators once more, the
+    all-reduces, which sum gradients over the ranks, and what the run proved about the program. The contradictions, in
+    this order:
 
-    - all-reduces that do not fit the number of devices;
-    - an operator with a count below 1;
-    - an operator that updates weights for another optimizer than opt_name;
-    - a list `fused` that does not have exactly those of `operators` whose names begin with fused_ or merged_, with
-      their counts;
-    - no casts in half precision;
-    - scaling of the loss in any other precision;
-    - a line of `verified`, in which the run states what it found out about its program, that contradicts the rest; or
-      no such line about the gradients (`_other_proofs`).
+    - The all-reduces do not fit the number of devices.
+    - An operator has a count below 1.
+    - An operator updates weights, and is no operator of the optimizer that the log states as opt_name. An unknown
+      optimizer has no operators.
+    - The table `fused` differs from the operators whose names begin with fused_ or merged_, and their counts.
+    - The precision is half precision, and no operator casts.
+    - The precision is not half precision, and the program scales its loss, which is for half precision only.
+    - A proof contradicts the rest of the log, or no proof is about the gradients (`_faults_of_proofs`).
 
     Nothing is checked if Paddle makes the program (STRATEGY=auto).
 
@@ -46,6 +47,7 @@ def faults_of_program(run: LoggedRun, summary: schema.RunSummary) -> Iterator[st
     """
     if run.settings.get("STRATEGY") == AUTO:
         return
+
     program = run.header_section(schema.PROGRAM)
     operators = program["operators"]
     yield from _impossible_all_reduces(run, program, summary.devices)
@@ -63,6 +65,7 @@ def faults_of_program(run: LoggedRun, summary: schema.RunSummary) -> Iterator[st
     fused = {kind: count for kind, count in operators.items() if kind.startswith(_PREFIXES_OF_FUSED)}
     if program["fused"] != fused:
         yield f"a program whose fused operators are {printable(program['fused'])}, not {printable(fused)}"
+
     is_half_precision = summary.precision in schema.HALF_PRECISIONS
     if is_half_precision and operators.get("cast", 0) < 1:
         yield f"a program that casts nothing, for precision {summary.precision}"
@@ -111,14 +114,14 @@ def _faults_of_proofs(run: LoggedRun, program: JsonObject, devices: int) -> Iter
     Before training, a run proves that its program does what the settings ask for. The list `verified` in the log's
     header has a line for each proof. These forms of lines are checked, in the order of the list:
 
-    A proof is a line of `verified`: what a run found out about its program before training. Proofs of these forms are
-    wrong, and proofs of other forms are not read:
+    - "161 gradients summed over 2 ranks once, scaled by 1/2 once": `_faults_of_sum` checks the 2 ranks and the 1/2. The
+      number 161 is kept for the lines that follow.
+    - "merged_optimizer made 1 merged_momentum": `program` must count 1 such operator (`_has_wrong_count`).
+    - "fuse_grad_size_in_MB=16: buckets 9": `program` must count 9 all-reduces (`_has_wrong_count`).
+    - "sgd by merged_momentum of 161": sgd must be the run's optimizer, and 161 the number of gradients in an earlier
+      line (`_has_wrong_updates`).
 
-    - "161 gradients summed over 2 ranks once, scaled by 1/2 once", if 2 is not the number of devices, or 1/2 is not
-      1 / (devices * parts), with the parts into which STRATEGY divides a batch (`_other_sum`);
-    - "merged_optimizer made 1 merged_momentum", if the header has another count of this operator;
-    - "fuse_grad_size_in_MB=16: buckets 9", if the header has another count of all-reduces;
-    - "sgd by merged_momentum of 161", if sgd is not opt_name, or no line above counts 161 gradients.
+    Lines of other forms are not checked. After all lines, it is a fault if no line has counted the gradients.
 
     Args:
         run: The facts that the log states of the run, with its optimizer and its STRATEGY.
@@ -143,14 +146,20 @@ def _faults_of_proofs(run: LoggedRun, program: JsonObject, devices: int) -> Iter
 def _faults_of_sum(sum_of_gradients: re.Match[str], devices: int, parts: int | None) -> Iterator[str]:
     """Yield in words what is wrong with the ranks or the divisor that a proof about the gradients states.
 
-    In "161 gradients summed over 2 ranks once, scaled by 1/4 once", 2 must be the number of devices, and 4 the devices
-    times the parts of a batch: the gradients of all parts and devices are averaged. On one device nothing is summed,
-    and the line reads "161 gradients scaled by 1/2 once".
+    For instance, on 2 devices with batches in 2 parts the right proof is
+
+        161 gradients summed over 2 ranks once, scaled by 1/4 once
+
+    because the gradients of 2 * 2 parts are averaged. At most one fault is yielded:
+
+    - The ranks, here 2, are not as many as `devices`. A proof without the words "summed over" is of 1 rank.
+    - The ranks are right, but the divisor, here 4, is not `devices` * `parts`.
 
     Args:
-        summed: The match of _GRADIENTS with the line, which is one of `verified` in the header.
+        sum_of_gradients: The match of _GRADIENTS with the proof, which is a line in the log's header.
         devices: How many ranks the run has.
-        parts: Into how many parts STRATEGY divides a batch. None if it does not say: the scale is not checked then.
+        parts: Into how many parts the setting STRATEGY divides a batch. None if the setting has no number there: the
+            divisor is not checked then.
     """
     proof = printable(sum_of_gradients.string)
     stated_ranks = int(sum_of_gradients["ranks"] or 1)
@@ -173,16 +182,17 @@ def _has_wrong_count(proof: str, program: JsonObject) -> bool:
 def _has_wrong_updates(proof: str, optimizer: str, gradients: int | None) -> bool:
     """Return whether a proof says how weights are updated, and contradicts the run's optimizer or its gradients.
 
-    Such a proof reads "lars by lars_momentum of 54, momentum of 107": an optimizer, then each operator with the number
-    of weights that it updates. It fits the run if
+    The proof "lars by lars_momentum of 54, momentum of 107" says that the optimizer is lars, and that two operators
+    update 54 + 107 = 161 weights. The proof is wrong in each of these cases:
 
-    - the optimizer is that of the run, here lars;
-    - there are as many updates as gradients, because each gradient updates one weight: 54 + 107 = 161.
+    - `optimizer` is not lars;
+    - `gradients` is None, because no line so far counts the gradients;
+    - `gradients` is not 161: each gradient updates one weight.
 
     Args:
-        proved: A line of `verified`. If it is no proof of updates, the result is False.
+        proof: A line of the list `verified` in the log's header. A line of another form gives False.
         optimizer: The optimizer that the log states.
-        gradients: How many gradients an earlier line counts. None if no line does: no proof of updates fits then.
+        gradients: How many gradients the run has, by an earlier line of the list.
     """
     match = _UPDATES.fullmatch(proof)
     if match is None:

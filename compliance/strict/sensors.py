@@ -28,23 +28,26 @@ class Sensors:
         self.time_s = 0.0  # of the windows that state a power
 
     def take(self, line: int, window: schema.StepWindow) -> None:
-        """Take the figures of GPUs that the next window of steps states.
+        """Add the GPU memory and the power that the next window of steps states to the extremes of the run so far.
 
-        - Its memory goes to `_take_memory`.
-        - Its power is added to the extremes. The window then counts in `windows_with_power`, and its time in `time_s`,
-          because an energy follows only from power and time together.
+        A window may state both figures, only the memory or the power, or none, as on CPUs.
 
-        `line_of_gpu` becomes its line if it is the first window with either.
+        - `line_of_gpu` notes the line of the first window that states a memory or a power.
+        - A memory goes to `_take_memory`, which notes the first, the least and the most memory.
+        - A power goes into `least_power_w` and `most_power_w`. The window is counted in `windows_with_power`, and the
+          window's time is added to `time_s`. Later, power * time is compared with the energy that the run states.
 
         Args:
-            line: The line of the window's event.
-            window: The figures of the window.
+            line: The line of the window's event in the log.
+            window: The figures of the window. A memory or a power that it does not state is None.
         """
         has_figure = window.gpu_memory_mib is not None or window.power_w is not None
         if has_figure and not self.line_of_gpu:
             self.line_of_gpu = line
+
         if window.gpu_memory_mib is not None:
             self._take_memory(line, window.gpu_memory_mib)
+
         if window.power_w is not None:
             self.windows_with_power += 1
             self.least_power_w = min(self.least_power_w, window.power_w)

@@ -43,22 +43,19 @@ class SetClock:
         self._window_ms = None
 
     def note_and_check(self, event: Event, last_step: int | None) -> str:
-        """Return what is wrong with an event clock_set, and note its leap if it is a setting ahead.
+        """Return in words why no run can have logged an event clock_set; an empty text if a run can have logged it.
 
-        A run logs a clock_set with the seconds by which its clock was set: above 0 if ahead, below 0 if back. A setting
-        ahead, or leap, must show in the times of the log: the leaps since the last window (`_leaps_s`) are added, and
-        compared with the time that passed. Of a setting back, which `Policy` reports, only value and step are checked.
+        A run logs a clock_set if its clock was set by 1 s or more: a value of 60.0 if the clock was set ahead by a
+        minute, and -60.0 if it was set back. The first of these faults is returned:
+
+        - The value is no number, or is less than 1 s ahead or back, or the event states no step.
+        - The step is not `last_step`.
+        - The clock was set ahead, but the times in the log did not jump ahead by as much (`_leap_without_time`). Before
+          this check, the value is added to `_leaps_s`, the sum of such values since the last window of steps.
 
         Args:
             event: The event clock_set.
-            last_step: The last step that was done. None if it is not known.
-
-        Returns:
-            The first fault in words; an empty text if a run can have logged the event. The faults are:
-
-            - the value is no number of seconds, is less than 1 s ahead or back, or the event states no step;
-            - the step is not the last one;
-            - the leaps since the last window are longer than there is time for (see `_leap_without_time`).
+            last_step: The last step that was done. None if this step is not known: any step is right then.
         """
         position = from_json(schema.AtStep, event.metadata)
         if not is_number(event.value) or abs(event.value) < _LEAST_S or position is None:
@@ -71,26 +68,25 @@ class SetClock:
         return self._leap_without_time(event.time_ms)
 
     def _leap_without_time(self, now_ms: float) -> str:
-        """Return a complaint if too little time has passed by the log's clock for the leaps that the log states.
+        """Return a complaint if the log's times did not jump ahead by as much as the log says that the clock was set.
 
-        A leap is a setting of the clock ahead. A run looks for leaps after each window and each evaluation. So a leap
-        that is logged after a window was made during or after this window. For instance, with the window W2 of 5 s:
+        In the following log, the window W2 took 5 s, during which the clock was set ahead by 60 s (a leap):
 
-            10:00:00  step_window of W1      the clock is right
-            10:01:05  step_window of W2      the clock was set ahead by 60 s during W2
-            10:01:05  clock_set of 60 s
+            10:00:00  step_window of W1    `_window_before_ms`, the time of this line
+            10:01:05  step_window of W2    `_window_s`, 5 s by a clock that nobody sets
+            10:01:05  clock_set of 60 s    `now_ms`, the time of this line; `_leaps_s`, the sum of all leaps since W2
 
-        From W1 on the log's clock went on by 65 s, which is enough for the 5 s of W2 and the leap. If it had gone on by
-        20 s, the leap could not be. In general, but for rounding and a delay:
+        From the line of W1 to the clock_set, the log's clock must go on by 5 + 60 = 65 s or more. If the clock_set were
+        logged at 10:00:20, only 20 s would have passed: too few for a leap of 60 s. Then there is a complaint.
 
-            time since W1 by the log's clock >= stated time of W2 + all leaps logged after W2
-            now_ms - _window_before_ms       >= 1000 * (_window_s + _leaps_s)
+        The passed time is first made 1 % longer, and longer by MOST_DELAY_MS (1 s) and the tolerance of the log's
+        clock, because times are rounded, and lines are logged with a delay.
 
         Args:
-            now_ms: The time of the event clock_set by the log's clock.
+            now_ms: The time of the event clock_set by the log's clock, in milliseconds.
 
         Returns:
-            The complaint; an empty text if there is time enough, or if the time of W1 is not known.
+            The complaint; an empty text if enough time has passed, or if the time of W1 is not known.
         """
         if self._window_before_ms is None:
             return ""
