@@ -41,20 +41,20 @@ class EnvelopeTest:
     differs: bool  # whether the two means differ
 
     def in_words(self, scaling_by_tool: float | None) -> str:
-        """Return how this test of the submission's convergence differs from the test of MLCommons' rcp_checker.
+        """Return a phrase that compares this test of the runs' convergence with the test of the tool rcp_checker.
 
-        Each of the two tests holds the runs to a mean of the reference, such as 4.2 epochs, and gives a factor for the
-        score, such as x 1.012000. This test is called "lower convex envelope" by the reference points that it uses:
-        those that do not lie above the line between two others, without the points of a smaller batch than the fastest
-        point's.
+        Each test compares the runs' mean epochs (or samples) with a mean of the MLPerf reference, and gives a factor on
+        the score. `differs` says whether the two tests take different means of the reference:
 
-            same mean     lower convex envelope: the same reference point
-            other means   lower convex envelope: held to 4.2 epochs, x 1.012000; by rcp_checker to 4.5, x 1.000000 (...)
+            False   lower convex envelope: the same reference point
+            True    lower convex envelope: held to 4.2 epochs, x 1.012000; by rcp_checker to 4.5, x 1.000000 (...)
 
-        The text in parentheses is "a question to the working group, mlcommons/logging #368".
+        In the second line, this test compares the runs with 4.2 epochs and gives the factor 1.012, and rcp_checker's
+        test compares the runs with 4.5 epochs and gives the factor 1. "lower convex envelope" is the name of this test.
 
         Args:
-            scaling_by_tool: The factor on the score by rcp_checker's test. None if it is not known.
+            scaling_by_tool: The factor on the score by rcp_checker's test. None, which is written as "not known", if
+                the factor is not known.
         """
         if not self.differs:
             return "lower convex envelope: the same reference point"
@@ -227,15 +227,16 @@ def _lines_of_submission(submission: Submission) -> list[str]:
 
 
 def _verdicts(submission: Submission) -> str:
-    """Return the official and the strict verdict on a submission, and the outcome of rcp_checker's convergence test.
+    """Return one line with the verdicts and scores of a submission, for instance:
 
-        official 5/5, 28.3000 min (unverified); strict 5/5, 28.3000 min (unverified); RCP pass, x 1.012000
+        official 5/5, 28.3000 min (unverified); strict 3/5, no score; RCP pass, x 1.012000 (PROBLEM)
 
-    - official, strict: the logs that pass of all logs, and the score; `no score` if there is none. The score is called
+    - After "official" and "strict": how many of all logs pass, and the score, or "no score". A score has the word
       "unverified" if the result uses the name of MLPerf.
-    - RCP: the test's outcome, and its factor on the score; `RCP not applied` and `RCP not known` have no factor
-    - `; in the form of MLPerf logs; no MLPerf result (REASON)`, the standing's name, if it is no MLPerf result
-    - ` (PROBLEM)`, such as ` (4 logs; a submission has 5)`, if there is a problem
+    - After "RCP": the outcome of rcp_checker's test of convergence, and the test's factor on the score. The outcomes
+      "not applied" and "not known" have no factor.
+    - Then, only if the result is known to be no MLPerf result: a semicolon, and the name of the result, which says why.
+    - Then, only if the submission has a problem: the problem in parentheses, as "(4 logs; a submission has 5)".
     """
     official_minutes = submission.minutes_in_words(submission.official_minutes)
     strict_minutes = submission.minutes_in_words(submission.strict_minutes)

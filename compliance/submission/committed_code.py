@@ -83,11 +83,11 @@ def _has_refused_name(member: tarfile.TarInfo) -> bool:
 def _archive_of(commit: str) -> bytes:
     """Return a tar archive of all files of a commit of this repository, as `git archive` makes it.
 
-    If git fails, there are three cases, in this order:
+    If `git archive` fails, the error is one of these, in this order:
 
-    - This folder is no checkout, but a copy of the code without its history: ValueError.
-    - Git reads nothing of the checkout, as where another user owns it: ValueError with git's reason.
-    - Git reads the checkout, so it lacks the commit: UnknownCommitError.
+    - ValueError, if this folder is no checkout, but a copy of the code without its history
+    - ValueError with git's reason, if git cannot read this checkout, as where another user owns the folder
+    - UnknownCommitError, if git can read this checkout: then the checkout lacks the commit
 
     Args:
         commit: Hash of the commit: 7 to 64 hexadecimal digits.

@@ -93,16 +93,17 @@ def names_of_submission(run: LoggedRun) -> tuple[str, ...]:
 def one_submission(
     checked: Sequence[Report], ruleset: Ruleset, *, original_of_copy: Mapping[Path, Path] | None = None
 ) -> SubmittedBenchmark:
-    """Return the one benchmark that all logs are of, and how many runs make a result of it.
+    """Return the benchmark of the logs of a submission, and how many runs make a result of this benchmark.
 
     Args:
         checked: The reports on the logs, at least one.
         ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
-        original_of_copy: If the logs are copies, the path of each original by the path of its copy. Messages name the
-            originals. None: the logs are named as they are.
+        original_of_copy: Only for the messages of errors: the path of each original log by the path of its checked
+            copy. None if the logs themselves were checked.
 
     Raises:
-        ValueError: A log has no events, the benchmark is not scored, or the logs are of different submissions.
+        ValueError: A log has no events, the first log's benchmark is not scored, or another log is of a different
+            submission than the first log. The message names the log.
     """
     paths_for_messages = [report.path for report in checked]
     if original_of_copy is not None:
@@ -134,10 +135,10 @@ def _refuse_logs_without_events(checked: Sequence[Report], paths_for_messages: S
 
     Args:
         checked: The reports on the logs.
-        shown_logs: Path of each log for the message.
+        paths_for_messages: The path by which a message names each log.
 
     Raises:
-        ValueError: A log has none. The message says what was found instead.
+        ValueError: The message names the log, and quotes the first finding on the log.
     """
     for report, path in zip(checked, paths_for_messages, strict=True):
         has_no_events = report.run is NOTHING  # as `check_file` reports such a log, together with a finding
@@ -151,7 +152,7 @@ def _refuse_different_submissions(checked: Sequence[Report], paths_for_messages:
 
     Args:
         checked: The reports on the logs, at least one.
-        shown_logs: Path of each log for the message.
+        paths_for_messages: The path by which a message names each log.
 
     Raises:
         ValueError: One of the logs does. The message names both submissions.
@@ -208,23 +209,21 @@ def convergence_test(checked: Sequence[Report], ruleset: Ruleset) -> Convergence
 
 
 def _test_against(reference: ReferenceSet, checked: Sequence[Report]) -> ConvergenceTest:
-    """Compare the epochs that closed runs took to the target with the epochs of the MLPerf reference at their batch.
+    """Test whether closed runs took far fewer epochs to the target than the MLPerf reference takes at their batch.
 
-    The test is made as rcp_checker, a tool of mlperf-logging, makes it. In this order:
+    The outcome has a status, and the factor `scaling` for the minutes of the submission. As in rcp_checker, a tool of
+    mlperf-logging, the first case that holds decides:
 
-    1. If the tool cannot read a log, the status is NOT_KNOWN.
-    2. If the runs do not state one common batch, they fail.
-    3. Otherwise `against_reference` decides. The runs fail if too few of them converged, if there are too few runs, if
-       all reference points have smaller batches, or if the runs converged faster than chance explains. Otherwise they
-       pass.
+    1. The tool cannot read a log: NOT_KNOWN, and no factor (None).
+    2. The runs do not state one common batch: FAILED, and the factor 1.
+    3. Too few runs converged, there are too few runs, all reference points have smaller batches, or the runs' mean
+       epochs are fewer than chance explains (`convergence.against_reference`): FAILED, and the factor 1.
+    4. The runs' mean epochs are a little fewer than the reference's, as 40 and 42: PASSED, and the factor 42 / 40.
+    5. Otherwise: PASSED, and the factor 1.
 
     Args:
-        reference: Reference points of the benchmark: how many epochs the reference needed at some global batch sizes.
+        reference: The reference points of the benchmark: how many epochs the reference took at some global batches.
         checked: The reports on the logs of the submission, at least one.
-
-    Returns:
-        The outcome. The minutes of the submission are to be multiplied by its `scaling`: 1, or for runs that pass in
-        fewer epochs than the reference, the reference's epochs / their epochs. None if the status is NOT_KNOWN.
     """
     why_unreadable = _why_unreadable(checked)
     if why_unreadable:
@@ -250,16 +249,13 @@ def _test_against(reference: ReferenceSet, checked: Sequence[Report]) -> Converg
 
 
 def _why_unreadable(checked: Sequence[Report]) -> str:
-    """Return why MLCommons' rcp_checker cannot read a log, for the first such log.
+    """Return a text that names the first log that rcp_checker cannot read, and says why; empty if it can read all.
 
-    The tool cannot read a log if it ends with an error there. This project's reading of the log by the tool's rules,
-    `as_tools_read`, then has no epochs to the target. For a run that missed the target it has a number: NOT_CONVERGED.
+    For instance: "rcp_checker cannot read result_2.txt (line 7: run_stop without 'status')".
 
     Args:
-        checked: The reports on the logs of a submission.
-
-    Returns:
-        The reason; empty if it can read all.
+        checked: The reports on the logs of a submission. Each has the values that the tool reads from the log, or the
+            error with which the tool ends.
     """
     for report in checked:
         reading = report.run.as_tools_read

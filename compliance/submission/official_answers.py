@@ -36,13 +36,20 @@ def official_answers(folder: Path, manifest: JsonObject) -> list[Verdict]:
 
 
 def _answers_on_mlperf_benchmark(folder: Path, manifest: JsonObject) -> list[Verdict]:
-    """Return the verdicts of all five tools of mlperf-logging on a package of an MLPerf benchmark.
+    """Return the verdicts of five tools of mlperf-logging on a package of an MLPerf benchmark, in this order:
+
+    1. package_checker
+    2. system_desc_checker
+    3. repo_checker
+    4. rcp_checker
+    5. result_summarizer
 
     Args:
         folder: Folder of a copy of the package, into which the tools may write.
         manifest: Content of the package's submission.json.
     """
     ruleset = manifest["ruleset"]
+    # Two verdicts, of system_desc_checker and repo_checker.
     common_verdicts = _check_description_and_repository(folder, manifest)
     convergence_verdict = _check_convergence(folder, manifest)  # of rcp_checker, asked only about closed runs
     package_verdict = official.ask_tool("package_checker", str(folder), "training", ruleset)
@@ -103,15 +110,19 @@ def _check_convergence(folder: Path, manifest: JsonObject) -> Verdict:
 
 
 def _check_log(log: Path, run: JsonObject, ruleset: str, benchmark: str) -> Verdict:
-    """Return the verdict of mlperf-logging's checker on one log of a package.
+    """Return a verdict on one log of a package: good if mlperf-logging's checker passes it, or need not pass it.
 
-    The verdict is also good if the manifest says "fail" of the run: a package may hold a run that missed the target.
+    The checker need not pass a log whose run has the verdict "fail" in the manifest, because a package may hold a run
+    that missed the target. Whatever the checker finds in such a log, the returned verdict is good.
 
     Args:
         log: Path of the log.
-        run: The manifest's entry on the run. Its "verdict" is this project's.
+        run: The manifest's entry on the run. The verdict in it, "pass" or "fail", was found by this project's rules.
         ruleset: Version of the rules, such as 4.0.0.
         benchmark: Name of the benchmark, such as "hrnet".
+
+    Returns:
+        The verdict, with the text "SUCCESS" if the checker passes the log, and with at most two of its messages if not.
     """
     passed, messages = official.check_log(log, ruleset, benchmark)
     need_not_pass = run["verdict"] == "fail"

@@ -65,11 +65,12 @@ def copy_and_check(folder: Path, logs: Sequence[Path], ruleset: Ruleset) -> Copi
 def _change_since_check(log: Path, copy: Path) -> str:
     """Return a line that says that a log was changed after its check; an empty text if no change is known.
 
-    The command `python -m compliance check --receipt` leaves a receipt with the log's hash next to the log. The hash of
-    the copy is compared with it, because the copy goes into the package. Without a receipt there is no line.
+    `python -m compliance check --receipt` writes the hash of a log into a receipt, a file next to the log. Later the
+    log is copied, and the copy goes into a package. If the receipt does not have the hash of the copy, the log was
+    changed between the check and the copying. Without a receipt, no change is known.
 
     Args:
-        log: The log, next to which the receipt lies, and which the line names.
+        log: The log, next to which the receipt may lie. The line names this file.
         copy: The copy of the log.
     """
     receipt = receipt_path(log)

@@ -98,14 +98,16 @@ def _failed_checks(folders: Sequence[Path]) -> list[str]:
 
 
 def _copy_packages(folders: Sequence[Path], stage: Path) -> None:
-    """Copy each package to a folder that is named by the package's id.
+    """Copy packages into a folder, each to packages/ID/ORG in it.
+
+    ID is the beginning of the package's id, the SHA-256 of its list of hashes. ORG is the name of the package's folder.
 
     Args:
         folders: Folders of the packages.
-        stage: Folder that gets the copies, as packages/ID/ORG.
+        stage: The folder that gets the copies.
 
     Raises:
-        ValueError: Two packages are the same.
+        ValueError: Two packages have the same ID and the same ORG. Copies that were made before stay.
     """
     for folder in folders:
         package = folder.resolve()

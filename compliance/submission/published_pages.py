@@ -45,16 +45,20 @@ def published_name(package: Path) -> str:
 
 
 def pages_of(root: Path) -> dict[str, str]:
-    """Return the texts of a published folder's table and page, by file: {"results.json": text, "index.html": text}.
+    """Return the texts of two files that show the results of a published folder, results.json and index.html.
 
-    Both are made from the packages in the folder.
+    results.json is a table with a row for each package in the folder. index.html is a page that shows the same rows and
+    more of each package. In both files, the results that use the name MLPerf come first.
 
     Args:
         root: The published folder, which has the packages as packages/ID/ORG.
 
+    Returns:
+        The text of each file by the name of the file.
+
     Raises:
         ValueError: The manifest or the system description of a package is no JSON.
-        OSError: One of them cannot be read.
+        OSError: A manifest or a system description cannot be read.
     """
     manifests = sorted((root / PACKAGES).glob(f"*/*/{MANIFEST}"))  # packages/ID/ORG/submission.json
     results = [_result_of_package(root, manifest.parent) for manifest in manifests]

@@ -13,30 +13,38 @@ from runlog.text import printable
 
 
 def findings_by_reference_points(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
-    """Compare the closed runs of one submission with the reference runs of MLPerf, and yield findings on each run.
+    """Compare the runs of one submission with the reference runs of MLPerf, and yield findings on each run.
 
-    A run at the same global batch as a reference run must have its hyperparameters (rule `rcp-hyperparameters`). All
-    runs together may not converge faster than chance explains (`rcp-convergence`). A rule that comes into force in a
-    later ruleset gives a note instead.
+    Only closed runs of a benchmark of this project are compared. There are two rules:
+
+    - `rcp-hyperparameters`, for each run alone: the run must have the hyperparameters of the reference at the run's
+      global batch.
+    - `rcp-convergence`, for all runs together: the runs may not converge faster than chance explains. The finding is
+      the same on each run.
+
+    Before these findings, each run gets a note for each of the two rules that is in force only from a later ruleset on.
+    If MLPerf has no reference runs of the benchmark in the ruleset, there are only such notes.
 
     Args:
-        members: The reports on the logs of the submission, at least one. The first one's benchmark and
-            division count for all.
+        members: The reports on the logs of the submission, at least one. The first log decides for all logs which
+            benchmark and division the submission is of.
         ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
 
     Yields:
-        A BlamedRun: the report of a run and a finding, which is a breach of a rule or a note. Nothing for open runs, or
-        for benchmarks that are not of this project.
+        A BlamedRun: the report of a run, and a finding on the run, which is a breach of a rule or a note.
     """
     benchmark = _benchmark_of_closed_runs(members, ruleset)
     if benchmark is None:  # the runs are open, or of a benchmark that is not of this project
         return
+
     yield from _notes_on_rules_not_in_force(members, ruleset)
     if not benchmark.reference_points:  # in this ruleset MLPerf has none of the benchmark
         return
+
     test = convergence_test(members, ruleset)
     if test.reference is not None:
         for report in members:
+            # Of the reference points, `_other_hyperparameters` takes the one at the run's global batch.
             for finding in _other_hyperparameters(report.run, test.reference.points, ruleset):
                 yield BlamedRun(report, finding)
 
@@ -47,14 +55,14 @@ def findings_by_reference_points(members: Sequence[Report], ruleset: Ruleset) ->
 
 
 def _benchmark_of_closed_runs(members: Sequence[Report], ruleset: Ruleset) -> Benchmark | None:
-    """Return this project's benchmark that the runs of a submission are of, if they are closed.
+    """Return the benchmark of a submission to the closed division; None for any other division.
 
     Args:
-        members: The reports on the logs of the submission, at least one.
+        members: The reports on the logs of the submission, at least one. The first log decides for all logs.
         ruleset: A version of the rules of MLPerf Training; its `benchmarks` are those of this project.
 
     Returns:
-        The benchmark; None if the runs are open, or of a benchmark that is not of this project.
+        The benchmark with its facts, such as its samples. Also None if the benchmark is not one of this project.
     """
     first_run = members[0].run
     is_closed = first_run.first_event(schema.SUBMISSION_DIVISION).value == "closed"
@@ -79,18 +87,21 @@ def _notes_on_rules_not_in_force(members: Sequence[Report], ruleset: Ruleset) ->
 def _finding_of_test(
     test: ConvergenceTest, members: Sequence[Report], benchmark: Benchmark, ruleset: Ruleset
 ) -> Finding | None:
-    """Return the finding of a test whether closed runs converged faster than chance explains.
+    """Return the finding of the rule `rcp-convergence` on all runs of a submission; None if the runs keep the rule.
+
+    The finding is by a test of the runs' convergence. The first case that holds decides:
+
+    - The runs have different global batches: a note.
+    - The runs are not as many as the benchmark asks for: a note.
+    - The outcome of the test is not known: a note.
+    - The runs passed: None.
+    - The runs failed, because they converged faster than chance explains, for instance: a breach of the rule.
 
     Args:
-        test: Outcome of the test.
+        test: The outcome of the test.
         members: The reports on the logs of the submission.
         benchmark: The benchmark, with the number of runs that it asks for.
-        rule: The rule that the runs break if they fail the test.
-
-    Returns:
-        A breach of `rule` if the runs failed, None if they passed. It is a note, with the reason, if nothing can be
-        said: the runs have different batches, there are not as many as the benchmark asks for, or the outcome of the
-        test is not known.
+        ruleset: A version of the rules of MLPerf Training, with this project's own rules for it.
     """
     rule = ruleset.strict["rcp-convergence"]
     batches = {report.run.global_batch for report in members}

@@ -172,15 +172,15 @@ def _refusals_by_commit(run: LoggedRun) -> Iterator[Refusal]:
 
 
 def refusals_by_code(run: LoggedRun, code: Path) -> Iterator[Refusal]:
-    """Yield a reason to refuse a package if its runs used a lock file that differs from the one in the package's code.
+    """Yield a reason to refuse a package if its runs were made with another lock file than the package's code has.
 
-    The code in a package is that of the commit which the logs name. A lock file names the Python packages that a run
-    installs. The code has two of them: one for Paddle's build for CUDA 12, whose version ends with .post120, and one
-    for any other build. A log states the hash of the lock file that its run used.
+    A lock file lists the Python packages that a run installs. The log of a run states the commit of its code, and the
+    hash of the lock file that the run used. The package holds the code of this commit. If the lock file in the code has
+    another hash than the log states, or if the log states no hash, there is one reason, which stands for all runs.
 
     Args:
-        run: The run of the first log, which stands for all: the runs of a package must be of the same code.
-        code: Folder of the package's code. Code without a lock file is not compared.
+        run: The run of the first log. It stands for all runs, because the runs of a package must be of the same code.
+        code: Folder of the package's code. If the lock file is missing there, nothing is compared.
     """
     paddle_version = run.header_section(schema.PACKAGES).get("paddlepaddle-gpu")
     has_build_for_cuda_12 = str(paddle_version).endswith(".post120")

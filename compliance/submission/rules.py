@@ -66,18 +66,19 @@ def as_text(demands: list[Demand], ruleset: Ruleset) -> str:
 
 
 def _lines_of_demand(demand: Demand, ruleset: Ruleset) -> list[str]:
-    """Return two lines of text: a demand with the versions of the training rules that contain it, and its checks.
+    """Return two lines on a demand of the MLPerf training rules: its sentence, and its checks. For instance:
 
-    A demand is a sentence of the MLPerf training rules that says what a submission must do. For instance:
+          "The same system and framework must be used for a submission result set" [0.7 1.0 6.0]
+              same-configuration, system-description (others' logs name no system)
 
-        "The same system and framework must be used for a submission result set" [0.7 1.0 6.0]
-            same-configuration, system-description (others' logs name no system)
-
-    The remark in parentheses mostly says what the checks do not see. "none" stands for a demand without checks.
+    The first line has the sentence of the rules, and the versions of the rules that contain the sentence. The second
+    line has the names of the checks ("none" if there is no check), and in parentheses a remark, if any, which mostly
+    says what the checks do not see.
 
     Args:
         demand: The demand.
-        ruleset: A version of the rules; a check that comes into force only in a later one is marked.
+        ruleset: A version of the rules. A check that comes into force in a later version has this version after its
+            name, as in "seed-present (from 4.1.0 on)".
     """
     sentence = demand.must
     versions_with_sentence = demand.stands

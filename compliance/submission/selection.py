@@ -51,20 +51,21 @@ def find_unusually_early(candidates: Sequence[Candidate]) -> dict[int, float]:
 def _chances_of_early_runs(candidates: Sequence[Candidate]) -> dict[int, float]:
     """Return how likely it is, for each submission, that its runs reach the target as early as they do by chance alone.
 
-    A submission is compared with the runs of other organisations in its group, which has one round, benchmark and
-    global batch. As many runs as it has are drawn at random from its own and the others' runs together. The chance is
-    that of a draw that needs no more epochs in sum than the submission (`chance_of_sooner`).
+    The likelihood is by a permutation test against the runs of the other organisations in the same group, which is one
+    round, benchmark and global batch. For instance, a submission's runs took 1 and 2 epochs, and the other runs 3 and
+    4. Of the six pairs of these four runs, only (1, 2) has a sum as low as 1 + 2. So the chance is about 1/6.
 
     Args:
-        candidates: The submissions, with the epochs that each run took to the target.
+        candidates: The submissions, with the epochs (or samples) that each run took to the target.
 
     Returns:
         The chance by the index of the submission in `candidates`. A submission is left out if it has no runs, or if the
-        others have fewer runs than it has.
+        other organisations have fewer runs in the group than the submission has.
     """
     groups: defaultdict[Hashable, list[Candidate]] = defaultdict(list)
     for candidate in candidates:
         groups[candidate.group].append(candidate)
+
     chance_by_index: dict[int, float] = {}
     for index, candidate in enumerate(candidates):
         runs = candidate.epochs_to_target
@@ -117,15 +118,15 @@ def chance_of_sooner(runs: Sequence[float], others: Sequence[float]) -> float:
 
 
 def _count_early_draws(draws: int, runs: Sequence[float], others: Sequence[float], generator: random.Random) -> int:
-    """Draw runs at random, several times, and return how many draws have a sum of epochs no larger than given runs.
+    """Return how many of some random draws are early: the sum of the drawn epochs is no larger than the sum of `runs`.
 
-    Each draw takes as many runs as `runs` has, from `runs` and `others` together (a permutation test).
+    Each draw takes as many values as `runs` has, from `runs` and `others` together (a permutation test).
 
     Args:
         draws: How many draws to make.
-        runs: Epochs (or samples) that each of the given runs took to the target.
-        others: Those of the runs to compare with.
-        generator: Source of randomness.
+        runs: The epochs (or samples) that each run of a submission took to the target.
+        others: The epochs (or samples) that each run of other organisations took to the target.
+        generator: The source of randomness.
     """
     pool = [*runs, *others]
     observed = sum(runs)
