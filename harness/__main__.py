@@ -28,17 +28,23 @@ def main() -> int:
 def run_module(module: str, *, checks_precision: bool, **options: Any) -> int:
     """Run the `main` of a module on this rank, for the job that the environment describes; return the exit status.
 
-    It is called as `main(job, origins, **options)`, where `origins` tells who set each value of the job. An error is
-    printed and ends all other ranks, too.
+    The call is `main(job, origins, **options)`, where `origins` tells who set each value of the job. If `main` or the
+    preparation before it raises an error, the error is printed and all other ranks are ended with the same status.
 
     Args:
-        module: Dotted name of the module, as "harness.train". It may load Paddle, which needs the settings that are put
-            into the environment here.
+        module: Dotted name of the module, as "harness.train". The module may load Paddle, for which this function first
+            puts settings into the environment.
         checks_precision: Whether to refuse a GPU that cannot compute in the job's precision.
         options: Further arguments for `main`.
 
     Returns:
-        0; 2 for a ValueError, which is for what a user did wrong; 130 after SIGINT; 1 for any other error.
+        The exit status:
+
+            2      ValueError: the user did something wrong
+            1      RunError: the run failed, for a reason that its message explains
+            130    SIGINT (Ctrl-C)
+            1      any other error, which is a fault of the program: its traceback is printed, too
+            0      no error
     """
     try:
         job, origins = env.read()
@@ -59,15 +65,17 @@ def run_module(module: str, *, checks_precision: bool, **options: Any) -> int:
 
 
 def _load_with_paddle(module: str) -> ModuleType:
-    """Load a module, which loads Paddle, and keep SIGTERM ending this process at once, as without Paddle.
+    """Load a module, and with it Paddle; return the module.
 
-    Paddle reads its settings from the environment while it is loaded, so they must be there by now.
+    The caller must have put Paddle's settings into the environment, because Paddle reads these settings while it is
+    loaded. After this call, SIGTERM ends this process at once, as it does in a process without Paddle.
 
     Args:
-        module: Dotted name of the module.
+        module: Dotted name of the module, as "harness.train", whose imports load Paddle.
     """
     loaded = importlib.import_module(module)
-    # Paddle's handler would print a C++ stack when mpirun sends SIGTERM to this rank because another one failed.
+    # Paddle has installed a handler for SIGTERM, which mpirun sends to this rank if another rank fails. The handler
+    # would print a stack of C++. The default action ends the process without a word.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     return loaded
 
@@ -100,16 +108,17 @@ DRIVER_HANGS = "look for NVRM and Xid in the host's dmesg; where nvidia-smi hang
 
 
 def _usable_gpus(job: env.Job, *, checks_precision: bool) -> list[nvidia.Gpu]:
-    """Return the GPUs of this node that the job computes on: the first DGXNGPU that CUDA shows this process.
+    """Return the GPUs of this node that the job computes on, after a check that they are there and can be used.
+
+    These GPUs are the first ones that CUDA shows this process, as many as the setting DGXNGPU says.
 
     Args:
         job: The settings of the job.
-        checks_precision: Whether to refuse a GPU that cannot compute in the job's precision. CUDA's libraries would
-            silently compute in another one.
+        checks_precision: Whether to refuse a GPU that cannot compute in the job's precision.
 
     Raises:
-        ValueError: A GPU is missing, or cannot compute in the job's precision.
-        RunError: NVML, the library that tells of the GPUs, hangs.
+        RunError: NVML, NVIDIA's library that tells of the GPUs, hangs, or kills the process that asks.
+        ValueError: CUDA shows fewer GPUs than DGXNGPU, or a GPU cannot compute in the job's precision.
     """
     host = socket.gethostname()
     gpus_wanted = job.cluster.dgxngpu
@@ -165,14 +174,17 @@ def _check_precision(gpu: nvidia.Gpu, job: env.Job, host: str) -> None:
 
 
 def _abort(error: Exception, code: int) -> int:
-    """Print an error as one line on stderr, have MPI end all other ranks, and return an exit status.
+    """Print an error as one line on stderr, and end all ranks of the job; return the exit status if this rank is alone.
 
-    Rank 0 waits MPIRUN_READS_S (0.2 s) before it ends the others, so that mpirun can pass on the line. Any other rank
-    waits LOG_CLOSES_S (1 s): if the same error is on all ranks, rank 0 closes the log and ends the job meanwhile.
+    After the printing and before the end, this rank waits:
+
+    - Rank 0 waits MPIRUN_READS_S (0.2 s), in which mpirun can pass on the line.
+    - Any other rank waits LOG_CLOSES_S (1 s). If rank 0 has the same error, rank 0 closes the log of the run, calls
+      this function and ends the job in this time.
 
     Args:
         error: The error that ends this rank.
-        code: The exit status. The other ranks end with it, too.
+        code: The exit status, for all ranks.
     """
     from mpi4py import MPI
 

@@ -51,7 +51,7 @@ def free_memory_bytes(root: Path = ROOT, membership: Path = MEMBERSHIP) -> int |
 def cpus(root: Path = ROOT, membership: Path = MEMBERSHIP) -> float | None:
     """Return how many CPUs' worth of time this process may use by its cgroups; None if no limit is known.
 
-    1.5 means 1.5 s of CPU time a second, on whichever cores. Of several limits the tightest counts.
+    1.5 means 1.5 s of CPU time a second, on whichever cores. If several cgroups have a limit, the lowest counts.
 
     Args:
         root: The folder where the cgroups are mounted.
@@ -87,13 +87,18 @@ def _texts_of_version_1(folder: Path) -> list[str]:
 
 
 def _folders(controller: str, root: Path, membership: Path) -> Iterator[Path]:
-    """Yield the folders of the cgroups that may limit this process, its own cgroup and all above it.
+    """Yield the folders of the cgroups that may limit this process: its own cgroup, and all cgroups above it.
+
+    A file names the cgroups of this process. Its lines have one of two forms. For the controller "cpu" they give:
+
+        version 2    0::/kubepods/pod1           ROOT/kubepods/pod1, ROOT/kubepods, ROOT
+        version 1    4:cpu,cpuacct:/docker/1f    ROOT/cpu/docker/1f, ROOT/cpu/docker, ROOT/cpu
 
     Args:
         controller: The limited resource, "memory" or "cpu".
-        root: The folder where the cgroups are mounted. Version 1 has a folder for each controller in it.
-        membership: File with a line for each cgroup of this process, such as "0::/kubepods/pod1" of version 2 and
-            "4:cpu,cpuacct:/docker/1f" of version 1.
+        root: The folder where the cgroups are mounted (ROOT). Version 1 has a folder in it for each controller, which
+            may be a link, as from "cpu" to "cpu,cpuacct".
+        membership: The file with these lines, such as /proc/self/cgroup. Lines on other controllers give nothing.
 
     Yields:
         Paths, which need not exist.
@@ -112,13 +117,14 @@ def _folders(controller: str, root: Path, membership: Path) -> Iterator[Path]:
 
 
 def _folders_up(mount: Path, path: PurePosixPath) -> Iterator[Path]:
-    """Yield the folder of a cgroup and of each one above it, up to the folder where the cgroups are mounted.
+    """Yield the folder of a cgroup, and the folders above it up to the one where the cgroups are mounted.
 
-    In a container the path may be the host's, and is not there. Then the mounted folder is the container's own cgroup.
+    For example, `mount` ROOT and `path` docker/1f give ROOT/docker/1f, ROOT/docker and ROOT. The folders need not
+    exist: in a container, `path` may be a path on the host. ROOT is then the folder of the container's own cgroup.
 
     Args:
         mount: The folder where the cgroups are mounted.
-        path: Path of the cgroup below it. If it holds "..", only the mounted folder is yielded.
+        path: The path of the cgroup, relative to `mount`. If a part of the path is "..", only `mount` is yielded.
     """
     leads_out_of_mount = ".." in path.parts
     if leads_out_of_mount:
