@@ -10,8 +10,8 @@ from paddle_hrnet.pairs import PairList
 from program.arrays import Array
 
 # Cityscapes' label ids that are trained on, in order of their train ids (cityscapesScripts, labels.py): a pixel whose
-# label id is TRAINED_IDS[n] is of class n.
-TRAINED_IDS = (7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 32, 33)
+# label id is LABEL_ID_BY_CLASS[n] is of class n.
+LABEL_ID_BY_CLASS = (7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 32, 33)
 LABEL_IDS = 34
 OUT_OF_RANGE = 254
 # Tables from a pixel's number in the file to the one that is trained on, a row each: the number as it is; from a label
@@ -19,7 +19,7 @@ OUT_OF_RANGE = 254
 RENUMBERED = np.array([np.arange(256), np.full(256, OUT_OF_RANGE), np.full(256, IGNORED)], dtype=np.uint8)
 AS_IT_IS, FROM_LABEL_IDS, FILLED_UP = range(3)
 RENUMBERED[FROM_LABEL_IDS, :LABEL_IDS] = RENUMBERED[FROM_LABEL_IDS, 255] = IGNORED
-RENUMBERED[FROM_LABEL_IDS, list(TRAINED_IDS)] = np.arange(len(TRAINED_IDS))
+RENUMBERED[FROM_LABEL_IDS, list(LABEL_ID_BY_CLASS)] = np.arange(len(LABEL_ID_BY_CLASS))
 
 
 def label_fault(pairs: PairList, number: int) -> str:
@@ -148,5 +148,5 @@ def _label_in_file(pairs: PairList, number: int, trained_as: int) -> str:
         return f"{trained_as}"
     if trained_as == OUT_OF_RANGE:
         return f"above {LABEL_IDS - 1}"
-    label_id = TRAINED_IDS[trained_as]  # it lists the label ids by the class that they are trained as
+    label_id = LABEL_ID_BY_CLASS[trained_as]  # it lists the label ids by the class that they are trained as
     return f"{label_id}, which is class {trained_as}"

@@ -47,7 +47,7 @@ class _ImageSlots(NamedTuple):
 
     input: str
     output: str
-    layout: str
+    layout_attribute: str
 
 
 # Operators whose kernels compute in NCHW, except in FP16.
@@ -77,8 +77,8 @@ class Work:
         self.role = op.attr("op_role")
         self._op = op
         self._sizes = sizes
-        self._forward = op.type.removesuffix("_grad")
-        self._is_gradient = op.type != self._forward
+        self._forward_kind = op.type.removesuffix("_grad")
+        self._is_gradient = op.type != self._forward_kind
         only_names_a_buffer = op.type == "coalesce_tensor" and not op.attr("copy_data")
         self.is_kernel = op.type not in NO_DATA and not only_names_a_buffer
         product = self._product()
@@ -100,7 +100,7 @@ class Work:
         if self.role & ops.OPTIMIZE:
             return "optimizer"
         for name, kinds in CLASSES.items():
-            if self._forward in kinds:
+            if self._forward_kind in kinds:
                 # Other gradients are counted with their forward operators.
                 has_gradient_class = name in ("convolution", "batch norm")
                 return f"{name} gradient" if self._is_gradient and has_gradient_class else name
@@ -113,7 +113,7 @@ class Work:
             on_chip_bytes: Size of the chip's cache. An input that one kernel reads twice counts once if the cache can
                 hold it.
         """
-        has_two_kernels = self._forward == "sync_batch_norm"  # one for the statistics, one for the output
+        has_two_kernels = self._forward_kind == "sync_batch_norm"  # one for the statistics, one for the output
         second_reading_bytes = sum(size for size in self.twice_read_sizes if has_two_kernels or size > on_chip_bytes)
         return self.moved_bytes + self.reread_bytes + self.added_to_bytes + second_reading_bytes
 
@@ -198,7 +198,7 @@ class Work:
             return []  # its convolutions compute the sums while they write ConvX and ConvZ
         if self.kind == "resnet_unit_grad":
             return self._bytes_in("ConvX", "ConvZ", "Y@GRAD")
-        if self._forward not in ops.NORMALIZATIONS:
+        if self._forward_kind not in ops.NORMALIZATIONS:
             return []
         is_evaluation = self._op.has_attr("is_test") and self._op.attr("is_test")
         if is_evaluation:
@@ -218,8 +218,8 @@ class Work:
             image; 0 in NCHW, in FP16, and for any other operator.
         """
         # The input and the output that hold images. `_forward` is "conv2d" for a conv2d and for a conv2d_grad.
-        slots = IMAGES.get(self._forward)
-        if slots is None or self._op.attr(slots.layout) != "NHWC":
+        slots = IMAGES.get(self._forward_kind)
+        if slots is None or self._op.attr(slots.layout_attribute) != "NHWC":
             return 0
         images = self._images(slots)
         if ops.type_in(self._op.block, images[0]) == "float16":  # the type of all of its images
@@ -247,7 +247,7 @@ class Work:
         products = self._products()
         if not products:
             return _Product(0, "")
-        flops = sum(self._forward_flops(slots) * self._times_computed(slots) for slots in products)
+        flops = sum(self._forward_flops(slots) * self._products_computed(slots) for slots in products)
         return _Product(flops, ops.dtype_of(self._weights(products[0])))
 
     def _products(self) -> list[ops.Factors]:
@@ -256,7 +256,7 @@ class Work:
         A product without weights is left out: a `resnet_unit` has slots for a shortcut convolution even if there is
         none.
         """
-        possible = ops.FACTORS.get(self._forward, ())
+        possible = ops.FACTORS.get(self._forward_kind, ())
         return [slots for slots in possible if ops.operands(self._op, slots.weights)]
 
     def _weights(self, slots: ops.Factors) -> Variable:
@@ -279,11 +279,11 @@ class Work:
         (output, *_) = ops.operands(self._op, slots.output, f"{slots.output}@GRAD")
         output_elements = math.prod(self._op.block.var(output).shape)
         # A product's weights are [inputs, outputs], a convolution's begin with the outputs.
-        output_channel_axis = -1 if self._forward in ops.PRODUCTS else 0
+        output_channel_axis = -1 if self._forward_kind in ops.PRODUCTS else 0
         multiply_adds_per_element = math.prod(weights.shape) // weights.shape[output_channel_axis]
         return int(2 * output_elements * multiply_adds_per_element)
 
-    def _times_computed(self, slots: ops.Factors) -> int:
+    def _products_computed(self, slots: ops.Factors) -> int:
         """Return how many products as large as the forward one this operator computes.
 
         A forward operator computes one. A gradient operator computes one for the gradient of the input and one for the

@@ -48,7 +48,7 @@ def refuse_unusable(path: Path) -> None:
         UnusableError: The path leads to something that is neither a file nor a folder, or is a link that leads back to
             itself.
     """
-    mode = _mode_to_check(path)
+    mode = _mode_unless_exempt(path)
     if mode is None:
         return
     is_file_or_folder = stat.S_ISREG(mode) or stat.S_ISDIR(mode)
@@ -67,7 +67,7 @@ def require_file_if_present(path: Path) -> None:
         a file:                                                 accepted
         a folder, a pipe, a socket, a device:                   UnusableError
 
-    `_mode_to_check` decides the first three: it returns None for the first and the third, and raises for the second.
+    `_mode_unless_exempt` decides the first three: it returns None for the first and the third, and raises for the second.
 
     Args:
         path: Path as the user gave it.
@@ -75,7 +75,7 @@ def require_file_if_present(path: Path) -> None:
     Raises:
         UnusableError: See above.
     """
-    mode = _mode_to_check(path)
+    mode = _mode_unless_exempt(path)
     if mode is None or stat.S_ISREG(mode):
         return
     if stat.S_ISDIR(mode):
@@ -127,7 +127,7 @@ def refusal_of_new_file(folder: Path) -> OSError | None:
 def require_folder_if_present(path: Path) -> None:
     """Raise an error if a path leads to something that is not a folder; accept it if nothing is there.
 
-    Also accepted, by `_mode_to_check`, are /dev/null and the streams of this process, such as /dev/stdin.
+    Also accepted, by `_mode_unless_exempt`, are /dev/null and the streams of this process, such as /dev/stdin.
 
     Args:
         path: Path as the user gave it.
@@ -135,12 +135,12 @@ def require_folder_if_present(path: Path) -> None:
     Raises:
         UnusableError: The path leads to something else, or is a link that leads back to itself.
     """
-    mode = _mode_to_check(path)  # None: it is accepted whatever it is
+    mode = _mode_unless_exempt(path)  # None: it is accepted whatever it is
     if mode is not None and not stat.S_ISDIR(mode):
         raise UnusableError(f"{path}: is no folder: name a folder")
 
 
-def _mode_to_check(path: Path) -> int | None:
+def _mode_unless_exempt(path: Path) -> int | None:
     """Return the `st_mode` of what a path leads to, which says whether it is a file, a folder, a pipe or a device.
 
     Args:
@@ -153,7 +153,7 @@ def _mode_to_check(path: Path) -> int | None:
     Raises:
         UnusableError: The path is a link that leads back to itself.
     """
-    if _is_stream_of_process(path):
+    if _is_null_or_own_stream(path):
         return None
     try:
         return path.stat().st_mode
@@ -163,7 +163,7 @@ def _mode_to_check(path: Path) -> int | None:
         return None  # the code that opens the path later creates the file, or reports the error
 
 
-def _is_stream_of_process(path: Path) -> bool:
+def _is_null_or_own_stream(path: Path) -> bool:
     """Return whether a path is /dev/null, or a stream of this process such as /dev/stdin."""
     text = str(path)
     return text == os.devnull or text.startswith(OWN_STREAMS)
