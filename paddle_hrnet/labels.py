@@ -62,14 +62,18 @@ def label_doubt(pairs: PairList, numbers: Sequence[int]) -> str:
 
 
 def few_classes(labels: str, classes: Sequence[int]) -> str:
-    """Return a message if labels hold fewer than two classes, as masks of 0 and 255 do.
+    """Return a message if labels hold a single class or none, so that there is nothing to tell apart.
+
+    For example, masks that have 0 for the ground and 255 for an object hold class 0 alone, because 255 marks pixels
+    that are ignored.
 
     Args:
-        labels: Words for the labels, as "the evaluation's labels".
-        classes: The classes that they hold, each once, the ignored 255 left out.
+        labels: Words for the labels, with which the message begins, such as "the evaluation's labels".
+        classes: The classes that the labels hold, each once, without the ignored 255.
 
     Returns:
-        The message; an empty text if there are two classes or more.
+        The message, such as "the evaluation's labels hold class 0 alone beside 255, which is ignored: ..."; an empty
+        text if there are two classes or more.
     """
     if len(classes) > 1:
         return ""
@@ -81,22 +85,24 @@ def few_classes(labels: str, classes: Sequence[int]) -> str:
 
 
 def _trained_numbers(pairs: PairList, number: int) -> Array:
-    """Return the classes that the pixels of a pair's label are trained as, and wrong numbers in the label.
+    """Return the numbers that training sees in one label file: classes, and whatever is wrong in the file.
 
-    A row of the table RENUMBERED has at n what the number n of the file is trained as:
+    Training sees a file of classes as the file is, and turns Cityscapes' label ids into classes:
 
-        the file holds           row               of a class    if it is ignored    if it is wrong
-        classes                  AS_IT_IS          n             n, which is 255     n
-        Cityscapes' label ids    FROM_LABEL_IDS    the class     255                 254 (OUT_OF_RANGE)
-
-    So a wrong number stays above all classes, by which `label_fault` finds it.
+        the file holds           number in the file       training sees
+        classes                  any                      the same number
+        Cityscapes' label ids    26, which is trained     13, its class
+        Cityscapes' label ids    3, which is not trained  255: ignored
+        Cityscapes' label ids    34 to 254: wrong         254 (OUT_OF_RANGE)
+        Cityscapes' label ids    255                      255: ignored
 
     Args:
         pairs: Images with their labels.
         number: Which pair; counts from 0.
 
     Returns:
-        The numbers, sorted, each once, without the 255 of ignored pixels.
+        The numbers that training sees, sorted, each once, without 255. `label_fault` compares the highest number with
+        the count of classes.
 
     Raises:
         OSError: Pillow cannot read or decode the label. It may raise SyntaxError or ValueError instead.
@@ -106,7 +112,8 @@ def _trained_numbers(pairs: PairList, number: int) -> Array:
     with PngImagePlugin.PngImageFile(label_path) as label:
         present = np.unique(np.asarray(label))
     row = FROM_LABEL_IDS if pairs.has_label_ids(number) else AS_IT_IS
-    trained = np.unique(RENUMBERED[row, present])
+    number_in_training = RENUMBERED[row]  # [256]; its index is a number in the file
+    trained = np.unique(number_in_training[present])
     not_ignored: Array = trained[trained != IGNORED]
     return not_ignored
 
@@ -129,24 +136,24 @@ def no_class(pairs: PairList, number: int, trained_as: int) -> str:
 
 
 def _label_in_file(pairs: PairList, number: int, trained_as: int) -> str:
-    """Say which number stands in a pair's label file, given the number that it is trained as.
+    """Return words for a wrong number in a label file, such as "26, which is class 13".
 
-    It inverts RENUMBERED:
+    The caller knows only the number that training sees in place of the number in the file:
 
-        trained_as            the file holds                    words
-        40                    classes, trained as they are      "40"
-        254 (OUT_OF_RANGE)    Cityscapes' label ids, 0 to 33    "above 33", as 34 to 254 become 254
-        13                    Cityscapes' label ids, 0 to 33    "26, which is class 13"
+        the file holds           trained_as            words
+        classes                  40                    "40", because training sees the number in the file
+        Cityscapes' label ids    254 (OUT_OF_RANGE)    "above 33", because training sees each of 34 to 254 as 254
+        Cityscapes' label ids    13                    "26, which is class 13"
 
     Args:
         pairs: Images with their labels.
         number: Which pair; counts from 0.
-        trained_as: Number that RENUMBERED has for the one in the file.
+        trained_as: The number that training sees.
     """
     has_classes = not pairs.has_label_ids(number)
     if has_classes:
         return f"{trained_as}"
     if trained_as == OUT_OF_RANGE:
         return f"above {LABEL_IDS - 1}"
-    label_id = LABEL_ID_BY_CLASS[trained_as]  # it lists the label ids by the class that they are trained as
+    label_id = LABEL_ID_BY_CLASS[trained_as]  # 26 for class 13
     return f"{label_id}, which is class {trained_as}"

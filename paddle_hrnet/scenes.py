@@ -25,10 +25,11 @@ INK = 0.25  # from this share of full ink on a pixel is the digit's
 
 
 def write(folder: Path) -> None:
-    """Write the embedded scenes of digits into a folder as a segmentation set in Cityscapes' layout, with its lists.
+    """Write a small segmentation data set into a folder, in Cityscapes' layout: scenes of handwritten digits, labelled.
 
-    Each scene is an image and a label, both PNG. A line of train.txt and val.txt is `image label`, as paths below the
-    folder. The scenes are the same at each call, because their random numbers are seeded by their number.
+    The digits come with this project (`harness/embedded.py`). Each scene is an image and a label, both PNG. The lists
+    train.txt and val.txt have a line `image label` for each scene, with paths below the folder. Every call writes the
+    same scenes, because all random numbers have fixed seeds.
 
     Args:
         folder: Folder to fill.

@@ -86,19 +86,20 @@ class HRNet(Workload):
         return mean_iou(totals[CONFUSION])
 
     def doubt(self, totals: dict[str, Any]) -> str:
-        """Return a message if an evaluation shows nothing because its labels hold fewer than two classes.
+        """Return a warning that an evaluation shows nothing, if its labels hold a single class or none.
 
-        Masks with 0 for the ground and 255 for an object are such labels, because 255 is ignored.
+        For example, masks that have 0 for the ground and 255 for an object hold class 0 alone, because pixels labelled
+        255 are ignored.
 
         Args:
-            totals: Sums over the evaluation by name, among them the confusion matrix.
+            totals: Sums over the evaluation by name, among them the confusion matrix, without the ignored pixels.
 
         Returns:
-            The message; an empty text if they hold two classes or more.
+            The warning; an empty text if the labels hold two classes or more.
         """
-        pixels_of_class = totals[CONFUSION].sum(axis=1)  # a row of the matrix is a class of the labels
-        classes = np.flatnonzero(pixels_of_class).tolist()
-        return labels.few_classes("the evaluation's labels", classes)
+        pixels_by_class = totals[CONFUSION].sum(axis=1)  # a row of the matrix is a class of the labels
+        classes = np.flatnonzero(pixels_by_class).tolist()  # those that the labels hold
+        return labels.few_classes("the evaluation's labels", classes)  # an empty text for two classes or more
 
     def require_pretrained(self, path: str) -> None:
         if not path:
