@@ -193,11 +193,13 @@ def _first_evaluated_epoch(from_epoch: int) -> int:
 
 
 def mlperf_lars(global_batch: int) -> Recipe:
-    """Return the recipe of the closed division of MLPerf for a global batch.
+    """Return the hyperparameters for the closed division of MLPerf at a global batch.
 
-    The hyperparameters of LARS are those of the reference runs of MLPerf. A run lasts at most until the learning rate
-    has its end value, in rounded epochs, and on to the next epoch that is evaluated (3, 7, 11, ...): 37 epochs become
-    39.
+    The hyperparameters of LARS are those of the reference runs of MLPerf.
+
+    The last epoch of a run follows from the step at which the learning rate has fallen to its end value. For a global
+    batch of 3264, an epoch has 392 steps, and the end value is reached at step 14524, after 37.05 epochs, rounded 37.
+    Evaluations follow the epochs 3, 7, 11, ..., 35, 39 and so on, so the run ends after epoch 39 at the latest.
 
     Args:
         global_batch: Images of a step over all ranks, such as 4096.
@@ -212,19 +214,20 @@ def mlperf_lars(global_batch: int) -> Recipe:
         )
     point = MLPERF_POINTS[global_batch]
     per_epoch = steps_per_epoch(IMAGENET_TRAIN, global_batch)
-    step_of_end_rate = _first_step_at_end_rate(point, global_batch, per_epoch)
-    epochs_until_end_rate = round(step_of_end_rate / per_epoch)
+    step_of_end_rate = _first_step_at_end_rate(point, global_batch, per_epoch)  # 14524 in the example
+    epochs_until_end_rate = round(step_of_end_rate / per_epoch)  # 37 in the example
+    last_epoch = _first_evaluated_epoch(epochs_until_end_rate)  # 39 in the example
     return Recipe(
         name="mlperf_lars",
         source="MLPerf training 4.0.0, reference convergence points of resnet",
-        epochs=_first_evaluated_epoch(epochs_until_end_rate),
+        epochs=last_epoch,
         eval_every_epochs=EVAL_EVERY,
         eval_offset_epochs=EVAL_OFFSET,
         base_learning_rate=point.base_rate,
         base_batch=None,  # the point's rate is that of this global batch, and not scaled
         schedule="polynomial",
         warmup_epochs=point.warmup_epochs,
-        decay_ends=step_of_end_rate,  # a number of steps, not of epochs
+        decay_ends=step_of_end_rate,  # steps, unlike the warm-up, which is in epochs
         warmup_from_zero=True,
         end_learning_rate=1e-4,
         optimizer=OptimizerConfig(kind="lars", momentum=point.momentum, weight_decay=point.weight_decay),
@@ -311,8 +314,8 @@ def recipe(name: str, *, global_batch: int, image_size: int = 0) -> Recipe:
     name = name or DIGITS_SMALL.name
     if name not in RECIPES:
         raise ValueError(f"RECIPE={name!r}: must be one of {', '.join(RECIPES)}")
-    # The other recipes are of any batch: `Recipe.make_schedule` scales their learning rates where they ask for it.
-    chosen = OF_ANY_BATCH[name] if name in OF_ANY_BATCH else mlperf_lars(global_batch)
+    # OF_ANY_BATCH has all recipes by name, except "mlperf_lars".
+    chosen = mlperf_lars(global_batch) if name == "mlperf_lars" else OF_ANY_BATCH[name]
     crop_size = image_size or chosen.image_size
     eval_resize = round(chosen.eval_resize * crop_size / chosen.image_size)
     return replace(chosen, image_size=crop_size, eval_resize=eval_resize)

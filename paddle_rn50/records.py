@@ -169,16 +169,21 @@ class Records:
         return f"{self.files[place.file]}, record {number} at byte {place.offset}"
 
     def encoded(self, number: int) -> list[tuple[str, bytes]]:
-        """Read the encoded image of a record.
+        """Return the name and the encoded image of one record, as a list of one pair.
+
+        The result is a list because other data sets answer the same call with several files of a sample: in
+        segmentation, an image and a label.
 
         Args:
             number: Which record; counts from 0.
 
         Returns:
-            A list of one pair: a name of the record for messages, and the image.
+            A list of one pair: the name of the record for messages, such as "data/train.rec, record 0 at byte 0", and
+            the bytes of the image file that the record holds.
 
         Raises:
             RunError: The record is damaged, or its label is no class.
+            OSError: The file of the record cannot be read.
         """
         images, _ = self.read(np.array([number]))
         return [(self.name(number), images[0])]
@@ -219,21 +224,22 @@ class Records:
         return np.concatenate(blocks)
 
     def _first_bytes_of_block(self, start: int) -> Array:
-        """Return the first bytes of up to 4096 records (RECORDS_AT_ONCE), in the order of the records.
+        """Return the first bytes of up to 4096 consecutive records (RECORDS_AT_ONCE), in the order of the records.
 
         Args:
-            start: Number of the first of them.
+            start: Number of the first record.
 
         Returns:
-            [records, head_bytes] uint8, where the form of the records says how many bytes are looked at. A shorter
-            record is filled up with zeros.
+            An array [records, head_bytes] uint8. `head_bytes` is 36 for a RecordIO file, 8 for a TFRecord file. If a
+            record is shorter, zeros follow.
         """
         head_bytes = self.format.head_bytes
         places = [Place(*row) for row in self.places[start : start + RECORDS_AT_ONCE].tolist()]
         heads = []
+        # The records of a file follow one another, so `groupby` yields each file once.
         for file_number, places_in_file in groupby(places, key=lambda place: place.file):
             with self.files[file_number].open("rb", buffering=0) as file:
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # the system is not to read ahead
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # no reading ahead
                 for place in places_in_file:
                     head = os.pread(file.fileno(), min(head_bytes, place.size), place.offset)
                     heads.append(head.ljust(head_bytes, b"\0"))

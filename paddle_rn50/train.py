@@ -38,20 +38,20 @@ class ResNet50(Workload):
         return data.Loader(samples, plan, reader, resize=self.recipe.eval_resize)
 
     def _logits(self, batch: int, *, training: bool) -> static.Variable:
-        """Append the network to Paddle's default program and return its logits [batch, classes].
-
-        The program's input "image" is float32 here. In half precision `program/precision.py` makes it float16 later.
+        """Append ResNet-50 and its input "image" to Paddle's default program; return the logits, [batch, classes].
 
         Args:
-            batch: Images of the device that are computed at once.
+            batch: Number of images that the device computes at once.
             training: Whether batch normalization uses the statistics of the batch and updates the running ones.
         """
+        layout = self.plan.layout  # of the images that are fed and of those inside the network
         side = self.image.size
         channels = self.image.channels
-        shape = [batch, channels, side, side] if self.image.layout == "NCHW" else [batch, side, side, channels]
-        pixels = static.data("image", shape, "float32")
+        shape = [batch, channels, side, side] if layout == "NCHW" else [batch, side, side, channels]
+        pixels = static.data("image", shape, "float32")  # half precision makes it float16 later (program/precision.py)
+        # Mixed precision of level O2 casts only the operators inside this guard to half precision.
         with static.amp.fp16_guard():
-            return resnet50(pixels, self.recipe, layout=self.plan.layout, training=training)
+            return resnet50(pixels, self.recipe, layout=layout, training=training)
 
     def training_loss(self, batch: int) -> static.Variable:
         """Append the forward pass of a training step to Paddle's default program and return its loss, a scalar.
