@@ -22,24 +22,25 @@ def minimize(
 ) -> None:
     """Have Paddle's distributed library, fleet, add gradients, their sum over the ranks and the optimizer's update.
 
-    The flags of Paddle that `knobs` set stay set for the rest of the process.
+    Paddle's flags that `knobs` sets stay set for the rest of the process. Functions of Paddle that are replaced while
+    fleet works, and the process's standard output and working directory, are restored before the return.
 
     Args:
         loss: Loss of a forward program, which is changed in place.
         startup: Start-up program; gets the operators that initialize what is added.
         optimizer: Paddle's optimizer, wrapped for mixed precision if the job uses it.
-        knobs: Which operators fleet fuses. With its `auto`, fleet chooses by itself.
+        knobs: Which operators fleet fuses. If `knobs.auto` is True (STRATEGY=auto), fleet optimizes as it sees fit.
         waits_for_ranks: Whether to wait until the other ranks listen on their ports.
     """
-    _set_flags(knobs)  # for the rest of the process
-    fleet_strategy = _fleet_strategy(auto=knobs.auto)
-    # Each of these contexts changes Paddle or the process, and at its end changes it back.
+    _set_flags(knobs)  # stay set for the rest of the process
+    fleet_strategy = _fleet_strategy(auto=knobs.auto)  # fleet's own options: optimize as it sees fit, or not at all
+    # Each context changes one thing while fleet works, and undoes the change at its end. Their order does not matter.
     with (
         fp32_statistics(),  # mixed precision leaves the statistics of `sync_batch_norm` in FP32
         _without_prints_and_files(),  # prints go to standard error, files into a temporary folder
         _with_fast_insertions(),  # Paddle inserts operators without checks of the whole program
-        _with_waiting(waits_for_ranks=waits_for_ranks),
-        _with_fusions_of(knobs),  # only the fusion passes that are on; with `auto` fleet chooses
+        _with_waiting(waits_for_ranks=waits_for_ranks),  # fleet waits for the other ranks, or does not
+        _with_fusions_of(knobs),  # fleet applies only the fusions that are on; with `knobs.auto` fleet chooses
     ):
         fleet.init(is_collective=True, strategy=fleet_strategy, log_level="ERROR")
         fleet.distributed_optimizer(optimizer).minimize(loss, startup)
@@ -87,12 +88,12 @@ def _set_flags(knobs: Strategy) -> None:
     Args:
         knobs: The options (knobs) of the training strategy, with every option decided. It is not changed.
     """
-    # A variable gets one gradient from each operator that reads it, and Paddle sums these. If there are at most as many
-    # as this flag says, Paddle adds them one after the other with operators `grad_add`; otherwise it sums them with one
-    # operator `sum`. The pass of `enable_addto` works only on `grad_add`. No variable of our networks is read 8 times,
-    # so 8 gives `grad_add` everywhere; 0 gives `sum` everywhere.
-    most_gradients_without_sum = 8 if knobs.enable_addto else 0
-    paddle.set_flags(knobs.flags | {"FLAGS_max_inplace_grad_add": most_gradients_without_sum})
+    # A variable that several operators read gets a gradient from each of them, and Paddle sums these gradients: up to
+    # `most_by_grad_add` gradients by a chain of operators `grad_add`, more gradients by a single operator `sum`.
+    always_grad_add = 8  # more than any variable of our networks has readers
+    always_sum = 0
+    most_by_grad_add = always_grad_add if knobs.enable_addto else always_sum  # `enable_addto` works only on `grad_add`
+    paddle.set_flags(knobs.flags | {"FLAGS_max_inplace_grad_add": most_by_grad_add})
 
 
 def _fleet_strategy(*, auto: bool) -> Any:

@@ -77,7 +77,7 @@ class Work:
         self.role = op.attr("op_role")
         self._op = op
         self._sizes = sizes
-        self._forward_kind = op.type.removesuffix("_grad")
+        self._forward_kind = op.type.removesuffix("_grad")  # "conv2d" for a conv2d and for a conv2d_grad
         self._is_gradient = op.type != self._forward_kind
         only_names_a_buffer = op.type == "coalesce_tensor" and not op.attr("copy_data")
         self.is_kernel = op.type not in NO_DATA and not only_names_a_buffer
@@ -182,27 +182,30 @@ class Work:
         return unread_bytes
 
     def _sizes_of_twice_read_inputs(self) -> list[int]:
-        """Return the bytes of each tensor that a batch normalization reads twice.
+        """Return the bytes of each tensor that this operator reads twice for a batch normalization.
 
         The first reading is for sums over the batch, the second for the output. Read twice are:
 
-            resnet_unit            nothing
-            resnet_unit_grad       ConvX and ConvZ, which its batch norms normalize, and the gradient of its output Y
-            batch norm             its input X; nothing in evaluation
-            batch norm's gradient  its input X and the gradient of its output Y
+            resnet_unit                        nothing
+            resnet_unit_grad                   ConvX and ConvZ, which are normalized, and the gradient of the output Y
+            no batch norm                      nothing
+            batch norm of an evaluation        nothing
+            gradient operator of a batch norm  the input X and the gradient of the output Y
+            batch norm in training             the input X
 
         Returns:
-            The sizes; empty if nothing is read twice, and for any other operator.
+            A size for each such tensor; empty if nothing is read twice.
         """
         if self.kind == "resnet_unit":
             return []  # its convolutions compute the sums while they write ConvX and ConvZ
         if self.kind == "resnet_unit_grad":
             return self._bytes_in("ConvX", "ConvZ", "Y@GRAD")
-        if self._forward_kind not in ops.NORMALIZATIONS:
+        is_batch_norm = self._forward_kind in ops.NORMALIZATIONS  # or the gradient operator of a batch norm
+        if not is_batch_norm:
             return []
         is_evaluation = self._op.has_attr("is_test") and self._op.attr("is_test")
         if is_evaluation:
-            return []
+            return []  # the statistics are known, so there are no sums over the batch
         if self._is_gradient:
             return self._bytes_in("X", "Y@GRAD")
         return self._bytes_in("X")
@@ -210,20 +213,24 @@ class Work:
     def _transposed_bytes(self) -> int:
         """Return the bytes that this operator's kernel moves to transpose images between NHWC and NCHW.
 
-        Paddle's kernels of convolutions, batch norms and their gradients transpose NHWC images in FP32, because they
-        compute in NCHW (ConvCudnnKernel and BatchNormKernel in Paddle's sources). In FP16 they compute in NHWC.
+        If images are NHWC and FP32, the kernels of `conv2d`, `depthwise_conv2d`, `batch_norm` and of their gradients
+        transpose the images, because these kernels compute in NCHW (ConvCudnnKernel and BatchNormKernel in Paddle's
+        sources).
 
         Returns:
-            Twice the bytes of all images that the operator reads or writes, because a transpose reads and writes each
-            image; 0 in NCHW, in FP16, and for any other operator.
+            Twice the bytes of all images of the operator, because a transpose reads and writes each image; 0 if nothing
+            is transposed: in NCHW, in FP16, and in any other operator.
         """
-        # The input and the output that hold images. `_forward` is "conv2d" for a conv2d and for a conv2d_grad.
-        slots = IMAGES.get(self._forward_kind)
-        if slots is None or self._op.attr(slots.layout_attribute) != "NHWC":
+        image_slots = IMAGES.get(self._forward_kind)
+        if image_slots is None:
+            return 0  # an operator of another kind
+        layout = self._op.attr(image_slots.layout_attribute)
+        if layout != "NHWC":
             return 0
-        images = self._images(slots)
-        if ops.type_in(self._op.block, images[0]) == "float16":  # the type of all of its images
-            return 0  # computed in NHWC
+        images = self._images(image_slots)  # names; of a gradient operator also those of the images' gradients
+        dtype = ops.type_in(self._op.block, images[0])  # all of them have the same type
+        if dtype == "float16":
+            return 0  # FP16 kernels compute in NHWC
         image_bytes = sum(self._sizes[name] for name in images)
         return 2 * image_bytes  # read and written
 
@@ -265,56 +272,63 @@ class Work:
         return self._op.block.var(name)
 
     def _forward_flops(self, slots: ops.Factors) -> int:
-        """Return the FLOPs of the forward pass of one convolution or matrix product.
+        """Return the FLOPs of the forward pass of one convolution or matrix product, for a gradient operator too.
 
             FLOPs = 2 * output elements * number of weights / output channels
 
-        Each output element takes one multiply-add, which counts as two, for each weight of its channel.
+        An output element takes a multiply-add, which counts as two, for each weight of its channel. For example, in a
+        convolution with weights [64, 3, 7, 7] an output element takes 2 * 3 * 7 * 7 = 294 FLOPs.
 
         Args:
-            slots: The slots of the product's input, weights and output.
+            slots: Names of the operator's slots for the input, the weights and the output of the product.
         """
         weights = self._weights(slots)
-        # `conv2d_grad`, for one, has no slot for the output, only for its gradient, which has the output's shape.
-        (output, *_) = ops.operands(self._op, slots.output, f"{slots.output}@GRAD")
-        output_elements = math.prod(self._op.block.var(output).shape)
-        # A product's weights are [inputs, outputs], a convolution's begin with the outputs.
-        output_channel_axis = -1 if self._forward_kind in ops.PRODUCTS else 0
-        multiply_adds_per_element = math.prod(weights.shape) // weights.shape[output_channel_axis]
-        return int(2 * output_elements * multiply_adds_per_element)
+        # Only the shape of the output is needed. A `conv2d_grad` does not have the output itself, but the gradient of
+        # the output, which has the same shape.
+        output_or_gradient, *_ = ops.operands(self._op, slots.output, f"{slots.output}@GRAD")
+        output_elements = math.prod(self._op.block.var(output_or_gradient).shape)
+        is_matrix_product = self._forward_kind in ops.PRODUCTS
+        # Weights of a matrix product are [inputs, outputs], those of a convolution begin with the output channels.
+        output_channels = weights.shape[-1] if is_matrix_product else weights.shape[0]
+        weights_per_channel = math.prod(weights.shape) // output_channels
+        return int(2 * output_elements * weights_per_channel)
 
     def _products_computed(self, slots: ops.Factors) -> int:
-        """Return how many products as large as the forward one this operator computes.
+        """Return how many products this operator computes, each with the FLOPs of the forward product: 0, 1 or 2.
 
-        A forward operator computes one. A gradient operator computes one for the gradient of the input and one for the
-        gradient of the weights, each only if the program needs it: 0, 1 or 2.
+        A forward operator computes one product. A gradient operator computes one for each of the two gradients that it
+        has as an output: that of the input and that of the weights. For example, the gradient operator of a network's
+        first convolution computes 1, because the image that is fed needs no gradient.
 
         Args:
-            slots: The slots of one convolution or matrix product: its input, weights and output.
+            slots: Names of the operator's slots for the input, the weights and the output of the product.
         """
         if not self._is_gradient:
             return 1
-        return len(ops.operands(self._op, f"{slots.input}@GRAD", f"{slots.weights}@GRAD"))
+        gradients = ops.operands(self._op, f"{slots.input}@GRAD", f"{slots.weights}@GRAD")  # an empty slot gives none
+        return len(gradients)
 
     def _reread_bytes(self) -> int:
-        """Return the bytes that gradient operators read again and that no other count has.
+        """Return the bytes of the tensors that this gradient operator reads once more than other attributes count.
 
-        operator               tensor                            its readings: counted in
-        conv2d_grad (*)        gradient of the output            1st: moved_bytes, 2nd: here
-        resnet_unit_grad       gradients of ConvX and ConvZ      1st: moved_bytes, 2nd: here
-        sync_batch_norm_grad   X and the gradient of the output  1st: moved_bytes, 2nd: twice_read_sizes, 3rd: here
+        Each kernel of the operator reads such a tensor anew. The readings are counted in:
 
-        (*) only if it computes the gradients of the input and of the weights, each by a kernel of its own.
+            operator              tensors                           1st reading  2nd reading       3rd reading
+            conv2d_grad           gradient of the output            moved_bytes  here
+            resnet_unit_grad      gradients of ConvX and ConvZ      moved_bytes  here
+            sync_batch_norm_grad  X and the gradient of the output  moved_bytes  twice_read_sizes  here
 
         Returns:
-            The bytes; 0 if there are no such readings.
+            The bytes; 0 for any other operator, and for a `conv2d_grad` of a single kernel.
         """
         if self.kind == "conv2d_grad":
-            # One kernel computes each of the two gradients. Both kernels read the gradient of the output.
-            computed = ops.operands(self._op, "Input@GRAD", "Filter@GRAD")
-            has_two_kernels = len(computed) == 2
+            # A kernel computes the gradient of the input, and another one that of the weights. If the program needs
+            # only one of these gradients, there is only its kernel.
+            computed_gradients = ops.operands(self._op, "Input@GRAD", "Filter@GRAD")
+            has_two_kernels = len(computed_gradients) == 2
             return sum(self._bytes_in("Output@GRAD")) if has_two_kernels else 0
-        if self.kind == "resnet_unit_grad":  # the same, for each of the one or two convolutions inside it
+        if self.kind == "resnet_unit_grad":
+            # ConvX and ConvZ are the outputs of the convolutions inside, each of which has two such kernels.
             return self._bytes_of_convolution_gradients()
         if self.kind == "sync_batch_norm_grad":
             return sum(self._bytes_in("X", "Y@GRAD"))
@@ -334,10 +348,11 @@ def _all_sizes(block: Block) -> dict[str, int]:
         block: Block of a built program.
 
     Returns:
-        The bytes of each variable that has a shape; for a buffer in which gradients are all-reduced, those of its
-        gradients.
+        The bytes of each variable that has a shape, and of each buffer in which gradients lie side by side for their
+        all-reduce: the sum of the bytes of these gradients.
     """
     sizes = {name: ops.size_bytes(variable) for name, variable in block.vars.items() if variable.shape}
+    # A buffer is declared without a shape, so the loop adds the buffer's entry. The gradients have shapes.
     for buffer, gradients in ops.gradients_by_buffer(block).items():
         sizes[buffer] = sum(sizes[name] for name in gradients)
     return sizes

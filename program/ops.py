@@ -175,19 +175,21 @@ def is_clear(op: Operator) -> bool:
 
 
 def added_to(op: Operator) -> list[str]:
-    """Return the image gradient to which an operator adds its result instead of overwriting it, as a list.
+    """Return, in a list, the name of the gradient to which an operator adds its result; most operators add to none.
 
-    With the knob `enable_addto` the gradient operator of a convolution adds to what an earlier operator has written, so
-    that no separate operator has to sum both.
+    With the knob `enable_addto`, the gradient operator of a convolution does not overwrite the buffer for the gradient
+    of the convolution's input, but adds to what an earlier operator has written there. So no separate operator has to
+    sum the two gradients.
 
     Args:
         op: Any operator of a training program.
 
     Returns:
-        The one name in a list; an empty list if the operator adds to nothing.
+        A list of the one name; an empty list if the operator overwrites. Callers join the lists of many operators.
     """
     if op.type in ADDING and op.has_attr("use_addto") and op.attr("use_addto"):
-        # An operator has one of these slots: the first of a convolution's gradient, the second of a `resnet_unit_grad`.
+        # The gradient of the input is in the slot "X@GRAD" of a `resnet_unit_grad`, and in "Input@GRAD" of the other
+        # types. `operands` passes over the slot that `op` does not have.
         return operands(op, "Input@GRAD", "X@GRAD")
     return []
 

@@ -36,19 +36,21 @@ _PASSES = (
 
 
 def forms(main: static.Program) -> dict[str, StoredForm]:
-    """Return the tensors that a training program does not store as the plain network does, with their conversions.
+    """Return how to convert the tensors that a training program stores in another memory layout than the plain network.
 
-    The weights of a `resnet_unit`, for one, lie as [O, H, W, I] there, and as [O, I, H, W] in the plain network.
-    Checkpoints are in the plain form, whatever passes the program was built with.
+    Checkpoints have all tensors in the layout of the plain network, so a save and a load convert these tensors. For
+    example, the weights of the operator `resnet_unit` lie as [O, H, W, I] in the program, and as [O, I, H, W] in the
+    plain network.
 
     Args:
         main: Training program.
 
     Returns:
-        The conversions to and from the plain form, by name; empty if all tensors are stored plainly.
+        {name of a tensor: its conversions to and from the layout of the plain network}. It is empty if no tensor has
+        another layout.
     """
-    by_name: dict[str, StoredForm] = {}
-    for stored_by in _PASSES:  # the passes that store tensors in a form of their own
-        for name in stored_by.names(main):
-            by_name[name] = stored_by.form
-    return by_name
+    conversions_by_name: dict[str, StoredForm] = {}
+    for each_pass in _PASSES:  # those that store tensors in a layout of their own, such as `resnet_unit`
+        for name in each_pass.names(main):
+            conversions_by_name[name] = each_pass.form
+    return conversions_by_name

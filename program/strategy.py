@@ -5,6 +5,7 @@ many of them without a word; here a knob works, or is refused with the reason. `
 built program that it did.
 """
 
+import contextlib
 from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
@@ -110,10 +111,11 @@ def parse(text: str) -> Strategy:
 
 
 def _parse_value(knob: Field[Any], text: str) -> bool | int | float:
-    """Return the value that a text gives an option (knob) of STRATEGY.
+    """Return the value of an option (knob) of STRATEGY that the user wrote as a text.
 
     Args:
-        knob: Field of Strategy. Its type decides: "true" gives True for a switch, "2" gives 2 for an integer.
+        knob: Field of Strategy. The field's type decides how the text is read: "1" is True for a switch (bool), 1 for
+            an int and 1.0 for a float.
         text: Text that the user wrote behind the `=`.
 
     Raises:
@@ -123,13 +125,14 @@ def _parse_value(knob: Field[Any], text: str) -> bool | int | float:
     if "bool" in type_name:
         return _parse_switch(knob, text)
     to_number = float if "float" in type_name else int
-    try:
-        is_number_to_python_alone = not text.isascii() or "_" in text  # digits of another script, or 1_000
-        if is_number_to_python_alone:
-            raise ValueError
-        number = to_number(text)
-    except ValueError:
-        raise ValueError(f"STRATEGY: {knob.name}={text!r}: must be a number ({knob.metadata['doc']})") from None
+
+    number = None
+    is_plain = text.isascii() and "_" not in text  # Python would also take digits of another script, and 1_000
+    if is_plain:
+        with contextlib.suppress(ValueError):
+            number = to_number(text)
+    if number is None:
+        raise ValueError(f"STRATEGY: {knob.name}={text!r}: must be a number ({knob.metadata['doc']})")
     if not knob.metadata["least"] <= number <= MOST:
         raise ValueError(f"STRATEGY: {knob.name}={text}: must be {knob.metadata['least']} to {MOST}")
     return number
@@ -151,13 +154,14 @@ def _parse_switch(knob: Field[Any], text: str) -> bool:
 
 
 def in_words(strategy: Strategy) -> str:
-    """Return the value of STRATEGY that describes a strategy, as "fuse_bn_act_ops=0,gradient_merge=2".
+    """Return the text with which a user asks for a strategy, as "fuse_bn_act_ops=0,gradient_merge=2".
 
-    `parse` of the result gives the same strategy.
+    The text is a value of the setting STRATEGY: "auto" for Paddle's automatic mode; otherwise knob=value for each
+    option (knob) that is not at its default, so an empty text for the default strategy. `parse` turns the text into the
+    same strategy again.
 
     Args:
-        strategy: Options of distributed training. Those at their defaults are left out, so the default strategy gives
-            an empty text.
+        strategy: Options of distributed training.
     """
     if strategy.auto:
         return AUTO
@@ -182,19 +186,16 @@ class _Condition(NamedTuple):
 
 
 def resolve(strategy: Strategy, *, dtype: str, layout: str, device: str) -> Strategy:
-    """Turn each undecided option (None) of a strategy on or off for this device and precision.
+    """Return a copy of a strategy whose undecided options (None) are turned on or off for this device and precision.
 
-    An option is turned on if it can work there. `enable_inplace` is turned on for a GPU only, and the options of cuDNN
-    stay undecided.
+    An undecided option is turned on if it can work there, and off if it cannot. There are two exceptions:
+    `enable_inplace` is turned on for a GPU and off for a CPU, and the options of cuDNN stay undecided.
 
     Args:
-        strategy: Options as the user set them. None means that the user left one open.
+        strategy: Options as the user set them. None means that the user left the option open.
         dtype: Data type of convolutions, "float32" or "float16".
         layout: Layout of images, "NCHW" or "NHWC".
         device: "cpu" or "gpu".
-
-    Returns:
-        A copy of the strategy with the choices filled in.
 
     Raises:
         ValueError: The user turned on an option that cannot work there, or set one of cuDNN, on or off, for a CPU.
@@ -206,9 +207,12 @@ def resolve(strategy: Strategy, *, dtype: str, layout: str, device: str) -> Stra
     conditions = _conditions(strategy, on_gpu=on_gpu, is_half_nhwc=is_half_nhwc)
     _refuse_unmet(strategy, conditions)
 
-    choices = _can_be_on(conditions)  # by knob; those of cuDNN have no conditions, so they are not among them
-    # Sharing buffers adds operators, and a CPU's executor takes memory that grows by the square of their number.
+    choices = _can_be_on(conditions)  # {option that has conditions: whether it can work}; options of cuDNN have none
+    # `enable_inplace` has no conditions, so this adds an entry. On a CPU a user may turn the option on, but it adds
+    # operators, and a CPU's executor takes memory that grows by the square of their number.
     choices["enable_inplace"] = on_gpu
+
+    # Only the options that the user left open are changed.
     choices_of_undecided = {knob: choice for knob, choice in choices.items() if getattr(strategy, knob) is None}
     return replace(strategy, **choices_of_undecided)
 
@@ -256,10 +260,11 @@ def _refuse_cudnn_flags(strategy: Strategy) -> None:
 
 
 def _conditions(strategy: Strategy, *, on_gpu: bool, is_half_nhwc: bool) -> list[_Condition]:
-    """Return the conditions under which options of a strategy can be on, each with the reason to give if it fails.
+    """Return the conditions for options (knobs) of a strategy to be on: whether each is met, and the reason if not.
 
-    An option may have several. `resolve` turns on an undecided one if all its conditions are met, so an option that can
-    always be on is listed too, with a condition that is always met.
+    An option with several conditions, such as `cuda_graph`, can be on if all of them are met. An option that can always
+    be on, such as `merged_optimizer`, is in the list too, with a condition that is always met: `resolve` takes the
+    undecided options that it turns on from this list.
 
     Args:
         strategy: Options as the user set them.

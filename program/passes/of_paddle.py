@@ -22,15 +22,19 @@ FUSION_PASSES = {
 def applying_only_fusions_of(knobs: Strategy) -> AbstractContextManager[None]:
     """Return a context in which fleet, Paddle's distributed library, applies only the fusion passes of `knobs`.
 
-    Fleet applies its passes by a function `apply_build_strategy`, which would apply others as well. While the context
-    lasts, a function of this project stands in its place. Fleet calls the function once, after it has added gradients
-    and update to the program and before it adds the all-reduces.
+    Fleet applies passes by Paddle's function `apply_build_strategy`, which would apply others as well. While the
+    context lasts, fleet calls `apply_chosen_passes` in place of `apply_build_strategy`: once, after fleet has added
+    gradients and update to the program and before fleet adds the all-reduces.
 
     Args:
-        knobs: The strategy with every knob decided. FUSION_PASSES names the pass of each knob that fuses, for example
-            "fuse_bn_act_pass" for `fuse_bn_act_ops`.
+        knobs: The strategy with every knob decided. A knob that is on chooses its pass: `fuse_bn_act_ops`, for example,
+            the pass "fuse_bn_act_pass".
     """
-    chosen_passes = [pass_name for knob, pass_name in FUSION_PASSES.items() if getattr(knobs, knob)]
+    chosen_passes = []  # Paddle's names
+    for knob, pass_name in FUSION_PASSES.items():
+        is_on = getattr(knobs, knob)
+        if is_on:
+            chosen_passes.append(pass_name)
 
     # Fleet also hands over the start-up program, its build strategy and attributes of passes, which are not used here.
     def apply_chosen_passes(main: static.Program, *unused: Any) -> None:
@@ -38,6 +42,7 @@ def applying_only_fusions_of(knobs: Strategy) -> AbstractContextManager[None]:
         if chosen_passes:
             _apply(main, chosen_passes)
 
+    # `raw_program_optimizer` is the module of fleet that calls `apply_build_strategy`.
     return replaced(raw_program_optimizer, "apply_build_strategy", apply_chosen_passes)
 
 

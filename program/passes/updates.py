@@ -12,10 +12,11 @@ from program.passes.edit import Slots, Step, insert, insert_after, remove, rewri
 
 
 def scale_loss(main: static.Program, scale: float) -> None:
-    """Multiply all gradients by a fixed loss scale, and have the optimizer's update divide them by it again.
+    """Multiply all gradients by a fixed loss scale, and have the optimizer's update divide the gradients by the scale.
 
-    Only attributes of operators change: the value at which the loss's gradient starts, and `rescale_grad` of the
-    updates. Run this before updates are merged.
+    Only two attributes of operators change: the value at which the gradient of the loss starts becomes `scale`, and
+    `rescale_grad` of each update, a factor on the gradients, becomes 1 / `scale`. Call this before `merge_lars`, which
+    copies `rescale_grad` into the operators that it makes.
 
     Args:
         main: Training program; changed in place.
@@ -25,7 +26,9 @@ def scale_loss(main: static.Program, scale: float) -> None:
         Refused: The operator of an update has no factor for its gradients, as that of AdamW.
     """
     for op in main.global_block().ops:
-        if op.attr("op_role") == ops.BACKWARD | ops.LOSS and op.type == "fill_constant":
+        has_role_of_start = op.attr("op_role") == (ops.BACKWARD | ops.LOSS)
+        starts_gradient_of_loss = has_role_of_start and op.type == "fill_constant"
+        if starts_gradient_of_loss:
             op.desc._set_float32_attr("value", scale)
         elif op.type in ops.ALL_UPDATES:
             has_factor = op.has_attr("rescale_grad")
@@ -116,10 +119,12 @@ def _merged_lars(updates: list[Operator]) -> Step:
 
 
 def _joined(updates: list[Operator], slots: tuple[str, ...]) -> Slots:
-    """Return what several operators have in each slot, one after the other.
+    """Return for each slot the names of the variables that all these update operators have there, in one list.
+
+    For updates of fc.w and of fc.b and the slot "Param" it is {"Param": ["fc.w", "fc.b"]}.
 
     Args:
-        updates: The operators.
+        updates: Operators that update one parameter each. Their order is that of the names.
         slots: Names of the slots, such as "Param".
     """
     joined: Slots = {}
@@ -136,6 +141,8 @@ def _joined(updates: list[Operator], slots: tuple[str, ...]) -> Slots:
 def merge_gradients(main: static.Program, startup: static.Program, *, steps: int) -> static.Program:
     """Set up gradient accumulation: split an update into `steps` micro-steps, each on a part of the batch.
 
+    An update then consists of `steps` - 1 runs of the program that is returned, and a run of `main`:
+
         returned program:  compute gradients, accumulator += gradient
         main:              compute gradients, gradient += accumulator, accumulator = 0, all-reduce, update
 
@@ -144,21 +151,24 @@ def merge_gradients(main: static.Program, startup: static.Program, *, steps: int
     Args:
         main: Training program; becomes the last micro-step.
         startup: Its start-up program; gets operators that fill the accumulators with zeros.
-        steps: Micro-steps of an update, such as 4. The gradient of the loss is divided by it, so that the sum of the
-            parts is a mean.
+        steps: Micro-steps of an update, such as 4. The gradient of the loss is divided by `steps`, so that the sum of
+            the gradients of all parts is a mean.
 
     Returns:
-        The program to be run `steps` - 1 times before `main`.
+        A new program, for all micro-steps before the last.
     """
     block = main.global_block()
+    # What both programs need.
     _divide_loss_gradient(block, steps)
-    _create_accumulators(block, startup.global_block())  # `startup` fills them with zeros
-    block._sync_with_cpp()
+    _create_accumulators(block, startup.global_block())
+    block._sync_with_cpp()  # Paddle's step after insertions: brings its lists in Python and in C++ in line
 
-    # Both programs have the same gradients and accumulators. From here on they differ.
+    # The copy only accumulates: it loses the optimizer's operators and the all-reduces.
     accumulating = main.clone()
     remove(accumulating, _updates_or_communicates)
     _add_gradients_to_accumulators(accumulating.global_block())
+
+    # `main` keeps update and all-reduces. It also sets the accumulators to zero, for the next update.
     _add_accumulators_to_gradients(block)
     return accumulating
 
@@ -194,18 +204,26 @@ def _add_gradients_to_accumulators(block: Block) -> None:
 
 
 def _add_accumulators_to_gradients(block: Block) -> None:
-    """Have a program add to each gradient its accumulator, and then set the accumulator to zero.
+    """Have a program add to each gradient the sum that earlier micro-steps have left, and then set that sum to zero.
 
-    Both operators follow the one that completes the gradient, so that the all-reduce and the update read the sum.
+    A micro-step is a run on a part of the batch. The micro-steps before the last one sum each gradient in a variable,
+    the accumulator of the gradient. Here two operators are inserted for each gradient:
+
+        gradient = gradient + accumulator
+        accumulator = 0
+
+    Both follow the operator that completes the gradient, so that the all-reduce and the update read the sum.
 
     Args:
-        block: Main block of the program for the last micro-step (a part of the batch); changed in place.
+        block: Main block of the program for the last micro-step; changed in place.
     """
     for gradient, last_writer in _last_writers_of_gradients(block).items():
         accumulator = _accumulator_of(gradient)
+        add = _add(gradient, accumulator, to=gradient)
         variable = block.var(accumulator)
-        clear = Step("fill_constant", {}, {"Out": [accumulator]}, _zeros(variable.shape, variable.dtype))
-        insert_after(block, last_writer, [_add(gradient, accumulator, to=gradient), clear], op_role=ops.BACKWARD)
+        no_inputs: Slots = {}
+        clear = Step("fill_constant", no_inputs, {"Out": [accumulator]}, _zeros(variable.shape, variable.dtype))
+        insert_after(block, last_writer, [add, clear], op_role=ops.BACKWARD)
     block._sync_with_cpp()  # Paddle's step after insertions: brings its lists in Python and in C++ in line
 
 

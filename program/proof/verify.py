@@ -40,9 +40,9 @@ def check_optimizer(main: static.Program, config: OptimizerConfig) -> dict[str, 
 def _check_update(op: Operator, config: OptimizerConfig) -> None:
     """Prove that an update operator updates its parameters as the recipe's optimizer does.
 
-    Its type, its attributes and the weight decay of each parameter must be the optimizer's. A LARS operator must update
-    each parameter with that parameter's own states. If a parameter is in half precision, the operator must keep an FP32
-    master copy of each.
+    The operator's type and attributes, and the weight decay of each parameter, must be those of the recipe's optimizer.
+    A LARS operator must update each parameter with the parameter's own states. If any parameter is in half precision,
+    the operator must have an FP32 master copy for every parameter that it updates.
 
     Args:
         op: Operator that updates one or more parameters, such as `momentum`.
@@ -52,8 +52,7 @@ def _check_update(op: Operator, config: OptimizerConfig) -> None:
         Refused: Something differs; the message names the first difference.
     """
     parameters = op.input("Param")
-    # The operator types of this optimizer. The schema of logs has them, because the checks of logs need them too.
-    operators_of_kind = KINDS[config.kind].logged.operators
+    operators_of_kind = KINDS[config.kind].logged.operators  # {"momentum", "merged_momentum"} for SGD
     prove(
         op.type in operators_of_kind,
         f"the recipe asks for {config.kind}, the program updates {parameters[0]} by {op.type}",
@@ -64,27 +63,30 @@ def _check_update(op: Operator, config: OptimizerConfig) -> None:
     _check_decays(op, config)
     is_half = any(type_in(op.block, name) == "float16" for name in parameters)
     if is_half:
-        has_masters = len(ops.operands(op, "MasterParam")) == len(parameters) and op.attr("multi_precision")
+        masters = ops.operands(op, "MasterParam")
+        has_masters = len(masters) == len(parameters) and op.attr("multi_precision")  # one for each parameter
         prove(has_masters, f"{parameters[0]} is in half precision and has no FP32 master")
 
 
 def _check_decays(op: Operator, config: OptimizerConfig) -> None:
-    """Prove that an update operator applies the right weight decay to each of its parameters.
+    """Prove that an update operator applies the weight decay that the recipe asks for to each of its parameters.
+
+    The recipe asks for `config.weight_decay` where `config.decays(name)` is True, as for the weights of convolutions,
+    and for 0 everywhere else.
 
     Args:
         op: Operator that updates one or more parameters.
-        config: The recipe's optimizer: its decay for the parameters that decay by `config.decays`, and 0 for the
-            others.
+        config: The recipe's optimizer.
 
     Raises:
-        Refused: A parameter has another decay; the first one is named.
+        Refused: A parameter has another weight decay; the message names the first such parameter.
     """
     for index, name in enumerate(op.input("Param")):
-        decay = KINDS[config.kind].read_decay(op, index)
+        applied = KINDS[config.kind].read_decay(op, index)  # the weight decay of parameter `index` in the operator
         expected = config.weight_decay if config.decays(name) else 0.0
         prove(
-            is_close(decay, expected),
-            f"weight decay of {name} is {six_digits(decay)}, not {six_digits(expected)}",
+            is_close(applied, expected),
+            f"weight decay of {name} is {six_digits(applied)}, not {six_digits(expected)}",
         )
 
 
