@@ -12,20 +12,21 @@ WHAT_TO_DO = (
 
 
 def refuse_unfit(package: str) -> None:
-    """End a `python -m PACKAGE` whose Python is too old, or lacks a package that the command needs, with one line.
+    """Print one line and exit with status 2 if a command `python -m PACKAGE` was started by an unfit Python.
 
-    Call it in the `__init__.py` of PACKAGE, which Python runs first. If another program imports PACKAGE, this does
-    nothing.
+    A Python is unfit if it is older than 3.10 (OLDEST), or if it lacks a package that the command needs. Call this
+    function in the `__init__.py` of PACKAGE, which Python runs before the command itself. If a program only imports
+    PACKAGE, nothing happens.
 
     Args:
-        package: The package, as "scoring", or "tools" for all of its modules.
+        package: PACKAGE, as "scoring"; "tools" for commands such as `python -m tools.doctor`.
 
     Raises:
-        SystemExit: The Python is unfit, status 2.
+        SystemExit: The Python is unfit.
     """
-    # For `python -m NAME`, Python sets sys.argv[0] to "-m", imports the packages of NAME, and then sets it to a path.
-    is_started = sys.argv[:1] == ["-m"]
-    if not is_started:
+    # While `python -m` imports the package of its command, sys.argv[0] is "-m". Later it is the path of the command.
+    is_started_by_m = sys.argv[:1] == ["-m"]
+    if not is_started_by_m:
         return
     reason = _reason_why_unfit(PACKAGES_OF_TOOLS if package == "tools" else PACKAGES)
     if reason:

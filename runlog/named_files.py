@@ -38,18 +38,19 @@ def explain(error: OSError) -> str:
 
 
 def refuse_unusable(path: Path) -> None:
-    """Raise an error if a path leads to a pipe, a socket or a device, where a command could wait without end.
+    """Raise UnusableError if a path leads to a pipe, a socket or a device, where a command could wait without end.
+
+    Accepted are files and folders, /dev/null, the streams of this process such as /dev/stdin, and paths that cannot be
+    looked up, as where nothing is: the code that opens the path later creates the file or reports the error.
 
     Args:
-        path: Path as the user gave it. A path is also accepted if there is nothing at it, as the function that opens it
-            reports that, or if it is /dev/null or a stream of this process, such as /dev/stdin.
+        path: Path as the user gave it.
 
     Raises:
-        UnusableError: The path leads to something that is neither a file nor a folder, or is a link that leads back to
-            itself.
+        UnusableError: The path leads to something that is not accepted, or is a link that leads back to itself.
     """
-    mode = _mode_unless_exempt(path)
-    if mode is None:
+    mode = _mode_unless_exempt(path)  # raises for a link that leads back to itself
+    if mode is None:  # /dev/null, a stream of this process, or a path that cannot be looked up
         return
     is_file_or_folder = stat.S_ISREG(mode) or stat.S_ISDIR(mode)
     if not is_file_or_folder:
@@ -57,26 +58,21 @@ def refuse_unusable(path: Path) -> None:
 
 
 def require_file_if_present(path: Path) -> None:
-    """Raise an error if a path leads to something that is not a file; accept it if nothing is there.
+    """Raise UnusableError if a path leads to a folder, a pipe, a socket or a device; accept a file and an absent path.
 
-    The first of these cases counts:
-
-        /dev/null, or a stream of this process, as /dev/stdin:  accepted, even if the stream is a pipe
-        a link that leads back to itself:                       UnusableError
-        nothing, or nothing that can be looked up:              accepted, as the code that opens the path reports it
-        a file:                                                 accepted
-        a folder, a pipe, a socket, a device:                   UnusableError
-
-    `_mode_unless_exempt` decides the first three: it returns None for the first and the third, and raises for the second.
+    /dev/null and the streams of this process, such as /dev/stdin, are accepted too, even if a stream is a pipe. So is a
+    path that cannot be looked up, as without permission: the code that opens the path later reports the error.
 
     Args:
         path: Path as the user gave it.
 
     Raises:
-        UnusableError: See above.
+        UnusableError: The path leads to something that is not accepted, or is a link that leads back to itself.
     """
-    mode = _mode_unless_exempt(path)
-    if mode is None or stat.S_ISREG(mode):
+    mode = _mode_unless_exempt(path)  # raises for a link that leads back to itself
+    if mode is None:  # /dev/null, a stream of this process, or a path that cannot be looked up
+        return
+    if stat.S_ISREG(mode):
         return
     if stat.S_ISDIR(mode):
         raise UnusableError(f"{path}: {EXPLAINED[errno.EISDIR]}")
@@ -84,23 +80,20 @@ def require_file_if_present(path: Path) -> None:
 
 
 def is_file(path: Path) -> bool:
-    """Return whether there is a file at a path, and refuse a path at which something else is.
+    """Return True if a path leads to a file, and False if nothing is there; raise UnusableError for anything else.
 
-    The first of these cases counts:
-
-        a link that leads back to itself, or nowhere:           UnusableError, as the user meant a file to be there
-        /dev/null, or a stream of this process, as /dev/stdin:  True if the stream is a file, else False
-        a folder, a pipe, a socket, a device:                   UnusableError
-        a file, or a link to one:                               True
-        nothing:                                                False
+    Two kinds of paths never raise because of what they are: /dev/null, which gives False, and the streams of this
+    process, such as /dev/stdin. A stream gives True if it is a file, and False if it is, for example, a pipe.
 
     Args:
         path: Path as the user gave it.
 
     Raises:
-        UnusableError: See above.
+        UnusableError: The path leads to a folder, a pipe, a socket or a device, or is a link that leads back to itself
+            or to something that is absent.
+        OSError: The path cannot be looked up, as without permission.
     """
-    require_file_if_present(path)
+    require_file_if_present(path)  # raises for a folder, a pipe, a socket, a device, and a link that leads to itself
     if path.is_symlink() and not path.exists():
         raise UnusableError(f"{path}: is a link to a file that is absent: restore the file or remove the link")
     return path.is_file()
@@ -125,30 +118,34 @@ def refusal_of_new_file(folder: Path) -> OSError | None:
 
 
 def require_folder_if_present(path: Path) -> None:
-    """Raise an error if a path leads to something that is not a folder; accept it if nothing is there.
+    """Raise UnusableError if a path leads to a file or anything else that is no folder; accept an absent path.
 
-    Also accepted, by `_mode_unless_exempt`, are /dev/null and the streams of this process, such as /dev/stdin.
+    /dev/null and the streams of this process, such as /dev/stdin, are accepted here too, as in the other checks of this
+    module. So is a path that cannot be looked up: the code that uses the path later reports the error.
 
     Args:
         path: Path as the user gave it.
 
     Raises:
-        UnusableError: The path leads to something else, or is a link that leads back to itself.
+        UnusableError: The path leads to something that is no folder, or is a link that leads back to itself.
     """
-    mode = _mode_unless_exempt(path)  # None: it is accepted whatever it is
-    if mode is not None and not stat.S_ISDIR(mode):
+    mode = _mode_unless_exempt(path)  # raises for a link that leads back to itself
+    if mode is None:  # /dev/null, a stream of this process, or a path that cannot be looked up
+        return
+    if not stat.S_ISDIR(mode):
         raise UnusableError(f"{path}: is no folder: name a folder")
 
 
 def _mode_unless_exempt(path: Path) -> int | None:
-    """Return the `st_mode` of what a path leads to, which says whether it is a file, a folder, a pipe or a device.
+    """Return the `st_mode` of what a path leads to, or None for a path that the callers accept without a look at it.
 
     Args:
-        path: Path as the user gave it.
+        path: Path as the user gave it. A link is followed.
 
     Returns:
-        The mode. None for a path that is accepted whatever its mode: /dev/null, a stream of this process such as
-        /dev/stdin, and a path that cannot be looked up, mostly because nothing is there.
+        The mode, by which the caller tells a file, a folder, a pipe and a device apart. It is None for /dev/null, for a
+        stream of this process such as /dev/stdin, and for a path that cannot be looked up, because nothing is there or
+        for another reason.
 
     Raises:
         UnusableError: The path is a link that leads back to itself.
@@ -160,7 +157,7 @@ def _mode_unless_exempt(path: Path) -> int | None:
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise UnusableError(explain(error)) from None
-        return None  # the code that opens the path later creates the file, or reports the error
+        return None  # accepted: the code that opens the path later creates the file, or reports the error
 
 
 def _is_null_or_own_stream(path: Path) -> bool:
