@@ -114,27 +114,40 @@ class Run:
     _open: dict[tuple[str, Any], Interval] = field(default_factory=dict)  # by kind and number
 
     def take(self, entry: Entry) -> None:
-        """Add the next entry of the log. A Problem changes nothing.
+        """Add what the next entry of the log tells to the fields of this run.
+
+        - Event: its time becomes `last_ms`. If its key is in the schema, the event becomes the `last` one of the key,
+          and also the `first` one if the key is new. `_take_event` then adds epochs, rates and so on, also for keys of
+          other submitters that the schema lacks, such as "throughput".
+        - Header: the first one of each section is kept in `headers`, and any further one is ignored.
+        - Problem: ignored.
 
         Args:
-            entry: An Event, a Header or a Problem, as the reader yields them.
+            entry: An Event, a Header or a Problem, as the reader of the log yields them.
         """
         if isinstance(entry, Event):
             self.last_ms = entry.time_ms
             if entry.key in schema.EVENTS:
-                self.first.setdefault(entry.key, entry)
+                self.first.setdefault(entry.key, entry)  # only the first event of a key stays
                 self.last[entry.key] = entry
             self._take_event(entry)
         elif isinstance(entry, Header):
-            self.headers.setdefault(entry.section, entry)
+            self.headers.setdefault(entry.section, entry)  # only the first header of a section stays
 
     def _take_event(self, event: Event) -> None:
-        """Note what an event of the log tells of the run, in the list or dictionary for its key.
+        """Update `phase` by an event of the log, and add what the event tells to the list or dictionary for its key.
 
-        Nothing is kept of an event whose key has no list, or of rank times that do not have the fields of the schema.
+        - start or stop of an epoch, a block or an evaluation: `epochs`, `blocks` or `evaluations`
+        - run_start and run_stop: `starts` and `stops`
+        - eval_accuracy and eval_mean_iou: `accuracies`
+        - rank_times: `rank_times`, if the value has the fields that the schema wants
+        - step_window: `windows`
+        - epoch_throughput, and other submitters' throughput and tracked_stats: `rates`
+
+        An event with another key adds nothing.
 
         Args:
-            event: The next event of the log. It may also change the `phase` of the run.
+            event: The next event of the log.
         """
         key = event.key
         metadata = event.metadata
@@ -153,13 +166,14 @@ class Run:
             times = from_json(schema.RankTimes, event.value)
             if times is not None:
                 step = scalar(metadata.get("step"))
-                self.rank_times.pop(step, None)  # a step may be done again, after a resume: it is the latest then
+                # After a resume, a step may be done again. Its old entry is removed, so that the new one is the last.
+                self.rank_times.pop(step, None)
                 self.rank_times[step] = times
         elif key == schema.STEP_WINDOW.key:
             self.windows.append(event)
         elif key == schema.EPOCH_THROUGHPUT.key:
             self.rates.append(_rate_of_this_project(event))
-        elif key in ("throughput", "tracked_stats"):
+        elif key in ("throughput", "tracked_stats"):  # of other submitters, so they are not in the schema
             self.rates.append(_rate_of_other_submitter(event))
 
     def _note_interval(self, event: Event) -> None:
@@ -261,14 +275,14 @@ def _rate_of_other_submitter(event: Event) -> Rate:
 
 
 def scalar(value: Any) -> Any:
-    """Return a JSON value in a form that is small to keep.
+    """Return a number, a boolean, None or a short text as it is, and any other JSON value as a text that is cut short.
+
+    - a number, a boolean, None, or a text of at most 200 (LONGEST_TEXT) characters: the value itself
+    - a longer text: its first 200 characters
+    - a list or an object, also a short one: the first 200 characters of `str(value)`, so [1, 2] gives "[1, 2]"
 
     Args:
         value: The value, of any type.
-
-    Returns:
-        A number, a boolean, None and a short text are unchanged. Of a longer text, a list or an object it is the first
-        200 (LONGEST_TEXT) characters as text.
     """
     if value is None or isinstance(value, int | float):
         return value

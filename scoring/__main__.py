@@ -13,22 +13,29 @@ from scoring.record import InputError, TooFewRunsError
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command of `python -m scoring` that the first argument names, such as `score`.
+    """Run the command of `python -m scoring` that the first argument names, such as `score`, and return an exit status.
+
+    Words that the parser rejects end the process at once, with status 2.
 
     Args:
-        argv: Words after the program's name, as ["score", "run.log"]. None takes those of this process.
+        argv: Words after the program's name, as ["score", "run.log"]. None takes the words of this process.
 
     Returns:
-        The exit status: 2 for a file or a value that cannot be used, or for a package that is not installed, 1 for too
-        few runs, 0 if a reader such as `head` closes the pipe, 130 after Ctrl-C, and otherwise that of the command.
-        Words that the parser rejects end the process at once, with status 2, too.
+        The exit status, in the order of the code:
+
+        - 2: the command needs a package that is not installed
+        - the status that the command returns, usually 0: no error occurred
+        - 0: a reader of the output, such as `head`, closed the pipe while the command printed
+        - 1: there are too few runs
+        - 2: a file, a value or the output cannot be used
+        - 130: the user pressed Ctrl-C
     """
     words = sys.argv[1:] if argv is None else argv
     if isinstance(sys.stdout, io.TextIOWrapper):  # a log's text may hold what the terminal cannot show
         sys.stdout.reconfigure(errors="backslashreplace")
     name = words[0] if words else None  # a command's name, if it is one; the parser rejects anything else
     try:
-        parser = _parser(name)
+        parser = _parser(name)  # imports the module of the command, and so the packages that the command needs
     except ModuleNotFoundError as missing:
         _print_error(name, f"needs the package {missing.name}: {interpreter.WHAT_TO_DO}")
         return 2
