@@ -17,10 +17,13 @@ Place = tuple[int | None, int | None]  # the epoch and the step of a row; None f
 
 
 def warn_of_ranks_as_runs(records: Sequence[Record]) -> Iterator[Verdict]:
-    """Yield a warning if two logs print the same steps at the same times, as the ranks of one run do.
+    """Yield a warning about the first two logs that print the same steps at the same times, as ranks of one run do.
 
-    MLPerf logs are left out, because each is of one run: published runs that began together stay in step. So are logs
-    whose stamps are no dates.
+    There is at most one warning, which names both logs. Two kinds of logs are not compared, because the warning may
+    be false:
+
+    - MLPerf logs (format "mllog"): published runs that began together print the same steps at the same times.
+    - Logs whose first row has no date: the times of any two runs may be alike if both are counted from 0.
 
     Args:
         records: The runs as read from their logs.
@@ -35,7 +38,7 @@ def warn_of_ranks_as_runs(records: Sequence[Record]) -> Iterator[Verdict]:
                 f"prints the same steps as {first.file} at the same times: if both are ranks of one run, give one log"
             )
             yield warning("runs_in_step", message, second)
-            return
+            return  # one warning is enough
 
 
 def _are_in_step(first: Mapping[Place, float], second: Mapping[Place, float]) -> bool:

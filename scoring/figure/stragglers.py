@@ -116,24 +116,30 @@ def _slowest_ranks(windows: Sequence[Window], kind: KindOfTime) -> list[SlowestR
 
 
 def _upper_bound_of_chance(times_slowest: int, windows: int, ranks: int) -> float:
-    """Return an upper bound of the chance that, of equally fast ranks, some rank is the slowest in so many windows.
+    """Return an upper bound of the chance that one of equally fast ranks is slowest in `times_slowest` windows or more.
 
-    For one rank, Chernoff's bound is exp(-n * D) for n independent windows. D says how far the rank's share of them is
-    above the expected 1 / ranks (`_divergence`). For all ranks, it is `ranks` times as much.
+    If 8 ranks are equally fast, the chance that one of them is the slowest in 40 or more of 100 windows is below 0.021.
+
+    For one rank, the bound is Chernoff's, exp(-n * D):
+
+    - n: the number of independent windows. Neighbouring windows are correlated, so n is windows / 4.
+    - D: how far the share times_slowest / windows lies above 1 / ranks, the expected share (`_divergence`)
+
+    The chance that any of the ranks is slowest so often is at most `ranks` times the chance of one rank.
 
     Args:
         times_slowest: In how many windows the rank is the slowest.
-        windows: How many windows say which rank is the slowest. Neighbours are correlated, so four count as one.
+        windows: In how many windows the log shows which rank is the slowest.
         ranks: The number of ranks of the run.
 
     Returns:
-        The bound, which may exceed 1; 1 if the share is not above the expected one.
+        The bound, which may exceed 1. If the share is not above the expected share, the bound is 1.
     """
     share = times_slowest / windows
     expected_share = 1 / ranks  # of a rank that is as fast as the others
     if share <= expected_share:
         return 1.0
-    independent_windows = windows / WINDOWS_PER_INDEPENDENT_ONE  # neighbours are correlated
+    independent_windows = windows / WINDOWS_PER_INDEPENDENT_ONE  # windows / 4
     bound_for_one_rank = math.exp(-independent_windows * _divergence(share, expected_share))
     return ranks * bound_for_one_rank
 
