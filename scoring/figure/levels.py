@@ -40,29 +40,29 @@ class Levels(NamedTuple):
 def levels_of_repetition(
     values: Sequence[float], rates: Sequence[Sequence[float]], hosts: Sequence[str] | None
 ) -> Levels:
-    """Return how many windows, runs and hosts were measured, and how far the values of each of these levels vary.
+    """Return how many windows, runs and hosts were measured, and how far the figures of each of these levels vary.
 
-    - window: the values are the rates of windows (what one printed row covers), compared within their run
-    - run: the values are the figures of runs, compared within their host, or all together if the hosts are not known
-    - host: the values are the means of each host's runs, compared with each other
+    - window (what one printed row covers): the rates of windows of the same run are compared.
+    - run: the figures of runs on the same host are compared. If the hosts are not known, all runs are.
+    - host: the mean figures of the hosts are compared.
 
-    A level that has no two values to compare says why in place of a spread.
+    If a level has no pair to compare, the level has the reason (`Level.unknown`) and no spread.
 
     Args:
-        values: The figure of each run; infinite for a run that did not converge. Such runs are counted apart, and not
-            compared.
-        rates: For each run the rates of its windows; empty if not known.
-        hosts: Name of the host of each run; None if not known.
+        values: The figure of each run; infinite for a run that did not converge. Such a run is left out of the run
+            level and the host level, and counted apart (`not_converged` of the run level).
+        rates: For each run the rates of its windows; empty if not known. Those of all runs count, converged or not.
+        hosts: Name of the host of each run; None if not known. The host level then has no count.
     """
     window_level = _level_of_windows(rates)
     converged_values = [value for value in values if not math.isinf(value)]
     if hosts is None:
-        run_level = _level_of_groups("run", [converged_values], if_no_pair="one run")
+        run_level = _level_of_groups("run", [converged_values], reason_if_no_pair="one run")
         host_level = Level(name="host", count=None, unknown=HOSTS_UNSAID)
     else:
         converged_hosts = [host for host, value in zip(hosts, values, strict=True) if not math.isinf(value)]
         runs_by_host = values_by_host(converged_values, converged_hosts)
-        run_level = _level_of_groups("run", list(runs_by_host.values()), if_no_pair="one run of each host")
+        run_level = _level_of_groups("run", list(runs_by_host.values()), reason_if_no_pair="one run of each host")
         host_level = _level_of_hosts(runs_by_host)
 
     not_converged = len(values) - len(converged_values)
@@ -77,7 +77,7 @@ def _level_of_hosts(runs_by_host: Mapping[str, Sequence[float]]) -> Level:
     """
     host_means = [statistics.fmean(runs) for runs in runs_by_host.values()]
     first_host = next(iter(runs_by_host), "")
-    return _level_of_groups("host", [host_means], if_no_pair=one_host_in_words(first_host))
+    return _level_of_groups("host", [host_means], reason_if_no_pair=one_host_in_words(first_host))
 
 
 def one_host_in_words(host: str) -> str:
@@ -98,10 +98,10 @@ def _level_of_windows(rates: Sequence[Sequence[float]]) -> Level:
     """
     if not any(rates):
         return Level(name="window", count=None, unknown="the figure is not made of windows")
-    return _level_of_groups("window", rates, if_no_pair="no run has two windows")
+    return _level_of_groups("window", rates, reason_if_no_pair="no run has two windows")
 
 
-def _level_of_groups(name: str, groups: Sequence[Sequence[float]], *, if_no_pair: str) -> Level:
+def _level_of_groups(name: str, groups: Sequence[Sequence[float]], *, reason_if_no_pair: str) -> Level:
     """Return a level of repetition: how many values it has, and how far these vary within their groups.
 
     A group is a set of values that are compared with each other, such as the runs of one host. For example, the groups
@@ -110,12 +110,12 @@ def _level_of_groups(name: str, groups: Sequence[Sequence[float]], *, if_no_pair
     Args:
         name: Name of the level: "window", "run" or "host".
         groups: The values of each group. Infinite ones count, but are not compared.
-        if_no_pair: Why the spread is not known, for the case that no group has two finite values.
+        reason_if_no_pair: Why the spread is not known, for the case that no group has two finite values.
     """
     count = sum(len(values) for values in groups)
     pooled = spread.pooled_sd([_finite(values) for values in groups])
     if pooled is None:
-        return Level(name=name, count=count, unknown=if_no_pair)
+        return Level(name=name, count=count, unknown=reason_if_no_pair)
     return Level(name=name, count=count, relative_sd=pooled.relative_sd)
 
 
@@ -160,17 +160,18 @@ def _counted_in_words(level: Level) -> str:
     Args:
         level: The windows, the runs or the hosts of a measurement, with their spread.
     """
+    reason = level.unknown  # why the count or the spread is not known, such as "one run of each host" or "one host"
     if level.count is None:
-        return f"{level.name}s: {level.unknown}"
+        return f"{level.name}s: {reason}"
     if level.count == 0:
         return f"no {level.name}"
     if level.count == 1 and level.name == "host":
-        return level.unknown  # "one host" or "one set of 8 hosts", by `one_host_in_words`
+        return reason  # "one host" or "one set of 8 hosts": too few for a spread
     if level.count == 1:
         return f"one {level.name}"
     counted = f"{level.count} {level.name}s"
     if level.relative_sd is None:
-        return f"{counted} ({level.unknown})"
+        return f"{counted} ({reason})"
     return f"{counted} +-{percent(level.relative_sd, decimals=2)}"
 
 
