@@ -68,26 +68,23 @@ def _deepest_of_enough_confidence(n: int) -> int:
 
 
 def _weight_of_inner_bounds(k: int, n: int) -> float:
-    """Return the weight of the inner bounds in the 95 % bounds of a median; that of the outer bounds is 1 - weight.
+    """Return the weight, from 0 to below 1, of the inner bounds in the 95 % bounds of a median.
 
-    - outer bounds: the k-th least and the k-th greatest value, which have a confidence of 95 % or more
-    - inner bounds: the (k + 1)-th least and the (k + 1)-th greatest value, which have less
+    - outer bounds: the k-th least and the k-th greatest value. Their confidence is 95 % or more.
+    - inner bounds: the (k + 1)-th least and the (k + 1)-th greatest value. Their confidence is below 95 %.
 
-    The formula is Hettmansperger and Sheather's (Statistics & Probability Letters 4, 1986):
-
-        share = (outer confidence - 95 %) / (outer confidence - inner confidence)
-        weight = (n - k) * share / (k + (n - 2 * k) * share)
-
-    `share` would be the weight if the confidence fell linearly from the outer to the inner bounds.
+    Each 95 % bound is (1 - weight) * outer bound + weight * inner bound. For k = 2 and n = 10, the weight is 0.66.
 
     Args:
-        k: The rank of both outer bounds, counted from the two ends: 1 is the least and the greatest value.
-        n: The number of values.
+        k: The rank of the outer bounds, as `_deepest_of_enough_confidence` returns it for n. k + 1 is below n / 2.
+        n: The number of values, 6 or more.
     """
     outer_confidence = _confidence_at_depth(k, n)
     inner_confidence = _confidence_at_depth(k + 1, n)
-    share = (outer_confidence - CONFIDENCE) / (outer_confidence - inner_confidence)
-    return (n - k) * share / (k + (n - 2 * k) * share)
+    weight_if_linear = (outer_confidence - CONFIDENCE) / (outer_confidence - inner_confidence)
+    # The confidence does not fall linearly. The correction is that of Hettmansperger and Sheather (Statistics &
+    # Probability Letters 4, 1986).
+    return (n - k) * weight_if_linear / (k + (n - 2 * k) * weight_if_linear)
 
 
 def _confidence_at_depth(depth: int, n: int) -> float:
@@ -159,23 +156,24 @@ def _rank_of_bounds(m: int, n: int) -> int:
 
 
 def _rankings_by_u(m: int, n: int) -> list[int]:
-    """Return how many rankings of two sets of values have each value of Mann and Whitney's statistic U.
+    """Return how many rankings of two sets of values have U = 0, how many have U = 1, and so on up to U = m * n.
 
-    For m = 1 and n = 2 it is [1, 1, 1], because the single value has 0, 1 or 2 of the others below it. The counts are
-    the coefficients of a polynomial in q, the Gaussian binomial (Andrews, The Theory of Partitions, 1976):
+    Mann and Whitney's U is the number of pairs of a value of the first set and a lower value of the second set. For
+    m = 1 and n = 2 the counts are [1, 1, 1], because 0, 1 or 2 values of the second set may be below the single value.
 
-        (1 - q**(n + 1)) / (1 - q) * (1 - q**(n + 2)) / (1 - q**2) * ... * (1 - q**(n + m)) / (1 - q**m)
+    The counts are the coefficients, from q**0 up, of a polynomial with m factors, the Gaussian binomial (Andrews, The
+    Theory of Partitions, 1976):
+
+        (1 - q**(n + 1)) / (1 - q**1) * (1 - q**(n + 2)) / (1 - q**2) * ... * (1 - q**(n + m)) / (1 - q**m)
 
     Args:
-        m: The number of values of one set.
-        n: The number of values of the other set.
-
-    Returns:
-        The counts by U, from 0 to m * n.
+        m: The number of values of the first set.
+        n: The number of values of the second set.
     """
-    # Coefficients from q**0 to q**(m * n). Higher powers are cut off on the way: no lower one depends on them.
+    # Powers above q**(m * n) are cut off in each step: no coefficient of a lower power depends on them.
     coefficients = [1] + [0] * (m * n)
     for k in range(1, m + 1):
+        # Times the k-th factor, (1 - q**(n + k)) / (1 - q**k)
         coefficients = _multiplied_by_one_minus_power(coefficients, n + k)
         coefficients = _divided_by_one_minus_power(coefficients, k)
     return coefficients
@@ -196,18 +194,19 @@ def _multiplied_by_one_minus_power(coefficients: Sequence[int], power: int) -> l
 
 
 def _divided_by_one_minus_power(coefficients: Sequence[int], power: int) -> list[int]:
-    """Return the coefficients of a polynomial in q over 1 - q**power.
+    """Return the coefficients of a polynomial in q divided by 1 - q**power, cut off at the length of `coefficients`.
 
-    quotient = polynomial / (1 - q**power) is the same as quotient = polynomial + q**power * quotient.
+    For example, 1 / (1 - q) is 1 + q + q**2 and so on: [1, 0, 0] and a power of 1 give [1, 1, 1].
 
     Args:
         coefficients: The coefficients of the polynomial, from q**0 up.
         power: The power of q, 1 or more.
 
     Returns:
-        The coefficients from q**0 up, cut off at the length of `coefficients`.
+        The coefficients of the quotient, from q**0 up.
     """
-    quotient = [0] * power  # stands for the places below q**0, and is taken off at the end
-    for place, coefficient in enumerate(coefficients):
-        quotient.append(coefficient + quotient[place])  # quotient[place] is `power` places lower
-    return quotient[power:]
+    # quotient = polynomial / (1 - q**power) is the same as quotient = polynomial + q**power * quotient.
+    quotient = list(coefficients)
+    for place in range(power, len(quotient)):
+        quotient[place] += quotient[place - power]  # the lower place already has the quotient's coefficient
+    return quotient
