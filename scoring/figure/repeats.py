@@ -20,8 +20,12 @@ def refuse_unless_repeats(records: Sequence[Record]) -> None:
         records: The runs as read from their logs. A value that a log does not give agrees with any other.
 
     Raises:
-        InputError: Two runs differ, or a run is given twice, or in two parts: one log goes on where another ends, or
-            its run went on from a checkpoint of the other's run.
+        InputError: One of these cases, in the order of the code:
+
+            - Two runs differ in a field of IN_COMMON, in the framework, or in the format if it counts.
+            - Two logs are of the same run.
+            - A log goes on where another log ends, so both logs are parts of one run.
+            - A run was resumed from a checkpoint of the run of another log.
     """
     for name in IN_COMMON:
         _refuse_difference(name, records, [getattr(record, name) for record in records])
@@ -30,8 +34,8 @@ def refuse_unless_repeats(records: Sequence[Record]) -> None:
     _refuse_difference("framework", records, names_of_frameworks)
     if None in names_of_frameworks:  # the format has to stand in for the framework
         _refuse_difference("format", records, [record.format for record in records])
-    refuse_same_run_twice(records)
-    for earlier, later in itertools.permutations(records, 2):
+    refuse_same_run_twice(records)  # also refuses a log that goes on where another log ends
+    for earlier, later in itertools.permutations(records, 2):  # each pair in both orders: either may be the earlier
         _refuse_resumed_part(earlier, later)
 
 
@@ -80,19 +84,22 @@ def refuse_same_run_twice(records: Sequence[Record]) -> None:
 
 
 def _refuse_continuation(earlier: Record, later: Record) -> None:
-    """Raise an error if one log goes on where another ends.
+    """Raise an error if two logs that were given as repeats are parts of one run: one goes on where the other ends.
 
     Args:
         earlier: The log that may have the earlier part of the run.
-        later: The log that may have the later part.
+        later: The log that may have the later part of the run.
 
     Raises:
-        InputError: The two logs are parts of one run.
+        InputError: `later` goes on where `earlier` ends.
     """
     if later.is_continuation_of(earlier):
-        says = "parts of one run are no repeats; join them with `cat`"
-        first_line = later.windows[0].line
-        raise InputError(f"{later.file} goes on, on line {first_line}, where {earlier.file} ends: {says}")
+        first_line = later.windows[0].line  # of the first row of training figures
+        message = (
+            f"{later.file} goes on, on line {first_line}, where {earlier.file} ends: "
+            "parts of one run are no repeats; join them with `cat`"
+        )
+        raise InputError(message)
 
 
 def _refuse_resumed_part(earlier: Record, later: Record) -> None:

@@ -20,21 +20,24 @@ from scoring.record import InputError, NoRunError, Record
 def read_systems(
     args: argparse.Namespace, paths: Sequence[str], *, without_run: list[str] | None = None
 ) -> list[tuple[str, list[Record]]]:
-    """Read the logs of the systems that are to be compared.
+    """Return the path of each system that is to be compared, with what was read from each log of the system.
 
     Args:
         args: The parsed options of `add_log_options`. --devices and --batch are lists: one number for all systems, or
             one for each.
         paths: Paths as the user gave them: a log, a folder of one system's logs, or a folder of such folders.
-        without_run: A list that collects the error texts of files that hold no run. Only files in a folder are left out
-            in this way: a log that the user named by itself raises the error. If None, all such files raise it.
+        without_run: A list of the caller, which collects the error texts of files that hold no run. Only a file in a
+            folder is left out of the result in this way. If `without_run` is None, no file is left out.
 
     Returns:
-        For each system its own path, and what was read from each of its logs.
+        A pair for each system: its path, and what was read from each of its logs. The path is an item of `paths`, or a
+        folder below such an item.
 
     Raises:
         InputError: A folder has no logs, a log cannot be scored, or --devices or --batch has several numbers, but not
-            one for each system.
+            one for each system. A file without a run raises the error (NoRunError) if the user named the file itself,
+            or if `without_run` is None.
+        OSError: A log cannot be opened.
     """
     systems = list(itertools.chain.from_iterable(_systems_of(path) for path in paths))
     devices_by_system = _number_of_each(systems, args.devices, "--devices")
@@ -48,7 +51,7 @@ def read_systems(
                     log, format=args.format, devices=devices, batch_per_device=batch, segment=args.segment
                 )
             except NoRunError as error:
-                was_named_by_user = log == Path(system)  # else `system` is a folder, and the log is in it
+                was_named_by_user = log == Path(system)  # False if `system` is a folder with the log in it
                 if without_run is None or was_named_by_user:
                     raise
                 without_run.append(str(error))
@@ -191,14 +194,16 @@ def read_described(log: str | Path, **options: Any) -> Record:
 
 
 def _are_devices_from_batch(record: Record) -> bool:
-    """Tell whether the number of devices was worked out from batches, not stated by the log or by --devices.
+    """Tell whether the number of devices was worked out as the batch of all devices divided by --batch.
 
-    No field of the record says this. It shows in the line of the log that the importer noted as the source of the
-    number of devices (`field_lines`):
+    The record does not say how its number of devices was found. But the importer notes for each value the line of the
+    log from which the value was taken (`field_lines`). So if --batch is given, the line noted for `devices` is a sign:
 
-    - worked out as batch_of_all / --batch: the line of batch_of_all, as --batch has none
-    - stated by the log: another line
-    - given by --devices: no line
+    - the same line as for `batch_of_all`: the number was worked out from this batch and --batch
+    - another line: the log states the number
+    - no line: the number is not from the log, but from --devices, for example
+
+    The sign would be wrong for a log that states `devices` and `batch_of_all` on one line.
 
     Args:
         record: The run as read from its log.
@@ -211,24 +216,30 @@ def _are_devices_from_batch(record: Record) -> bool:
 
 
 def _refuse_other_batch(record: Record, description: SystemDescription) -> None:
-    """Raise an error if the batch of one device that the user gave does not fit the system's description.
+    """Raise an error if the batch of one device that the user gave by --batch does not fit the system's description.
+
+    For example, the log states a batch of 1024 images over all devices, and the description has 8 devices. Then --batch
+    must be 128. If the log does not state the batch over all devices, nothing is checked.
 
     Args:
-        record: The run as read from its log, with the batch that --batch gives.
+        record: The run as read from its log, with --batch as its `batch_per_device`.
         description: The devices of the system, from its JSON file.
 
     Raises:
-        InputError: This batch times the described devices is not the batch of all that the log states.
+        InputError: --batch times the number of described devices is not the batch over all devices.
     """
     if record.batch_of_all is None or record.batch_per_device is None:
         return
     if record.batch_per_device * description.devices == record.batch_of_all:
         return
-    share = f"{record.batch_of_all} images of a step over the {description.devices} devices of {description.file}"
-    each = f"{record.batch_of_all / description.devices:g} each"
-    given = f"--batch says {record.batch_per_device} images a step of one device"
-    fix = "leave out --batch, or correct the description"
-    raise InputError(f"{record.file}: {given}, but the {share} are {each}: {fix}")
+    images_of_each = record.batch_of_all / description.devices
+    devices = f"the {description.devices} devices of {description.file}"
+    message = (
+        f"{record.file}: --batch says {record.batch_per_device} images a step of one device, but the "
+        f"{record.batch_of_all} images of a step over {devices} are {images_of_each:g} each: leave out --batch, or "
+        "correct the description"
+    )
+    raise InputError(message)
 
 
 def _read_description(log: str | Path) -> SystemDescription | None:
