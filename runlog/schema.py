@@ -419,14 +419,16 @@ def as_json(value: Any) -> Any:
         value: A named tuple of this module, a dict, a list or a plain value, nested in any way.
 
     Returns:
-        The value, with a dictionary of its fields for each named tuple. A field that is None is left out if None is
-        its default, too.
+        The value, in which each named tuple has become a dictionary of its fields, and any other tuple a list. A field
+        is left out of the dictionary if its value and its default are both None.
     """
-    if is_table(type(value)):
+    if is_table(type(value)):  # a named tuple
         table = {}
         for name, item in value._asdict().items():
-            if item is not None or not is_optional(type(value), name):
-                table[name] = as_json(item)
+            default_is_none = is_optional(type(value), name)
+            if item is None and default_is_none:
+                continue
+            table[name] = as_json(item)
         return table
     if isinstance(value, dict):
         return {name: as_json(item) for name, item in value.items()}

@@ -57,59 +57,70 @@ def stretches_of_blocks(events: Run) -> Iterator[Stretch]:
 
 
 def _stretches_of_block(start: Mark, stop: Mark | None, evaluations: Sequence[Interval]) -> list[Stretch]:
-    """Return the stretches of training in one block of epochs: those without an evaluation in between.
+    """Return the stretches of training in one block of epochs, each a part of the block without an evaluation in it.
 
-    - If several of its epochs are evaluated, a stretch ends at each evaluation, as `_stretches_between` returns them.
-    - If one epoch is evaluated, there is one stretch, from the block's start to its first evaluation, which is taken
-      to follow all epochs of the block. Further evaluations of the same epoch are those of other ranks.
-    - Without an evaluation, there is one stretch, from the block's start to its stop.
+    - Evaluations of several epochs: a stretch ends at each evaluation (`_stretches_between`).
+    - Evaluations of one epoch: there is one stretch, which ends at the first evaluation. This evaluation is taken to
+      follow all epochs of the block, and any further evaluation is taken to be that of another rank.
+    - No evaluation: there is one stretch, which ends at the block's stop.
 
     Args:
-        start: The start of the block, which states its first epoch and how many it has.
-        stop: Its stop, or None if the log has none.
-        evaluations: The evaluations that start within the block, in the order of their lines.
+        start: The start of the block, which states the block's first epoch and number of epochs.
+        stop: The stop of the block, or None if the log has none.
+        evaluations: The evaluations that start within the block, each with its start, in the order of their lines.
 
     Returns:
         The stretches. The list is empty if the log does not say the block's epochs, if the block has neither an
         evaluation nor a stop, or if `_stretches_between` returns none.
     """
-    first_epoch = whole_or_zero(start.number)
-    epochs = positive_whole(start.count)
+    first_epoch = whole_or_zero(start.number)  # None if the log states no whole number of at least 0
+    epochs = positive_whole(start.count)  # None if the log states no whole number above 0
     if first_epoch is None or epochs is None:
         return []
+
     evaluated_epochs = {evaluation.start.number for evaluation in evaluations if evaluation.start}
     if len(evaluated_epochs) > 1:
         return _stretches_between(start, first_epoch, epochs, evaluations)
-    end = evaluations[0].start if evaluations else stop
-    return [Stretch(start, end, first_epoch, epochs)] if end is not None else []
+
+    end = stop
+    if evaluations:
+        end = evaluations[0].start
+    if end is None:
+        return []
+    return [Stretch(start, end, first_epoch, epochs)]
 
 
 def _stretches_between(start: Mark, first_epoch: int, epochs: int, evaluations: Sequence[Interval]) -> list[Stretch]:
-    """Return the stretches of training that end at each evaluation of a block of epochs.
+    """Return the stretches of training in a block of epochs, one before each evaluation of the block.
 
-    The first one begins at the start of the block, any other one at the stop of the evaluation before. An evaluation
-    has the number of the last epoch before it. In a block of epochs 1 to 4, evaluations with the numbers 2 and 4 give
+    The first stretch begins at the start of the block, and any other stretch at the stop of the evaluation before it.
+    The number of an evaluation is that of the last epoch before it. In a block of epochs 1 to 4, evaluations with the
+    numbers 2 and 4 give
 
         block start to start of evaluation 2              epochs 1 and 2
         stop of evaluation 2 to start of evaluation 4     epochs 3 and 4
 
     Args:
         start: The start of the block.
-        first_epoch: Number of its first epoch.
-        epochs: How many epochs it has.
-        evaluations: The evaluations within it, each with a start.
+        first_epoch: Number of the first epoch of the block.
+        epochs: How many epochs the block has.
+        evaluations: The evaluations within the block, each with a start.
 
     Returns:
-        The stretches. Empty if a number of an evaluation is missing or below the first epoch, if the numbers do not
-        ascend, or if the last one is not the last epoch of the block. Empty also if an evaluation lacks its stop,
-        except the last one, after which no stretch begins.
+        The stretches. The list is empty in these cases:
+
+        - An evaluation lacks its stop. Only the last one may lack it, because no stretch begins after it.
+        - The number of an evaluation is missing or below the first epoch, or the numbers do not ascend.
+        - The number of the last evaluation is not the last epoch of the block.
     """
     stretches: list[Stretch] = []
-    begin: Mark | None = start  # where the next stretch begins; None: the evaluation before it has no stop
+    begin: Mark | None = start  # of the next stretch; None if the evaluation before the stretch has no stop
     next_epoch = first_epoch
     for evaluation in evaluations:
-        last_epoch = whole_or_zero(evaluation.start.number) if evaluation.start else None
-        if begin is None or evaluation.start is None or last_epoch is None or last_epoch < next_epoch:
+        if begin is None or evaluation.start is None:
+            return []
+        last_epoch = whole_or_zero(evaluation.start.number)  # None if the log states no whole number of at least 0
+        if last_epoch is None or last_epoch < next_epoch:
             return []
         stretches.append(Stretch(begin, evaluation.start, next_epoch, last_epoch - next_epoch + 1))
         begin = evaluation.stop
