@@ -140,21 +140,23 @@ def _coefficients_in_pairs(a: float, b: float, x: float) -> Iterator[tuple[float
 def _continued_fraction(d_1: float, further_pairs: Iterable[tuple[float, float]]) -> float:
     """Return 1 / (1 + d_1 / (1 + d_2 / (1 + ...))) by Lentz's method (Numerical Recipes, 5.2).
 
-    By this method the fraction is a product with one factor, c_n e_n, for each further coefficient d_n:
+    Cut off after d_n, the fraction is A_n / B_n, with
 
-        e_1 * (c_2 e_2) * (c_3 e_3) * ...
+        A_0 = 1    A_1 = 1          A_n = A_(n-1) + d_n A_(n-2)
+        B_0 = 1    B_1 = 1 + d_1    B_n = B_(n-1) + d_n B_(n-2)
 
-        c_1 = 1                 c_n = 1 + d_n / c_(n-1)
-        e_1 = 1 / (1 + d_1)     e_n = 1 / (1 + d_n e_(n-1))
+    The code computes only the quotients of neighbours, which follow from these lines:
 
-    The reason: cut off after d_n, the fraction is a quotient A_n / B_n. c_n is A_n / A_(n-1), and e_n is B_(n-1) / B_n.
-    So their product is the factor by which d_n changes the fraction.
+        c_1 = 1                c_n = A_n / A_(n-1) = 1 + d_n / c_(n-1)
+        e_1 = 1 / (1 + d_1)    e_n = B_(n-1) / B_n = 1 / (1 + d_n e_(n-1))
+
+    So the fraction begins with A_1 / B_1 = e_1, and each further coefficient d_n multiplies the fraction by c_n e_n.
 
     Args:
         d_1: The first coefficient.
-        further_pairs: (d_2, d_3), (d_4, d_5), ... They come in pairs because a d_n of even n has another formula than
-            one of odd n. No more pairs are read when the second of a pair has changed the result by a share of less
-            than 1e-15.
+        further_pairs: The further coefficients in pairs, as the caller computes them: (d_2, d_3), (d_4, d_5), ... No
+            more pairs are read after a pair whose second coefficient changes the fraction by a share of less than
+            1e-15.
     """
     c = 1.0
     e = 1 / (1 + d_1)
@@ -163,8 +165,9 @@ def _continued_fraction(d_1: float, further_pairs: Iterable[tuple[float, float]]
         for d_n in pair:
             c = 1 + d_n / c
             e = 1 / (1 + d_n * e)
-            fraction *= c * e
-        relative_change = abs(c * e - 1)  # by the last factor
+            factor = c * e
+            fraction *= factor
+        relative_change = abs(factor - 1)  # `factor` is that of the second coefficient of the pair
         if relative_change < 1e-15:  # about the precision of a float
             break
     return fraction

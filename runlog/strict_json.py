@@ -72,18 +72,21 @@ def scan_value(text: str, start: int) -> tuple[Any, int]:
 
 
 def _nesting_of(value: Any) -> int:
-    """Return how many lists and objects the innermost item of a JSON value is inside: [[1]] -> 2, 1 -> 0.
+    """Return how many levels of items lie below a JSON value.
+
+    [[1], 5] has two levels: the items [1] and 5, then the item 1 of [1]. A number has none, and neither has an empty
+    list or object: 1 -> 0, [] -> 0, [[]] -> 1.
 
     Args:
-        value: The JSON value. An empty list or object is an item like a number: [[]] -> 1, [] -> 0.
+        value: The JSON value.
     """
-    nesting = 0
-    items = _items_of([value])  # what lies directly in the value; [] for a number, and for an empty list or object
-    # Each turn goes one level down. A loop, because a recursion would fail at the very depths that are looked for.
+    levels = 0
+    items = _items_of([value])  # the items of `value` itself, because no other value is in this list
+    # A loop, because a recursion would fail at the very depths that are looked for.
     while items:
-        nesting += 1
-        items = _items_of(items)
-    return nesting
+        levels += 1
+        items = _items_of(items)  # all items on the next level
+    return levels
 
 
 def _items_of(values: list[Any]) -> list[Any]:

@@ -9,7 +9,8 @@ from typing import NamedTuple
 # A level change is sought over the whole series. Noise alone reaches a strength of about sqrt(2 ln n), which is 3.7 for
 # a thousand windows; a change must exceed that by a margin.
 LEAST_CHANGE_STRENGTH = 6.0
-DEVIATIONS_OF_MEDIAN_DISTANCE = 1.4826  # standard deviations of normal values, in their median absolute distances
+# The standard deviation of normal values is 1.4826 times the median of their absolute distances from their centre.
+DEVIATIONS_OF_MEDIAN_DISTANCE = 1.4826
 CLIP_DEVIATIONS = 8  # a value farther from the median is clipped to it before a level change is sought
 
 
@@ -22,11 +23,11 @@ class LevelChange(NamedTuple):
 
 
 def change_point(values: Sequence[float], first_index: int, last_index: int) -> LevelChange | None:
-    """Return where a series of values changes from one level to another.
+    """Return where, in a range of indexes, a series of values changes from one level to another; None if nowhere.
 
     Each index splits the series into the values before it and the values from it on. The strength of a split is how
-    many standard errors the means of the two parts lie apart. The change is at the strongest split of the range, if its
-    strength is over 6 (LEAST_CHANGE_STRENGTH).
+    many standard errors the means of the two parts lie apart. The change is at the strongest split of the range from
+    `first_index` to `last_index`.
 
     Args:
         values: The series in order, such as the step times of a run. Two values or more.
@@ -34,8 +35,12 @@ def change_point(values: Sequence[float], first_index: int, last_index: int) -> 
         last_index: The greatest index at which a change counts.
 
     Returns:
-        The change, with the median of each part as its level. None if no split in the range is so strong. Also None if
-        a still stronger split outside the range, without a deep dip on the way, is the true change (see `_rises_from`).
+        The change, with the median of each part as its level. None in these cases:
+
+        - The range has no index that splits the series into two parts.
+        - The strongest split of the range has a strength of 6 (LEAST_CHANGE_STRENGTH) or less.
+        - The strengths rise further outside the range (`_rises_from`), so the true change is there. An example is a
+          `last_index` of 30, with strengths of 9, 10 and 11 at the indexes 29, 30 and 31.
     """
     noise = _noise_deviation(values)
     clipped = _clipped(values, CLIP_DEVIATIONS * noise)  # so that a single spike does not count as a level
@@ -46,8 +51,11 @@ def change_point(values: Sequence[float], first_index: int, last_index: int) -> 
     strongest = max(allowed_indexes, key=lambda index: strengths[index])
     if strengths[strongest] <= LEAST_CHANGE_STRENGTH:
         return None
-    if _rises_from(strongest, strengths, -1) or _rises_from(strongest, strengths, +1):
-        return None  # the true change lies at lower or at higher indexes, outside the range
+    # No split of the range is stronger. So if the strengths rise further, they do so outside the range.
+    is_true_change_before_range = _rises_from(strongest, strengths, -1)
+    is_true_change_after_range = _rises_from(strongest, strengths, +1)
+    if is_true_change_before_range or is_true_change_after_range:
+        return None
     before = statistics.median(values[:strongest])
     after = statistics.median(values[strongest:])
     return LevelChange(at=strongest, before=before, after=after)
@@ -119,10 +127,14 @@ def _noise_deviation(values: Sequence[float]) -> float:
         values: The series in order, two values or more.
 
     Returns:
-        The deviation in the unit of the values, always above 0.
+        The deviation in the unit of the values. It is at least 0.0001 of their median, and always above 0.
     """
     differences = [abs(after - before) for before, after in itertools.pairwise(values)]
-    # The difference of two values has sqrt(2) times the deviation of one value.
-    noise = DEVIATIONS_OF_MEDIAN_DISTANCE * statistics.median(differences) / math.sqrt(2)
-    median = statistics.median(values)
-    return max(noise, 1e-4 * abs(median), 1e-12)  # rounded values may be equal although the times were not
+    # The standard deviation of normal values around 0 is 1.4826 times the median of their absolute values.
+    deviation_of_differences = DEVIATIONS_OF_MEDIAN_DISTANCE * statistics.median(differences)
+    # A difference of two values has sqrt(2) times the deviation of one value.
+    deviation_of_values = deviation_of_differences / math.sqrt(2)
+
+    # A log prints rounded times, which may all be equal. The deviation must be above 0 then, too.
+    least_deviation = max(1e-4 * abs(statistics.median(values)), 1e-12)
+    return max(deviation_of_values, least_deviation)

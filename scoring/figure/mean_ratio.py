@@ -24,19 +24,21 @@ class RatioInterval(NamedTuple):
 def interval_of_means(base: Runs, other: Runs, host_means: IndependentValues | None) -> RatioInterval:
     """Return the 95 % interval of the ratio mean(other) / mean(base) of two sets of runs.
 
-    It is the wider one of two intervals:
+    The interval is made by Welch's t from the independent values of each set (`independent_values`):
 
-    1. By Welch's t over the independent values of both sets. These are the runs. But runs of one host lie closer
-       together than hosts do, so if a set has several hosts, and several runs of some host, its values are the means of
-       its hosts (`independent_values`).
-    2. If one set is of one host and the other of several: by how far the means of the several hosts lie apart
-       (`host_means`). The runs of one host hide how much hosts differ, so the first interval may be too narrow.
+    - the mean of each host, if the set has several hosts and some host has several runs, because runs of one host lie
+      closer together than hosts do
+    - otherwise the figure of each run
+
+    With `host_means`, a second interval is made from how far these means lie apart, and the wider interval is returned.
+    The caller gives `host_means` if one set is of a single host and the other set of several. The runs of a single host
+    do not show how much hosts differ, so the interval by Welch's t may be too narrow.
 
     Args:
         base: The runs in the denominator, two or more, with their hosts if known.
         other: The runs in the numerator, two or more, with their hosts if known.
-        host_means: The means of the several hosts, as `host_means_against_one_host` returns them. None makes no second
-            interval.
+        host_means: The means of the several hosts of one set, as `host_means_against_one_host` returns them for `base`
+            and `other`. None makes no second interval.
 
     Returns:
         The interval, with words that say how it was made.
@@ -57,26 +59,29 @@ def interval_of_means(base: Runs, other: Runs, host_means: IndependentValues | N
 
 
 def host_means_against_one_host(base: Runs, other: Runs) -> IndependentValues | None:
-    """Return the mean of each host of the set of runs with several hosts, if the other set is of a single host.
+    """Return the mean figure of each host of one set of runs, if this set has several hosts and the other set has one.
 
-    The runs of one host do not show how far hosts lie apart, but the means of several hosts do. Both sets must be of
-    one system, because the hosts of another may lie further apart.
+    Either set, `base` or `other`, may have the several hosts. Their means show how far hosts lie apart, which the runs
+    of a single host do not show. The caller makes sure that both sets are of one system, because the hosts of another
+    system may lie further apart. This function does not check the systems.
 
     Args:
-        base: A set of runs, with their hosts if known. It or `other` may be the one with several hosts.
-        other: The set of runs that is compared with it.
+        base: A set of runs, with their hosts if known.
+        other: The set of runs that is compared with `base`, with their hosts if known.
 
     Returns:
-        The means, with the number of runs of each. None if neither or both sets have several hosts, or if the hosts of
-        a set are not known.
+        The means, with the number of runs of each. None if neither set or both sets have several hosts, or if the hosts
+        of a set are not known.
     """
     if base.hosts is None or other.hosts is None:
         return None
     means_of_base = means_of_hosts(base.values, base.hosts)
     means_of_other = means_of_hosts(other.values, other.hosts)
-    if len(means_of_base.values) > 1 and len(means_of_other.values) == 1:
+    hosts_of_base = len(means_of_base.values)
+    hosts_of_other = len(means_of_other.values)
+    if hosts_of_base > 1 and hosts_of_other == 1:
         return means_of_base
-    if len(means_of_other.values) > 1 and len(means_of_base.values) == 1:
+    if hosts_of_other > 1 and hosts_of_base == 1:
         return means_of_other
     return None
 

@@ -23,16 +23,18 @@ def add_score_options(
 ) -> None:
     """Add the options of commands that score logs: --protocol, --skip, --runs, and those of `add_log_options`.
 
-    The user must give --protocol, unless `protocol` or `default_in_words` is given here.
+    If neither `protocol` nor `default_in_words` is given, the user must give --protocol.
 
     Args:
         parser: The parser of the command.
         convert: Function that turns the text of --devices or --batch into a value, such as `counts` for a list of
             numbers.
-        protocol: The default of --protocol, such as "window"; None for no default here.
-        default_in_words: How the command itself chooses a protocol later, for the help; empty if it does not.
+        protocol: The default of --protocol, such as "window"; None if the option has no default.
+        default_in_words: For a command that itself chooses a protocol if the user gives none: the choice in words, for
+            the help. Empty for any other command.
     """
-    _add_protocol_option(parser, protocol, shown_default=protocol or default_in_words)
+    shown_default = protocol or default_in_words  # if empty, the user must give --protocol
+    _add_protocol_option(parser, protocol, shown_default=shown_default)
     add_skip_option(parser)
     parser.add_argument("--runs", type=count, metavar="N", help="ask for N runs, not the protocol's number")
     add_log_options(parser, convert)

@@ -30,15 +30,16 @@ def with_runs_of_benchmark(protocol: Protocol, records: Sequence[Record]) -> Pro
 
     The first case that fits decides:
 
-    1. The protocol does not leave these numbers to the benchmark (`by_benchmark`): it is returned as it is.
-    2. The first log has no start: the protocol is returned as it is. `run_figure`, which `score` calls next, then
-       raises the error that the start is missing.
-    3. The user gave the number of runs (`runs_given`, by --runs): only the number of dropped runs is set.
-    4. Otherwise both numbers are set.
+    1. The protocol does not leave these numbers to the benchmark (`by_benchmark`): the protocol is returned as it is.
+    2. The first log has no start of the run: the protocol is returned as it is, because the caller, `score`, then finds
+       the missing start and raises an error.
+    3. The user gave the number of runs by --runs (`runs_given`): the user's number of runs stays, and the number of
+       dropped runs is the benchmark's.
+    4. Otherwise both numbers are the benchmark's.
 
     Args:
         protocol: The rules of the score.
-        records: The runs as read from their logs, all of one benchmark.
+        records: The runs as read from their logs, at least one, all of one benchmark.
 
     Raises:
         InputError: The benchmark's numbers are not known, or all of the user's number of runs would be dropped.
@@ -47,13 +48,17 @@ def with_runs_of_benchmark(protocol: Protocol, records: Sequence[Record]) -> Pro
         return protocol
     record = records[0]  # all logs are of one benchmark, because they are repeats of one system
     if record.run_start_s is None:
-        return protocol  # an error about the benchmark would hide the error about the missing start
+        return protocol  # an error about the benchmark here would hide the one about the missing start
 
     benchmark = benchmark_of(record)
     if protocol.runs_given:
-        return protocol.with_numbers_of_benchmark(protocol.runs, _dropped_runs_of(protocol, benchmark))
-    submission = _runs_of_submission(record.file, benchmark)
-    return protocol.with_numbers_of_benchmark(submission.runs, submission.dropped)
+        runs = protocol.runs  # the user's number
+        dropped = _dropped_runs_of(protocol, benchmark)
+    else:
+        submission = _runs_of_submission(record.file, benchmark)
+        runs = submission.runs
+        dropped = submission.dropped
+    return protocol.with_numbers_of_benchmark(runs, dropped)
 
 
 def _runs_of_submission(file: str, benchmark: str | None) -> SubmissionRuns:
@@ -87,18 +92,21 @@ def _unknown_run_count(file: str, says: str) -> InputError:
 
 
 def _dropped_runs_of(protocol: Protocol, benchmark: str | None) -> int:
-    """Return the number of runs that MLPerf drops of a benchmark at each end.
+    """Return how many of the fastest runs of a benchmark MLPerf drops; MLPerf drops as many of the slowest runs.
 
     Args:
-        protocol: The rules of the score, with the number of runs that the user gave.
-        benchmark: The benchmark as MLPerf names it. For an unknown one (None), it is the number of most benchmarks.
+        protocol: The rules of the score, with the number of runs that the user gave by --runs.
+        benchmark: The benchmark as MLPerf names it, such as "unet3d". For None, a benchmark that is not known, the
+            number is 1, as for most benchmarks.
 
     Raises:
         InputError: All of the user's number of runs would be dropped.
     """
-    dropped = dropped_runs(benchmark or "")
-    if protocol.runs <= 2 * dropped:
-        says = f"drops {2 * dropped} runs of {benchmark or 'a benchmark'}: --runs must be {2 * dropped + 1} or more"
+    dropped = dropped_runs(benchmark or "")  # 1 for "", as for any unknown name
+    dropped_in_all = 2 * dropped  # the fastest and the slowest
+    if protocol.runs <= dropped_in_all:
+        least_runs = dropped_in_all + 1
+        says = f"drops {dropped_in_all} runs of {benchmark or 'a benchmark'}: --runs must be {least_runs} or more"
         raise InputError(f"protocol {protocol.name} {says}")
     return dropped
 

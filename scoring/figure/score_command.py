@@ -32,36 +32,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run the command `score`: print the figure of some logs, as lines or as JSON.
+    """Run the command `score`: print the figure of some logs, as lines or as JSON, and return an exit status.
 
-    - The runs, or those that converged, are too few for the protocol: an error is printed, and the exit status is 1. As
-      JSON, the score of the runs that there are is printed, too.
-    - The warm-up leaves nothing to measure: an error is raised. But resumed runs may be so short
-      (`_may_be_shorter_than_warm_up`): they are printed without a figure, and the exit status is 0.
-    - Otherwise the score is printed, and the exit status is 0.
+    The cases, in the order of the code:
+
+    - The logs can be scored: the score is printed. The exit status is 0.
+    - The runs, or those that converged, are too few for the protocol: an error is printed. With --json, a score is
+      printed, too: of the runs that there are, or without a figure if the protocol cannot score so few. The exit status
+      is 1.
+    - The warm-up leaves nothing to measure, --skip is not given, and all runs were resumed and finished: a score
+      without a figure is printed, because such runs may be shorter than the warm-up. The exit status is 0.
+    - The warm-up leaves nothing to measure in any other case: an error is raised.
 
     Args:
         args: The parsed options of `add_arguments`.
 
-    Returns:
-        The exit status.
-
     Raises:
-        InputError: The logs or the protocol cannot be read, they do not fit each other, or the warm-up leaves nothing
-            to measure.
+        InputError: The logs or the protocol cannot be used, the logs do not fit each other or the protocol, or the
+            warm-up leaves nothing to measure (see above).
+        OSError: A log or the file of the protocol cannot be read.
     """
     protocol = protocol_of(args)
     records = read_records(args)
     try:
         result = score(records, protocol, skip=args.skip, system=args.system)
     except TooFewRunsError as error:
-        partial = error.partial  # the score of the runs that there are; None if the protocol cannot score so few
-        if partial is None:
+        partial = error.partial  # the score of the runs that there are
+        if partial is None:  # the protocol cannot score so few
             partial = _score_without_figure("too_few_runs", error, protocol, records)
-        _print_too_few_runs(error, partial, as_json=args.json)
+        _print_too_few_runs(error, partial, as_json=args.json)  # prints `partial` as JSON only
         return 1
     except NothingMeasuredError as error:
-        if _may_be_shorter_than_warm_up(records, args.skip):
+        if _may_be_shorter_than_warm_up(records, args.skip):  # resumed and finished runs, without --skip
             result = _score_without_figure("nothing_measured", error, protocol, records)
         else:
             raise  # it is a mistake of the user
@@ -169,21 +171,23 @@ def _bounds_in_words(interval: tuple[float, float]) -> str:
 
 
 def _more_runs_in_words(more_runs: int | None) -> str:
-    """Return in words how many runs to add for a 95 % interval of +-1 %, for the printed row "for +-1 %".
+    """Return in words how many runs the user must add to get a 95 % interval of +-1 %.
 
     Args:
-        more_runs: The number of runs, estimated from the spread of the runs that were scored; None if it is not known.
+        more_runs: How many runs to add, estimated from the spread of the scored runs; None if this is not known.
 
     Returns:
-        The words; empty for None or 0. For more than MOST_MORE_RUNS, they say that the runs are too noisy for this
-        goal.
+        - for None or 0: an empty text
+        - for more than 50 (MOST_MORE_RUNS): "too noisy for a goal of 1 %"
+        - otherwise: "7 more runs, all of them counted, by the spread of these". "These" are the scored runs.
     """
     if not more_runs:
         return ""
     if more_runs > MOST_MORE_RUNS:
         return "too noisy for a goal of 1 %"
-    # All must be counted: the user must not stop earlier, at an interval that looks narrow. "these": the scored runs.
-    return f"{counted(more_runs, 'more run')}, all of them counted, by the spread of these"
+    more_runs_counted = counted(more_runs, "more run")  # "7 more runs"
+    # If the user stopped as soon as the interval looks narrow, the interval would miss the true figure too often.
+    return f"{more_runs_counted}, all of them counted, by the spread of these"
 
 
 def _row_of_run(run: RunFigure) -> tuple[str, str]:
@@ -215,38 +219,33 @@ def score_lines(result: Score) -> list[str]:
 
 
 def _fact_rows(result: Score) -> list[tuple[str, str]]:
-    """Return the printed rows of a score, as (name, text): ("spread", "1.234 (standard deviation over runs)").
+    """Return the rows that are printed below the figure of a score: one or more for each fact that is known.
 
-    These rows are returned, without those whose fact is not known:
-
-    - the 95 % intervals, or why there is none
-    - for +-1 %: how many more runs would make the interval as narrow as +-1 %
-    - median: of the window rates
-    - limit: how near the figure is to the limits of the machine, such as its peak FLOP/s
-    - spread: the standard deviation over the runs, or over the windows of a single run
-    - levels: how many windows, runs and hosts (the levels of repetition) were measured, and how far these vary
-    - run: the figure of each run
-    - one clock: for a throughput, the logs whose times no second clock confirms
-    - result and data set: whether the figure is an MLPerf result, for logs in the form of MLPerf logs only
+    A row is (name, text), such as ("spread", "1.234 (standard deviation over runs)"). If there is no 95 % interval, its
+    row says why.
 
     Args:
         result: The score.
     """
     rows = _interval_rows(result)
-    more_runs = _more_runs_in_words(result.more_runs_for_1_percent)
+    more_runs = _more_runs_in_words(result.more_runs_for_1_percent)  # to be added for an interval of +-1 %
     if more_runs:
         rows.append(("for +-1 %", more_runs))
     if result.median_window_rate is not None:
         rows.append(("median", f"{result.median_window_rate:.3f} (of the window rates)"))
+
+    # How near the figure is to the limits of the machine, such as the share of its peak FLOP/s
     rows += [("limit", text) for text in result.efficiency_in_words]
     if result.spread is not None:
         rows.append(("spread", f"{result.spread:.3f} (standard deviation over {result.spread_over})"))
-    rows.append(("levels", in_words(result.levels)))
+    rows.append(("levels", in_words(result.levels)))  # how many windows, runs and hosts, and how far these vary
     rows += [_row_of_run(run) for run in result.runs]
-    unconfirmed_logs = result.one_clock
+
+    unconfirmed_logs = result.one_clock  # logs without a second clock that confirms the times
     if unconfirmed_logs and result.protocol.figure == "throughput":
         rows.append(("one clock", f"nothing else in {', '.join(unconfirmed_logs)} confirms the times"))
-    standing = result.standing
+
+    standing = result.standing  # whether the figure is an MLPerf result; None if no log has the form of MLPerf logs
     if standing is not None:
         rows.append(("result", standing.name))
         rows.append(("data set", f"{standing.dataset_in_words}; target {standing.target_in_words}"))

@@ -173,13 +173,17 @@ def has_no_width(interval: tuple[float, float]) -> bool:
 
 
 def mean_ratio_interval(base: Estimate, other: Estimate) -> tuple[float, float]:
-    """Return the 95 % interval (low, high) of the ratio of two means, other / base, by Welch's t on the logarithms.
+    """Return the 95 % interval (low, high) of the ratio of two means, other / base, by Welch's t.
 
-    The two standard errors may differ (Welch, Biometrika 34, 1947; for olympic means Yuen, Biometrika 61, 1974).
+    The interval is computed for log(ratio) = log(other) - log(base), as log(ratio) - h to log(ratio) + h. For the ratio
+    itself the bounds are ratio * exp(-h) and ratio * exp(h). If both standard errors are 0, both bounds are the ratio.
+
+    The two standard errors may differ (Welch, Biometrika 34, 1947). This also holds for olympic means, which leave out
+    the least and the greatest values (Yuen, Biometrika 61, 1974).
 
     Args:
-        base: The mean in the denominator, with its standard error.
-        other: The mean in the numerator, with its standard error.
+        base: The mean in the denominator, with its standard error and the degrees of freedom of this error.
+        other: The mean in the numerator, with its standard error and the degrees of freedom of this error.
     """
     ratio = other.value / base.value
     variance_of_base = _variance_of_log(base)
@@ -187,9 +191,11 @@ def mean_ratio_interval(base: Estimate, other: Estimate) -> tuple[float, float]:
     variance = variance_of_base + variance_of_other  # of log(ratio), the difference of two logarithms
     if variance == 0:
         return ratio, ratio
+
     # Welch's degrees of freedom of the sum of two variances
     freedom = variance**2 / (variance_of_base**2 / base.freedom + variance_of_other**2 / other.freedom)
-    return around(ratio, t_quantile(freedom) * math.sqrt(variance))
+    half_width_of_log = t_quantile(freedom) * math.sqrt(variance)
+    return around(ratio, half_width_of_log)  # ratio * exp(-half_width_of_log), ratio * exp(half_width_of_log)
 
 
 def _variance_of_log(estimate: Estimate) -> float:
