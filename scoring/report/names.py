@@ -54,17 +54,16 @@ def with_own_names(groups: Sequence[Group]) -> list[Group]:
 
 
 def _with_more_in_equal_names(groups: Sequence[Group], describe: Callable[[Group], str]) -> list[Group]:
-    """Return the groups, with more words in equal names where the words tell these groups apart.
+    """Return the groups, with a description added to a name that several groups share, if their descriptions differ.
 
-    For example, if two groups are named "8 devices" and the words are their frameworks:
+    For example, if two groups are named "8 devices" and `describe` returns the framework of a group:
 
         Paddle and MXNet     -> "8 devices, Paddle" and "8 devices, MXNet"
         Paddle and Paddle    -> "8 devices" and "8 devices"
 
     Args:
         groups: Groups of repeated runs.
-        describe: Returns the words for a group, such as its framework. They are added to an equal name unless all
-            groups of that name have the same words.
+        describe: Returns the description of a group, such as the framework.
     """
     groups_of_name = Counter(group.name for group in groups)
     groups_of_name_and_words = Counter((group.name, describe(group)) for group in groups)

@@ -24,17 +24,19 @@ class _DrawnRun(NamedTuple):
 
 
 def figures(report: Report) -> list[Figure | Paragraph]:
-    """Return the plots at the top of the page: the throughput of the runs over time from zero, then enlarged.
+    """Return the plots at the top of the page, which show the throughput of the runs over time.
 
     Args:
         report: The content of the report.
 
     Returns:
-        One or two plots. If no log has rates, a sentence that says so.
+        A plot of whole runs, with a vertical axis that starts at 0. If some windows were measured, also a plot of the
+        measured windows alone, with a vertical axis that does not start at 0. If no log has rates, the list has a
+        paragraph that says so, and no plot.
     """
     runs: list[_DrawnRun] = []
     for run in report.runs:
-        points, axis_unit = timeline(run)
+        points, axis_unit = timeline(run)  # the throughput over time; no points if the log has no rates
         if points:
             runs.append(_DrawnRun(run, len(runs), points, axis_unit))
     return [_from_zero(report, runs), *_measured_enlarged(report, runs)]
@@ -43,15 +45,16 @@ def figures(report: Report) -> list[Figure | Paragraph]:
 def _from_zero(report: Report, runs: Sequence[_DrawnRun]) -> Figure | Paragraph:
     """Return a plot of the runs' throughput over time, with a vertical axis that starts at 0.
 
+    The plot shows at most 16 runs (MOST_OVERLAID). All of them have the same axes as the first run.
+
     Args:
         report: The content of the report.
-        runs: The runs with rates. Drawn are at most MOST_OVERLAID, and only runs with the same axes as the first run:
-            what the horizontal one counts, and the unit of the rates.
+        runs: The runs whose logs have rates.
 
     Returns:
-        The plot. If no log has rates, a sentence that says so.
+        The plot; a paragraph that says why there is none if `runs` is empty.
     """
-    drawn_runs = _with_points_on_same_axes(runs)
+    drawn_runs = _with_points_on_same_axes(runs)  # chooses at most 16 runs with equal axes
     if not drawn_runs:
         return Paragraph(text=NO_RATES, absent=True)
     unit = unit_of_rates(drawn_runs[0].run)
@@ -66,15 +69,15 @@ def _from_zero(report: Report, runs: Sequence[_DrawnRun]) -> Figure | Paragraph:
 def _measured_enlarged(report: Report, runs: Sequence[_DrawnRun]) -> list[Figure]:
     """Return the plot of the measured windows alone, on a vertical axis that does not start at 0.
 
-    Without the warm-up and the room down to 0, small differences between the windows can be seen. A window is the steps
-    between two printed rows of a log.
+    A window is the steps between two printed rows of a log. The plot leaves out the warm-up, and the room between 0 and
+    the lowest rate, so small differences between the windows can be seen.
 
     Args:
         report: The content of the report.
-        runs: The runs with rates.
+        runs: The runs whose logs have rates.
 
     Returns:
-        A list with the plot. It is empty if no window was measured.
+        A list with the plot; an empty list if no window was measured.
     """
     measured_parts = [_measured_part(drawn) for drawn in runs]
     drawn_runs = _with_points_on_same_axes(measured_parts)  # leaves out the runs without a measured point
@@ -98,13 +101,16 @@ def _measured_part(drawn: _DrawnRun) -> _DrawnRun:
 
 
 def _with_points_on_same_axes(runs: Sequence[_DrawnRun]) -> list[_DrawnRun]:
-    """Return the runs to draw in one plot: at most MOST_OVERLAID of those with points.
+    """Return the runs to draw in one plot: those with points and with the same axes as the first run with points.
 
-    The horizontal axis counts seconds, steps or rows, and rates are of all devices or of one. A run is left out if it
-    differs in either from the first run with points.
+    The horizontal axis of a run counts seconds, steps or rows. The vertical axis of a run counts images/s or images/s
+    per device.
 
     Args:
-        runs: Runs with the points of their throughput, which may be none.
+        runs: Runs, each with the points of its throughput. The points of a run may be an empty list.
+
+    Returns:
+        The first of these runs, at most 16 (MOST_OVERLAID); an empty list if no run has points.
     """
     with_points = [drawn for drawn in runs if drawn.points]
     if not with_points:

@@ -113,14 +113,19 @@ def _data_wait(group: Group) -> Inline:
 
 
 def _rate_of_a_device(group: Group) -> Inline:
-    """Return a group's throughput per device in images/s.
+    """Return a group's throughput per device in images/s, as text that links to the group's runs.
 
     Args:
         group: A group of repeated runs.
 
     Returns:
-        The rate; "not measured" without a score that is a throughput. If the score is the throughput of all devices,
-        and their number is not known, it is "devices not said".
+        The text. The first case that fits counts:
+
+            no score                                                "not measured"
+            the score is a throughput per device                    the score
+            the score is no throughput, but a time for example      "not measured"
+            the number of devices is not known                      "devices not said"
+            the score is the throughput of all devices              the score divided by the number of devices
     """
     score = group.score
     if score is None:
@@ -170,15 +175,16 @@ def _lag_of(straggler: _Straggler) -> float:
 
 
 def _straggler_of_group(group: Group, kind: KindOfTime, verb: str) -> _Straggler | None:
-    """Return the rank that is most often the slowest in a group's measured windows, with words on it.
+    """Return the rank that is most often the slowest in a group's measured windows, and how far it lags behind.
 
     Args:
         group: A group of repeated runs.
-        kind: Time to compare: "compute" or "data_wait".
-        verb: Words for this time, such as "computes".
+        kind: Which times of the ranks are compared: "compute" or "data_wait".
+        verb: What a rank does in these times: "computes" or "waits for its input".
 
     Returns:
-        The rank; None if no window has the times of the ranks.
+        A text such as "rank 3 on node07 computes 12.4% longer", and the lag behind the median rank as a share of the
+        time, such as 0.124. None if no window has these times of the ranks.
     """
     slowest = most_often_slowest(group.measured, kind)
     if slowest is None:
@@ -189,18 +195,20 @@ def _straggler_of_group(group: Group, kind: KindOfTime, verb: str) -> _Straggler
 
 
 def _efficiency(group: Group, efficiency: float | None) -> Inline:
-    """Return the scaling efficiency of a group as text for the page: "90.0%", or "not measured" if it is not known.
-
-    `efficiency_in_words` gives other words for an efficiency that is too far above 100 % to be true.
+    """Return a group's scaling efficiency, such as "90.0%", as text that links to the group's runs.
 
     Args:
-        group: A group of repeated runs, measured on N devices.
-        efficiency: Its speedup over the smallest number of devices of its system, N0, divided by N / N0. None: not
-            known.
+        group: A group of repeated runs.
+        efficiency: The group's throughput per device, divided by the throughput per device of the fewest devices on
+            which the system was measured. If 8 devices give 400 images/s and 16 devices 720 images/s, the efficiency of
+            16 devices is 0.9. None: not known.
+
+    Returns:
+        The text; "not measured" if `efficiency` is None.
     """
     if efficiency is None:
         return NOT_MEASURED
-    return link_to_runs(group, efficiency_in_words(efficiency))
+    return link_to_runs(group, efficiency_in_words(efficiency))  # other words if it is too far above 100 % to be true
 
 
 def runs_in_order(report: Report) -> Table | None:

@@ -37,7 +37,10 @@ class ShownCheck(NamedTuple):
 
 
 def page(report: Report, command: Sequence[str]) -> dict[str, Any]:
-    """Return the content of a report's page, by the names that the templates use for its parts.
+    """Return the values of a report's page, by the names that the HTML and the Markdown template use.
+
+    The values are words such as "title" and "verdict" (`_summary`), the parts from "facts" to "sections", "lines" with
+    the quoted lines of the logs, "footnotes", and "folder", the path of the logs' folder.
 
     Args:
         report: The content of the report.
@@ -53,7 +56,7 @@ def page(report: Report, command: Sequence[str]) -> dict[str, Any]:
     }
     footnotes = [group.score.footnotes for group in report.groups if group.score]
     return {
-        **_summary(report),
+        **_summary(report),  # "title", "headline", "status", "verdict", "checks", "statuses", "steps"
         **parts_with_links,
         # Made last, because it quotes the log lines that the parts link to. Only HTML shows it.
         "lines": provenance.log_lines(report, list(parts_with_links.values())),
@@ -160,14 +163,14 @@ def _markdown_templates() -> jinja2.Environment:
 
 
 def html(page: Mapping[str, Any]) -> str:
-    """Return the report's page as the text of one self-contained HTML file: it needs no scripts and no other files.
+    """Return the report's page as the text of one self-contained HTML file, which needs no scripts and no other files.
 
-    The folder that holds all the logs is removed from the text, so that it does not show where they are on this
-    machine. The text has the folder escaped for HTML, so this form of it is looked for.
+    The path of the logs' folder is removed from the text, so that the text does not show where on this machine the logs
+    are: with the folder "/data/logs/", "/data/logs/run_0.txt" becomes "run_0.txt".
 
     Args:
-        page: Content of the page, as `page` returns it. Its "folder" is that of the logs. It is empty if they have
-            only `/` in common or no absolute path, and nothing is removed.
+        page: Content of the page, a result of the function `page`. Its value of "folder" is the path of the logs'
+            folder. If the path is empty, nothing is removed.
     """
     text = _html_templates().get_template("page.html").render(page=page)
     folder_in_text = str(escape(_as_html(page["folder"])))  # escaped as the templates escape each value
@@ -185,17 +188,17 @@ def html_by_template(page: Mapping[str, Any], template: Path) -> str:
 
 
 def markdown_text(page: Mapping[str, Any]) -> str:
-    """Return the report's page as Markdown, without plots and most folded parts.
+    """Return the report's page as the text of a Markdown file, without plots and most folded parts.
 
-    The folder that holds all the logs is removed from the text, so that it does not show where they are on this
-    machine. The text has the folder escaped for Markdown, so this form of it is looked for.
+    The path of the logs' folder is removed from the text, so that the text does not show where on this machine the logs
+    are: with the folder "/data/logs/", "/data/logs/run_0.txt" becomes "run_0.txt".
 
     Args:
-        page: Content of the page, as `page` returns it. Its "folder" is that of the logs. It is empty if they have
-            only `/` in common or no absolute path, and nothing is removed.
+        page: Content of the page, a result of the function `page`. Its value of "folder" is the path of the logs'
+            folder. If the path is empty, nothing is removed.
     """
     text = _markdown_templates().get_template("page.md").render(page=page)
-    folder_in_text = markdown(page["folder"])  # escaped as the template escapes each value
+    folder_in_text = markdown(page["folder"])  # the path as the text has it: the template escapes each value so
     return _without_folder(text, folder_in_text)
 
 
