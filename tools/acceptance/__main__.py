@@ -40,32 +40,34 @@ class Results(NamedTuple):
 
 
 def gather(folder: Path) -> Results:
-    """Return a verdict on each check of each precision, and what the jobs say of themselves, from their files.
+    """Return the results of an acceptance: a verdict on each check of each precision, the nodes, and the job.
 
-    One job ran the checks of one precision.
+    Each precision had a job of its own, which ran the checks of the precision. The results are read from the jobs'
+    files, such as fp32.lines.
 
     Args:
-        folder: The folder of the jobs' files, such as fp32.lines.
+        folder: The folder of the jobs' files.
 
     Returns:
-        The verdicts, also on checks that were not run; the nodes (empty if no job wrote them); and the description of
-        the job (None if no job wrote it).
+        The verdicts, with a verdict "unknown" or "fatal" on a check that was not run; the nodes that the jobs ran on
+        (empty if no job wrote them); and the description that all jobs share (None if no job wrote it).
 
     Raises:
-        ValueError: The folder cannot be read, has no file of a job, or has a damaged one.
+        ValueError: The folder cannot be read or has no file of any job, or one of the files is damaged.
     """
-    _check_folder(folder)
+    _check_folder(folder)  # raises ValueError
     verdicts: list[Verdict] = []
     nodes: list[JsonObject] = []
     job: JsonObject | None = None
-    for precision, checks in CHECKS.items():  # one job wrote the lines of one precision
+    for precision, checks in CHECKS.items():
         verdict_by_check: dict[str, Verdict] = {}  # of the checks that were run
-        for line in _lines_of_job(folder / f"{precision}.lines"):
-            if "nodes" in line:  # the first line of a file: {"nodes": [...], "job": {...}}, the same in every job
+        for line in _lines_of_job(folder / f"{precision}.lines"):  # no lines if there is no file
+            if "nodes" in line:  # the first line, {"nodes": [...], "job": {...}}, is the same in the files of all jobs
                 nodes = line["nodes"]
                 job = line.get("job")  # missing in the file of an older version
-            elif "check" in line:
+            elif "check" in line:  # a verdict
                 verdict_by_check[line["check"]] = Verdict(**line)
+
         for check in checks:
             if check in verdict_by_check:
                 verdicts.append(verdict_by_check[check])
@@ -116,16 +118,18 @@ def _lines_of_job(file: Path) -> list[JsonObject]:
 def _check_line(line: JsonObject) -> None:
     """Raise an error if a line of a job's file is damaged.
 
-    A job writes two kinds of lines: its nodes and, in newer files, a description of the job; and a verdict on a check.
-    A line of another kind passes.
+    A job writes two kinds of lines. A line of another kind is accepted.
+
+        {"nodes": [...], "job": {"short": false, ...}}              the nodes; older versions write no "job"
+        {"check": "losses", "status": "ok", "found": "...", ...}    a verdict on a check
 
     Args:
         line: The JSON value of the line.
 
     Raises:
+        LookupError: `short`, `status` or `found` is missing.
+        TypeError: The line is no object, a field above has another type than there, or a verdict has an unknown field.
         ValueError: The status of a verdict is unknown.
-        LookupError: A field is missing.
-        TypeError: A field is of another type, or is unknown or missing in a verdict.
     """
     _require_type(line, dict)
     if "nodes" in line:
@@ -150,15 +154,15 @@ def _require_type(value: object, wanted: type) -> None:
 
 
 def _verdict_on_check_not_run(check: str, precision: str, folder: Path) -> Verdict:
-    """Return the verdict on a check that was not run, with the reason.
+    """Return the verdict on a check that was not run, with the reason why it was not run.
 
     Args:
         check: The name of the check.
-        precision: The precision of its job, such as "fp32".
-        folder: The folder of the jobs' files. One of them may say why the job ended early.
+        precision: The precision of the check's job, such as "fp32".
+        folder: The folder of the jobs' files. The file fp32.failed, for example, says why the job of fp32 failed.
 
     Returns:
-        Unknown if no job of the precision was started because this machine cannot run it, else fatal.
+        Unknown if the folder has no file of the job and this machine cannot run the precision; else fatal.
     """
     reason_file = folder / f"{precision}.failed"  # launch/trials.sh writes it, with a reason, if the job ends early
     was_started = reason_file.is_file() or (folder / f"{precision}.lines").is_file()  # a job writes its lines there
@@ -166,6 +170,7 @@ def _verdict_on_check_not_run(check: str, precision: str, folder: Path) -> Verdi
     # The jobs may have run on another machine, which can compute in this precision if it started the job.
     if why_impossible and not was_started:
         return Verdict(check=check, status=UNKNOWN, found=why_impossible, where=precision)
+
     reason = "its job did not run it"
     if reason_file.is_file():
         reason = reason_file.read_text(encoding="utf-8").strip()
@@ -173,20 +178,22 @@ def _verdict_on_check_not_run(check: str, precision: str, folder: Path) -> Verdi
 
 
 def report(job: env.Job, folder: Path, *, short: bool) -> int:
-    """Print the results of the jobs in a folder as a table, and write them to `<folder>.json`.
+    """Print the verdicts on all checks of an acceptance as a table, with their totals, and write them to a JSON file.
+
+    The JSON file lies next to the folder and is named after the folder: `<folder>.json`. The table is printed first, so
+    a user sees the verdicts even if the JSON file cannot be written.
 
     Args:
-        job: The job of this environment: the fallback for the report's description, if no job in the folder has
-            described itself.
+        job: The settings of this environment's job. Used only if no file in the folder describes the jobs.
         folder: The folder of the jobs' files, such as fp32.lines.
-        short: Whether the jobs ran in their short form, if none of them has said so itself.
+        short: Whether the jobs ran in their short form. Used only if no file in the folder describes the jobs.
 
     Returns:
         The exit status: 1 if a verdict is fatal, else 0.
 
     Raises:
-        ValueError: The files of the jobs cannot be read, which is found before anything is printed, or the report
-            cannot be written.
+        ValueError: The files of the jobs cannot be read, so that nothing is printed; or the table is printed, but the
+            JSON file cannot be written.
     """
     folder = folder.resolve()  # so that "." has a name, too
     results = gather(folder)
@@ -202,7 +209,8 @@ def report(job: env.Job, folder: Path, *, short: bool) -> int:
         "nodes": results.nodes,
         "lines": [verdict.as_dict() for verdict in results.verdicts],
     }
-    print_to_reader(f"\n{as_text(results.verdicts)}\nverdict   {total}")  # first, as the file may fail
+
+    print_to_reader(f"\n{as_text(results.verdicts)}\nverdict   {total}")
     # Not by with_suffix: the folder is named after the system, whose name may have a dot.
     path = folder.with_name(f"{folder.name}.json")
     try:
@@ -244,19 +252,20 @@ def _precisions_that_can_run() -> list[str]:
 
 
 def _arguments() -> argparse.Namespace:
-    """Read the command line, and return its options.
+    """Return the options of the command line, or end the process with an error if one of them is wrong.
 
     Raises:
-        ValueError: A path that it names leads to a pipe, a socket, a device or back to itself.
+        ValueError: FOLDER of `--report FOLDER` leads to a pipe, a socket or a device, or is a symbolic link that leads
+            back to itself.
     """
     parser = Parser(prog="python -m tools.acceptance", description=__doc__)
     asked_for = parser.add_mutually_exclusive_group()
     asked_for.add_argument("--precisions", action="store_true", help="print the precisions whose jobs can run here")
     asked_for.add_argument("--report", type=Path, metavar="FOLDER", help="report on the jobs whose files are in FOLDER")
     parser.add_argument("--short", action="store_true", help="the jobs run in their short form")
-    complete(parser)  # for completion in the shell
+    complete(parser)  # answers and ends the process if a shell asks for completions
     args = parser.parse_args()
-    named_files.check_options(args)
+    named_files.check_options(args)  # raises ValueError if FOLDER is a pipe, for example
     return args
 
 

@@ -108,16 +108,16 @@ class Totals(NamedTuple):
 def _totals_over_ranks(
     machine: Machine, main: static.Program, model: ResNet50, images: ImageList, *, resize: int
 ) -> Totals:
-    """Evaluate images, each rank its share; return the number of right answers and of images over all ranks.
+    """Evaluate images on all ranks, and return the numbers of right answers and of images, summed over the ranks.
 
-    All ranks must call this together.
+    Each rank evaluates its share of the images. The sums are the same on every rank. All ranks must call this together.
 
     Args:
-        machine: This rank's part of the machine.
-        main: The program that evaluates, with its weights set in Paddle's current scope.
-        model: The model of the program, for the format in which it is fed images.
+        machine: What the checks share on this rank, such as Paddle's executor.
+        main: The program that evaluates a batch, with its weights set in Paddle's current scope.
+        model: The model of the program. `model.image` is the format in which the program takes images.
         images: The images of all ranks together.
-        resize: Pixels. The shorter side of each image is resized to them, and the centre is cropped.
+        resize: Length in pixels to which the shorter side of each image is resized, before the centre is cropped.
     """
     me = machine.me
     share_of_rank = sampling.evaluation_plan(len(images), batch=BATCH, rank=me.rank, ranks=me.size)

@@ -23,13 +23,17 @@ LARS_ROUNDED = Tolerance(1.5e-2, 5e-2, f"{RATES} 1.9e-3, then 6.7e-3, where valu
 
 
 def units(machine: Machine) -> Verdict:
-    """Compare the losses of a training by fused units with those of the plain operators, and return the verdict.
+    """Train some steps with fused operators, and return the verdict on whether the losses are those of plain operators.
 
-    A unit is Paddle's `resnet_unit`: a convolution, its batch norm, an addend and a relu in one operator. The plain
-    losses are those of the check `losses`, which comes earlier. All ranks must call this together.
+    The fused operator is Paddle's `resnet_unit`: a convolution, its batch norm, an addend and a relu in one. An earlier
+    check, `losses`, has trained the same steps with plain operators. All ranks must call this together.
 
     Args:
-        machine: This rank's part of the machine, which has kept the plain losses.
+        machine: This rank's part of the machine. It has kept the losses of the check `losses`.
+
+    Returns:
+        Fatal if the plain losses show no training. Otherwise ok if every fused loss differs from the plain loss by at
+        most the tolerance UNITS, and fatal if any differs more.
 
     Raises:
         RunError: The check `losses` has failed and kept no losses.
@@ -75,16 +79,17 @@ def lars_recipe() -> config.Recipe:
 
 
 def _judge_fast_step(check: str, fast: Array, plain: Array, tolerance: Tolerance) -> Verdict:
-    """Return the verdict on the losses of a fast training step by those of the plain step.
+    """Return the verdict on whether a fast training step gives the losses that the plain step gives.
 
     Args:
         check: The name of the check, for the verdict.
         fast: The losses of the fast step, shape [ranks, steps].
-        plain: The losses of the plain step, in the same form. Those of the first rank are wanted.
-        tolerance: How far a loss may be off, as a share of the wanted loss.
+        plain: The losses of the plain step, shape [ranks, steps]. Those of the first rank are compared with `fast`.
+        tolerance: How far a fast loss may be off, as a share of the plain loss.
 
     Returns:
-        The verdict. It is fatal, too, if the plain losses show no training: there is then nothing to compare with.
+        Fatal if the plain losses show no training, because there is then nothing to compare with. Otherwise ok if every
+        fast loss is within the tolerance, and fatal if any is not.
     """
     untrained = why_untrained(plain, "plain")
     if untrained:

@@ -6,13 +6,13 @@ from runlog.schema import as_json
 
 
 def describe_job(job: env.Job, *, short: bool) -> JsonObject:
-    """Return what the report says of the jobs themselves: their form, system, ranks, code and packages.
+    """Return what the report of an acceptance says of a job: short form or not, system, ranks, code and packages.
 
-    The code and the packages are found here and now, so this must be called where the job runs.
+    The code and the versions of the packages are looked up on this machine, which should be the machine of the job.
 
     Args:
         job: The settings of the job.
-        short: Whether the checks take fewer steps.
+        short: Whether the job runs in the short form, in which the checks take fewer steps.
     """
     return {
         "short": short,

@@ -32,24 +32,25 @@ FUNCTIONS: dict[str, Callable[[Machine], Verdict]] = {
 
 
 def main(job: Job, origins: Origins, *, short: bool = False) -> None:
-    """Run the checks of the job's precision one after the other, on this rank together with all others.
+    """Run the checks of the job's precision one after the other on all ranks, and write each verdict to a file.
 
-    Each check's verdict is written to a file. A check that fails on all ranks does not keep the next one from running.
-    A fatal failure on this rank ends the job by an error if another rank stays in the check: it may wait forever.
+    All ranks must call this together. A check that fails gets a verdict, too, and the next check runs once all ranks
+    have left the failed check. But if the failure on this rank is fatal, and another rank has not left the check 60
+    seconds later (LEAVE_S), the other rank may wait there forever, so this function raises RunError.
 
     Args:
-        job: The settings of the job. The verdicts are written next to its RESULT_FILE, with the suffix .lines.
+        job: The settings of the job. The file of the verdicts is named like RESULT_FILE, but with the suffix .lines.
         origins: Each setting's value with who set it.
         short: Whether the checks take fewer steps.
 
     Raises:
-        RunError: A check has failed on this rank while another rank still waits in it, or the ranks cannot be
+        RunError: A check has failed on this rank and another rank does not leave the check, or the ranks cannot be
             connected.
         ValueError: mpirun started another number of ranks than the settings say.
     """
-    this_rank = ranks.start(job.cluster)  # connects the ranks by MPI
+    this_rank = ranks.start(job.cluster)  # joins the ranks by MPI
     writer = VerdictWriter(Path(job.trials.result_file), job.model.precision)
-    ranks.connect(job.cluster, this_rank)  # connects them once more, for Paddle's collectives
+    ranks.connect(job.cluster, this_rank)  # tells Paddle the ranks' addresses: Paddle's collectives do not use MPI
     paddle.enable_static()
     machine = Machine(job, origins, this_rank, short=short)
     if this_rank.is_first:  # it alone writes the file, which begins with the nodes and the job
@@ -57,7 +58,7 @@ def main(job: Job, origins: Origins, *, short: bool = False) -> None:
     for name in CHECKS[job.model.precision]:
         WATCHDOG.beat(f"checking {name}")
         machine.begin_check(this_rank)
-        # Writes the verdict. It raises only if the check has failed on this rank and another one still waits in it.
+        # Also writes the verdict. Raises RunError only if the check fails here and another rank does not leave it.
         writer.run_check(this_rank, name, functools.partial(_run_check, machine, name))
 
 
