@@ -92,10 +92,12 @@ def answer_completion() -> int:
     """Answer a shell whose user asks for completions with Tab: of a command's name, or of a command's options.
 
     `paddle-reference wa<Tab>` completes the name of a command, and `paddle-reference watch --on<Tab>` the options of
-    `watch`. The argument parser that answers prints the completions and ends the process.
+    `watch`. An argument parser prints the completions and then ends the process, so this function mostly does not
+    return.
 
     Returns:
-        An exit status if no parser has answered: 2 for an unknown command, or the command's own.
+        The exit status of a process that no parser has ended: 2 if the command is unknown; otherwise the status with
+        which the command ended before its parser could answer.
 
     Raises:
         ValueError: The shell does not say where the cursor is.
@@ -120,23 +122,21 @@ def _complete_command_name() -> None:
 
 
 def _complete_options(name: str) -> int:
-    """Start a command so that its own argument parser completes the options.
+    """Start a command, whose argument parser prints the completions of the command's options and ends the process.
 
-    The parser finds the shell's line in the environment, prints the completions and ends the process: this function
-    then does not return. It returns only if the command ends before, as for a missing package.
-
-    The first two words of the line are `paddle-reference COMMAND`. A module that serves several commands
-    (`_has_subcommands`) reads the command's name from them. From the parser of any other module they are hidden.
+    The parser reads the line to complete, such as `paddle-reference watch --on`, from the environment.
 
     Args:
         name: Name of the command, such as "watch".
 
     Returns:
-        The exit status of the command that ended before its parser could answer.
+        The exit status, only if the command ends before its parser prints: 2 if a package is missing, for example.
     """
     if not _has_subcommands(name):
+        # The parser of `watch` takes only the options of `watch`, so the words `paddle-reference watch` are hidden. A
+        # parser with subcommands gets all words, because it reads the command's name itself.
         completion.hide_words_from_parser(2)
-    return run(name, options=[])
+    return run(name, options=[])  # no options, because the parser completes those of the environment's line
 
 
 def _has_subcommands(name: str) -> bool:

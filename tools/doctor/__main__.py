@@ -51,9 +51,9 @@ def _clock_offsets_s(comm: "MPI.Comm", *, is_leader: bool) -> list[float]:
 
 
 def over_mpi(job: env.Job) -> list[Verdict] | None:
-    """Look at every node of the job, and return what the checks found. Every rank must call this.
+    """Look at every node of the job, and return the verdicts on all nodes. Every rank must call this.
 
-    Each node has a leader, its first rank, which looks at the node. Rank 0 judges what the leaders found.
+    The first rank of each node, the leader, looks at the node. Rank 0 then judges what all leaders found.
 
     Args:
         job: Settings of the training job.
@@ -61,19 +61,19 @@ def over_mpi(job: env.Job) -> list[Verdict] | None:
     Returns:
         The verdicts on rank 0, and None on every other rank.
     """
-    network.export_for_mpi(job.cluster)
-    from mpi4py import MPI
+    network.export_for_mpi(job.cluster)  # before MPI starts, because MPI then reads the environment
+    from mpi4py import MPI  # starts MPI
 
     comm = MPI.COMM_WORLD
-    ranks_of_node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    ranks_of_node = comm.Split_type(MPI.COMM_TYPE_SHARED)  # the ranks that share memory with this rank
     node_number = comm.Get_rank() // job.cluster.dgxngpu  # ranks are numbered node by node
-    my_facts = _facts_if_leader(ranks_of_node, node_number, job)
+    my_facts = _facts_if_leader(ranks_of_node, node_number, job)  # None if this rank is not the leader of its node
 
-    # `gather` returns a list on rank 0, and None on the other ranks.
+    # All ranks must take part in the next three calls. `gather` gives rank 0 a list, and every other rank None.
     hosts_of_ranks = comm.gather(socket.gethostname())
     facts_of_ranks = comm.gather(my_facts)
     clock_offsets_s = _clock_offsets_s(comm, is_leader=my_facts is not None)
-    if hosts_of_ranks is None or facts_of_ranks is None:
+    if hosts_of_ranks is None or facts_of_ranks is None:  # this rank is not rank 0
         return None
     facts_of_leaders = [facts for facts in facts_of_ranks if facts is not None]
     return judge_all(facts_of_leaders, job) + judge_ranks(hosts_of_ranks, clock_offsets_s, job)
@@ -118,11 +118,12 @@ def mpirun_failure() -> str:
     add_a_number = [sys.executable, "-c", "from mpi4py import MPI; assert MPI.COMM_WORLD.allreduce(1) == 2"]
     # The command `timeout` sends a signal that mpirun passes on to its ranks. Python's own timeout kills only mpirun.
     command = ["timeout", str(MPIRUN_S), *two_ranks, *add_a_number]
-    # What a killed mpirun has left in /tmp may stop a new one. So it makes a new folder, where that of a job would.
+    # Files that a killed mpirun has left in TMPDIR may stop a new mpirun. So mpirun gets another TMPDIR here: a new
+    # folder, which mpirun makes itself, in the same place as the folder of a job's mpirun (launch/trials.sh).
     folder = Path(os.environ.get("TMPDIR") or "/tmp", f"mpirun.{uuid.uuid4()}")
     settings = {**os.environ, "TMPDIR": str(folder)}
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=settings)
-    shutil.rmtree(folder, ignore_errors=True)  # it is missing if mpirun could not make it
+    shutil.rmtree(folder, ignore_errors=True)  # the folder is missing if mpirun could not make it
     if done.returncode == 0:
         return ""
     if done.returncode == TIMED_OUT:

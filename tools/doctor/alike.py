@@ -24,14 +24,16 @@ class _Common(NamedTuple):
 
 
 def with_equal_gpus_in_one(verdicts: list[Verdict]) -> list[Verdict]:
-    """Join the verdicts that differ only in the number of the GPU: "GPU0: off", "GPU1: off" -> "GPU0-1: off".
+    """Return the verdicts, with those that differ only in the number of the GPU joined into one.
 
-    The joined verdict stands where the first one stood. All other verdicts stay as they are.
+    For example, "GPU0: off" and "GPU1: off" are joined into "GPU0-1: off". The joined verdict stands in the place of
+    the first. All other verdicts stay as they are.
 
     Args:
         verdicts: The verdicts of the doctor's checks, each on one GPU or on anything else.
     """
-    gpus_by_common: dict[_Common, set[int]] = defaultdict(set)  # by what the verdicts to be joined have in common
+    # First find the numbers of the GPUs whose verdicts have everything else in common.
+    gpus_by_common: dict[_Common, set[int]] = defaultdict(set)
     for verdict in verdicts:
         found = ON_ONE_GPU.fullmatch(verdict.found)
         if found:
@@ -40,7 +42,7 @@ def with_equal_gpus_in_one(verdicts: list[Verdict]) -> list[Verdict]:
     shown = []
     for verdict in verdicts:
         found = ON_ONE_GPU.fullmatch(verdict.found)
-        if found is None:
+        if found is None:  # not on one GPU
             shown.append(verdict)
             continue
         common = _common(verdict, found)

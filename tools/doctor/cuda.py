@@ -128,22 +128,21 @@ def try_start(environ: Mapping[str, str], gpu_count: int) -> CudaStart:
 
 
 def _next_gpu(child: Talk, start: CudaStart, gpu_count: int) -> int | None:
-    """Return the next GPU to try, after the one on which a child process hung or died.
+    """Return the GPU after the one on which a child process hung or died, for another child to go on with.
 
     Args:
-        child: The child process that tried the GPUs in ascending order, with how it hung or died.
-        start: What this child told. `step_by_gpu` has the last step on each GPU that it tried, also on the one where it
-            stopped. `failed_driver_step` has the step of the driver itself that failed or in which it stopped, such as
-            its start or the exit of the child; None if there is none.
+        child: The child process, which tried to start CUDA and then the GPUs in ascending order.
+        start: The result of this child. The keys of `step_by_gpu` are the GPUs that the child tried. If the child hung
+            or died on a GPU, this GPU is the greatest key.
         gpu_count: How many GPUs the job uses on a node.
 
     Returns:
-        CUDA's number of the GPU. None if the child ended by itself, if a step of the driver itself failed or stopped
-        it, or if no GPU is left.
+        CUDA's number of the GPU. None if the child ended by itself; if a step that is not on a GPU failed or stopped
+        the child, because the step would fail in another child, too; or if no GPU is left.
     """
     if not child.hang_or_death:  # the child has ended by itself
         return None
-    if start.failed_driver_step is not None:  # not on a GPU: another child would fail as well
+    if start.failed_driver_step is not None:  # such as cuInit, or the exit of the child
         return None
     # It stopped in no step of the driver, so on a GPU: the last one, because it tries GPUs in ascending order.
     stopped_on_gpu = max(start.step_by_gpu)
@@ -156,30 +155,31 @@ def _next_gpu(child: Talk, start: CudaStart, gpu_count: int) -> int | None:
 def _read_answers(child: Talk) -> CudaStart:
     """Return the result of starting CUDA, from the lines that a child process, ask_cuda.py, printed.
 
-    CUDA starts in steps named "load", "start", "count", "gpu 0", "gpu 1" and so on. A step is one or more calls of
-    CUDA's functions, and the child prints a line before and after each call:
+    CUDA starts in steps named "load", "start", "count", "gpu 0", "gpu 1" and so on. A step is one or more function
+    calls. The child prints a line before and after each call:
 
         {"begin": "gpu 0", "call": "cuCtxCreate_v2"}
         {"end": "gpu 0", "code": 2, "name": "CUDA_ERROR_OUT_OF_MEMORY"}
 
-    The result of a step is that of its last call that has ended. If the child hung or died, the step whose call was
-    running then has this as its result instead; if no call was running, a further step, the child's exit, has it.
+    The result of a step is the result of the last call of the step. If the child hung or died in a call, the result of
+    the call's step is how the child hung or died. If the child hung or died after all calls, the child's exit counts as
+    one more step.
 
     Args:
         child: The lines that the child printed, and how it hung or died.
     """
     answers = child.answers()
-    step_by_name = _last_ended_calls(answers)
+    step_by_name = _last_ended_calls(answers)  # each step with the result of its last call that has ended
     if child.hang_or_death:
-        running = _running_call(answers)
-        # This replaces the result of an earlier call of the same step, if one has ended.
+        running = _running_call(answers)  # the call that has not ended; the child's exit if all calls have ended
+        # If an earlier call of the same step has ended, the result of the earlier call is replaced here.
         step_by_name[running.step_name] = Step(call=running.function, hang_or_death=child.hang_or_death)
     return CudaStart(
-        library=_last_value(answers, "path") or "",
+        library=_last_value(answers, "path") or "",  # the value that the child printed under the key "path"
         version=_last_value(answers, "version"),
         shown_gpus=_last_value(answers, "count"),
-        failed_driver_step=_failed_driver_step(step_by_name),
-        step_by_gpu=_step_by_gpu(step_by_name),
+        failed_driver_step=_failed_driver_step(step_by_name),  # of the steps that are not on a GPU
+        step_by_gpu=_step_by_gpu(step_by_name),  # the steps "gpu 0", "gpu 1" and so on, by 0, 1 and so on
     )
 
 

@@ -43,13 +43,19 @@ def try_start(environ: Mapping[str, str]) -> NcclStart:
 
 
 def _read_answer(child: Talk) -> NcclStart:
-    """Return the result of NCCL's start that a child process, ask_nccl.py, printed.
+    """Return the result of NCCL's start, from the lines that a child process, ask_nccl.py, printed.
+
+    The child prints a line after its call of NCCL, such as
+
+        {"end": "ncclGetUniqueId", "code": 0, "message": "no error"}
 
     Args:
-        child: The lines that the child printed, with NCCL's own messages among them, and how it hung or died.
+        child: The lines that the child and NCCL printed, and how the child hung or died.
 
     Returns:
-        The result, with the network interface that NCCL said it uses.
+        The code and the message of the child's line (None and empty if the call did not return); how the child hung or
+        died; and the network interface that NCCL named in a message of its own, with the interface's address (both
+        empty if NCCL named none).
     """
     results = [answer for answer in child.answers() if "end" in answer]
     result: JsonObject = results[-1] if results else {"code": None, "message": ""}  # None: the call did not return
@@ -149,14 +155,14 @@ def _matches(entry: str, name: str, choice: Choice) -> bool:
 def devices_matched_by_accident(setting: str, ports: Sequence[str]) -> list[str]:
     """Return the devices that a value of NCCL_IB_HCA matches by accident, sorted.
 
-    Whoever writes the full name of a device means that device alone, but NCCL matches all devices whose names begin
-    with it. What an entry that is no full name matches is meant, unless it begins with a full name of another entry. On
-    a node with mlx4_0, mlx5_1 and mlx5_10:
+    NCCL matches every device whose name begins with an entry of the value. A user who gives the full name of a device
+    means that device alone. So another device whose name begins with the full name is matched by accident. On a node
+    with the devices mlx4_0, mlx5_1 and mlx5_10:
 
-        "mlx5_1"       -> ["mlx5_10"]
+        "mlx5_1"       -> ["mlx5_10"], whose name begins with mlx5_1
         "^mlx5_1"      -> ["mlx5_10"], which is left out by accident
-        "mlx5"         -> [], because it is no full name
-        "mlx5_1,mlx4"  -> ["mlx5_10"], but not mlx4_0
+        "mlx5"         -> [], because mlx5 is no full name: both mlx5_1 and mlx5_10 are meant
+        "mlx5_1,mlx4"  -> ["mlx5_10"], but not mlx4_0, which is meant by mlx4
         "=mlx5_1"      -> [], because = compares full names
 
     Args:
@@ -166,7 +172,7 @@ def devices_matched_by_accident(setting: str, ports: Sequence[str]) -> list[str]
     choice = choice_of(setting)
     if choice.is_exact:
         return []
-    fully_named = _devices(choice.entries) & _devices(ports)  # entries that are no device of the node fall away
+    fully_named = _devices(choice.entries) & _devices(ports)  # the entries that are the full name of a device
     others_matched = _devices(_names_matched(choice, ports)) - fully_named
     # A device that begins with none of the full names was matched by an entry such as "mlx5" on purpose.
     return sorted(device for device in others_matched if device.startswith(tuple(fully_named)))

@@ -17,9 +17,14 @@ END_SERVICE = "a service holds the GPU, as nvidia-cuda-mps-server does: end it b
 def judge_processes(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
     """Return the verdict on whether the GPU is free for the job.
 
-    - FATAL: another job computes on the GPU, or too much of its memory is in use and no display explains it.
-    - WARNING: too much memory is in use and a display runs on the GPU, a service holds the GPU, or the memory in use is
-    unknown.
+    The first of these cases counts:
+
+        FATAL    another job computes on the GPU
+        WARNING  too much memory of the GPU is in use, which a display on the GPU may explain
+        FATAL    too much memory of the GPU is in use, and there is no display
+        WARNING  a service such as nvidia-cuda-mps-server computes on the GPU
+        WARNING  the memory in use is unknown
+        OK       none of these
 
     Args:
         gpu: Properties of the GPU by NVML, with its memory in use and the ids of the processes on it.
@@ -30,7 +35,7 @@ def judge_processes(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
     # NVML may list the process of a display as one that computes.
     computing = [pid for pid in gpu.processes or () if pid not in gpu.displays]
     found = f"{gpu_name(gpu)}: {_processes_in_words(gpu, computing)}, {memory_in_use.words}"
-    # All verdicts below have these texts; `most` fills a placeholder of checks.yaml.
+    # Makes a verdict from a status, with the text `found` and the texts of checks.yaml, where `most` fills in {most}.
     verdict = functools.partial(judge_check, job, "gpu.processes", found=found, most=memory_in_use.most_mib)
 
     is_used_by_other_job = any(pid not in gpu.services for pid in computing)
