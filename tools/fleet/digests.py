@@ -74,22 +74,29 @@ class RepeatableTraining:
     """
 
     def __init__(self, executor: build.Executor, main: static.Program, model: Workload, *, rate_variable: str) -> None:
-        """Keep a copy of the program's weights and other state as they are now, to which `restart` sets them back.
+        """Prepare a training that can be repeated: a batch for all steps, and a copy of the program's state now.
+
+        The state is the weights and all other values that the program keeps from step to step. `restart` sets the
+        program back to the copy, so that each repetition of the training starts from the same state.
 
         Args:
             executor: Paddle's executor, which runs the program.
-            main: The program, without all-reduces, so that each rank computes by itself. Its variables must have
-                values.
-            model: The model of the program, for a synthetic batch that is the same on every rank.
-            rate_variable: The name of the program's variable that holds the learning rate. It is RATE in every
-                repetition, whatever it is now.
+            main: The training program, without all-reduces, so that each rank computes by itself. Its variables must
+                have values.
+            model: The model of the program. It makes the batch.
+            rate_variable: The name of the program's variable that holds the learning rate. In the copy, the learning
+                rate is RATE (0.01) instead of the value now.
         """
         self._executor = executor
         self._main = main
+
+        # What each step is fed, and what is read after the step.
         batch = model.synthetic(model.image, batch=model.batch, seed=SEED)  # by NumPy, so the same on every rank
-        self._feed = {"image": batch.image, "label": batch.label}  # in every step
+        self._feed = {"image": batch.image, "label": batch.label}
         self._gradient_names = list(ops.parameters_by_gradient(main.global_block()))
-        self.tensors = digested_tensors(main)  # names of the tensors of which each step takes a digest
+        self.tensors = digested_tensors(main)  # names of the tensors that get a digest, which is a hash
+
+        # What `restart` sets the program back to.
         values_now = {name: np.array(tensor) for name, tensor in state.tensors(main)}
         constant_rate = np.full_like(values_now[rate_variable], RATE)  # of the same shape and type
         self._values_at_start = values_now | {rate_variable: constant_rate}
@@ -178,15 +185,18 @@ def digest_one_repetition(training: RepeatableTraining, steps: int) -> Table:
 
 
 def digest_repetitions(training: RepeatableTraining, amount: Amount) -> DigestsOfRank:
-    """Repeat a training, with algorithms that compute the same bits each time; return the digests of its results.
+    """Repeat a training with algorithms that compute the same bits each time; return digests of what was computed.
+
+    All digests (hashes of tensors) of one repetition are a result. A healthy device gives the same result each time.
 
     Args:
-        training: The training, which gives the same results in each repetition on a healthy device.
-        amount: The steps of a repetition, and the least number of repetitions and seconds. Both are reached.
+        training: The training to repeat.
+        amount: The number of steps in a repetition, and the least number of repetitions and of seconds. The training
+            is repeated until both least numbers are reached.
 
     Returns:
-        The results by name, and how often each came. If a step raises an error, there are none, and the error's message
-        is the `failure`.
+        How often each result came, and the digests of the first few results. If a repetition raises an error, there are
+        no results, and `failure` is the error's message.
     """
     try:
         # A fixed workspace limit lets cuDNN choose the same algorithms on all ranks.
@@ -238,17 +248,19 @@ def device_of(cluster: ClusterSettings, local_rank: int) -> Device:
 
 
 def _gpu_of(local_rank: int) -> Device:
-    """Return a rank's GPU as a person would name it, and the class of GPUs it is compared with.
+    """Return the title of a rank's GPU, by which a person finds the GPU, and the class of GPUs that it belongs to.
+
+    The title is, for example, "GPU3, NVIDIA H100 80GB HBM3, GPU-8d2f0000-..., serial 1650522000001": the number in
+    nvidia-smi, the model, the UUID and the serial number.
 
     Args:
-        local_rank: The rank's number on its node, which is the GPU's number among those that NVML shows.
+        local_rank: The rank's number on its node, which is also the index of the GPU among those that NVML shows.
 
     Returns:
-        The title has the GPU's number in nvidia-smi and, where they are known, its model, UUID and serial number. The
-        class is None if a part of it is unknown. A GPU that NVML does not show has no class, and a title such as "GPU 3
-        of the job".
+        The title, without the parts that NVML does not know, and the class, which is None if a part of the class is
+        unknown. If NVML does not show the GPU, the title is "GPU 3 of the job" for `local_rank` 3, and the class None.
     """
-    with nvidia.opened() as (handles, _):
+    with nvidia.opened() as (handles, _):  # NVML's handles of the GPUs that this process may use
         if local_rank >= len(handles):
             return Device(title=f"GPU {local_rank} of the job", class_name=None)
         gpu = nvidia.gpu_of(handles[local_rank])
@@ -304,31 +316,30 @@ def measure_all_ranks(
 
 
 def gather_digests(me: ranks.Ranks, host_index: int, device: Device, mine: DigestsOfRank, *, steps: int) -> JsonObject:
-    """Gather the digests (hashes of computed tensors) of all ranks into one entry of fleet.json.
+    """Return on each rank the entry "digests" of fleet.json, made from what all ranks have computed.
 
-    Each rank has repeated the same training steps. All digests of one repetition are its result, and equal results have
-    the same name. A rank counts all of its results, but keeps the digests of the first few alone (MOST_TABLES_KEPT, 4).
-
-    All ranks must call this together.
+    Each rank has repeated the same training steps. The digests (hashes of tensors) of one repetition are a table. Equal
+    tables are the same result, and have the same name. All ranks must call this together.
 
     Args:
         me: This rank, with its MPI communicator of all ranks.
-        host_index: The number of this rank's host among the compared hosts, from 0.
+        host_index: The index of this rank's host among the compared hosts. In a job of one node each rank is compared
+            as a host of its own; otherwise the hosts are the nodes.
         device: The title and the class of this rank's device.
-        mine: The digests of this rank.
+        mine: How often each result came on this rank, and the tables that this rank has kept: the first few only.
         steps: The number of training steps in a repetition.
 
     Returns:
-        The entry, on each rank:
+        The entry:
 
             "steps"     `steps`
             "tensors"   the names of the tensors
-            "tables"    {name of a result: its digests}, for the most common results of which a rank has kept them
-            "ranks"     for each rank the count of each of its results, or why it failed
+            "tables"    the tables of the most common results, by the names of the results
+            "ranks"     for each rank its device, and how often each result came or why the rank failed
     """
     entry_of_this_rank = {
         "rank": me.rank,
-        "unit": host_index,  # the compared unit: a node or, in a job of one node, a rank
+        "unit": host_index,
         "node": me.node,
         "device": device.title,
         "class": device.class_name,
@@ -352,18 +363,19 @@ def _most_common_results(entries: Sequence[JsonObject]) -> list[str]:
 def _gather_tables(
     me: ranks.Ranks, my_tables: Mapping[str, Table], most_common_first: Sequence[str]
 ) -> dict[str, Table]:
-    """Exchange the tables of digests between the ranks; return those of the most common results, on each rank.
+    """Return on each rank the tables of the most common results, which the ranks send to each other.
 
-    A table has the digest (hash) of each tensor in each step of a repetition. A hash of the table is its name, the name
-    of the result. Several ranks may have the same table; the first of them sends it. All ranks must call this together.
+    A table has the digests of one repetition of a training: a hash of each tensor in each step. Equal tables are the
+    same result, and each result has a name. All ranks must call this together.
 
     Args:
         me: This rank, with its MPI communicator of all ranks.
         my_tables: The tables that this rank has kept, by the names of the results.
-        most_common_first: The names of the results of all ranks. Some may have no table on any rank.
+        most_common_first: The names of the results of all ranks, the most common first. Some of these results may have
+            no table on any rank.
 
     Returns:
-        At most MOST_TABLES_RECORDED (64) tables, by the name of the result.
+        The tables by the names of the results: those of the first 64 results (MOST_TABLES_RECORDED) that have a table.
     """
     # A table is large, so the ranks first exchange only the names, and then one rank sends each table.
     results_by_rank = me.comm.allgather(list(my_tables))
@@ -371,6 +383,7 @@ def _gather_tables(
     results_with_table = [result for result in most_common_first if result in sender_by_result]
     recorded = set(results_with_table[:MOST_TABLES_RECORDED])
 
+    # Then each table is sent by one rank.
     tables_to_send: dict[str, Table] = {}
     for result, table in my_tables.items():
         if result in recorded and sender_by_result[result] == me.rank:  # one rank sends each table
