@@ -1,6 +1,6 @@
 """The names of a report's groups of repeated runs: what they share, and what tells each group from the others."""
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -65,15 +65,15 @@ def _with_more_in_equal_names(groups: Sequence[Group], describe: Callable[[Group
         groups: Groups of repeated runs.
         describe: Returns the description of a group, such as the framework.
     """
-    groups_of_name = Counter(group.name for group in groups)
-    groups_of_name_and_words = Counter((group.name, describe(group)) for group in groups)
+    descriptions_of_name: dict[str, set[str]] = defaultdict(set)
+    for group in groups:
+        descriptions_of_name[group.name].add(describe(group))
+
     with_more = []
     for group in groups:
-        words = describe(group)
-        has_equal_name = groups_of_name[group.name] > 1
-        tells_apart = groups_of_name_and_words[group.name, words] < groups_of_name[group.name]
-        if has_equal_name and tells_apart:
-            group = replace(group, name=f"{group.name}, {words}")
+        descriptions_differ = len(descriptions_of_name[group.name]) > 1  # those of the groups with this name
+        if descriptions_differ:
+            group = replace(group, name=f"{group.name}, {describe(group)}")
         with_more.append(group)
     return with_more
 
