@@ -138,13 +138,11 @@ def _check_line(line: JsonObject) -> None:
             _require_type(line["job"], dict)
             _require_type(line["job"]["short"], bool)
     elif "check" in line:
-        # Tries whether a verdict can be made of the fields: TypeError if one is unknown, or a required one is missing.
-        # OK stands in for the status, because the class asserts a known one, and a wrong one is a ValueError below.
-        Verdict(**{**line, "status": OK})
         for name in ("check", "status", "found"):
             _require_type(line[name], str)
         if line["status"] not in STATUSES:
             raise ValueError(line["status"])
+        Verdict(**line)  # only a trial: TypeError if the class Verdict does not know one of the fields
 
 
 def _require_type(value: object, wanted: type) -> None:
@@ -164,11 +162,12 @@ def _verdict_on_check_not_run(check: str, precision: str, folder: Path) -> Verdi
     Returns:
         Unknown if the folder has no file of the job and this machine cannot run the precision; else fatal.
     """
-    reason_file = folder / f"{precision}.failed"  # launch/trials.sh writes it, with a reason, if the job ends early
-    was_started = reason_file.is_file() or (folder / f"{precision}.lines").is_file()  # a job writes its lines there
+    reason_file = folder / f"{precision}.failed"  # launch/trials.sh writes why the job failed, or was not started
+    lines_file = folder / f"{precision}.lines"  # the job writes its verdicts
+    has_file_of_job = reason_file.is_file() or lines_file.is_file()
     why_impossible = env.refusal(PRECISION=precision)  # empty if this machine can run the precision
-    # The jobs may have run on another machine, which can compute in this precision if it started the job.
-    if why_impossible and not was_started:
+    # A file of the job shows that the machine of the job can run the precision, even if this machine cannot.
+    if why_impossible and not has_file_of_job:
         return Verdict(check=check, status=UNKNOWN, found=why_impossible, where=precision)
 
     reason = "its job did not run it"
@@ -197,15 +196,16 @@ def report(job: env.Job, folder: Path, *, short: bool) -> int:
     """
     folder = folder.resolve()  # so that "." has a name, too
     results = gather(folder)
-    described = results.job or describe_job(job, short=short)  # if no job has described itself
+    # "short", "system", "ranks", "source" and "packages": of the jobs if a file has them, else of this environment
+    description = results.job or describe_job(job, short=short)
     counts = Counter(verdict.status for verdict in results.verdicts)
-    total = ", ".join(f"{counts[status]} {status}" for status in (OK, FATAL, UNKNOWN))
-    if described["short"]:
+    total = ", ".join(f"{counts[status]} {status}" for status in (OK, FATAL, UNKNOWN))  # "12 ok, 1 fatal, 0 unknown"
+    if description["short"]:
         total += ", in the short form"
     document = FORMAT | {
         "verdict": total,
         "time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        **described,
+        **description,
         "nodes": results.nodes,
         "lines": [verdict.as_dict() for verdict in results.verdicts],
     }
