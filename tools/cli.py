@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
+from typing import NoReturn
 
 from compliance import COMMANDS as COMPLIANCE
 from runlog import completion
@@ -105,20 +106,20 @@ def answer_completion() -> int:
     words = completion.words_before_cursor()
     has_command_name = len(words) >= 2  # the first word is the program's own name
     if not has_command_name:
-        _complete_command_name()  # ends the process
-        return 0  # not reached: the parser has answered
+        _complete_command_name()  # prints the completions and ends the process
     name = words[1]
     if name not in PUBLISHING | TRAINING:
         return 2
     return _complete_options(name)
 
 
-def _complete_command_name() -> None:
-    """Complete the name of a command; this ends the process."""
+def _complete_command_name() -> NoReturn:
+    """Print the completions of a command's name for the shell that asks for them, and end the process."""
     parser = argparse.ArgumentParser(prog="paddle-reference")
     parser.add_argument("command", choices=list(PUBLISHING | TRAINING))
     parser.add_argument("--version", action="version")
-    completion.complete(parser)
+    completion.complete(parser)  # ends the process, because a shell asks
+    raise AssertionError("no shell asks for completions")
 
 
 def _complete_options(name: str) -> int:
