@@ -39,16 +39,18 @@ def with_equal_gpus_in_one(verdicts: list[Verdict]) -> list[Verdict]:
         if found:
             gpus_by_common[_common(verdict, found)].add(int(found["number"]))
 
-    shown = []
+    shown: list[Verdict] = []
+    joined: set[_Common] = set()  # by which verdicts in `shown` are joined already
     for verdict in verdicts:
         found = ON_ONE_GPU.fullmatch(verdict.found)
         if found is None:  # not on one GPU
             shown.append(verdict)
             continue
         common = _common(verdict, found)
-        gpus = gpus_by_common.pop(common, None)
-        if gpus is not None:  # else it is part of a joined verdict that is in `shown` already
-            found_on_all = f"{common.before}{ranges(sorted(gpus))}{common.behind}"
+        if common not in joined:
+            joined.add(common)
+            gpus = ranges(sorted(gpus_by_common[common]))  # "0-1"
+            found_on_all = f"{common.before}{gpus}{common.behind}"  # "GPU0-1: off"
             shown.append(dataclasses.replace(verdict, found=found_on_all))
     return shown
 

@@ -38,15 +38,15 @@ def judge_processes(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
     # Makes a verdict from a status, with the text `found` and the texts of checks.yaml, where `most` fills in {most}.
     verdict = functools.partial(judge_check, job, "gpu.processes", found=found, most=memory_in_use.most_mib)
 
-    is_used_by_other_job = any(pid not in gpu.services for pid in computing)
+    services = [pid for pid in computing if pid in gpu.services]
+    is_used_by_other_job = len(services) < len(computing)  # some process computes and is no service
     if is_used_by_other_job:
         return verdict(FATAL)
     if memory_in_use.is_too_much and gpu.displays:  # the display may explain it
         return verdict(WARNING, fix=END_DISPLAY)
     if memory_in_use.is_too_much:
         return verdict(FATAL)
-    is_held_by_service = bool(computing)  # any other process that computes has led to a verdict above
-    if is_held_by_service:
+    if services:
         return verdict(WARNING, fix=END_SERVICE)
     if memory_in_use.mib is None:
         return verdict(WARNING, fix=NOT_SAID)
