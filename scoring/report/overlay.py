@@ -34,15 +34,17 @@ def figures(report: Report) -> list[Figure | Paragraph]:
         measured windows alone, with a vertical axis that does not start at 0. If no log has rates, the list has a
         paragraph that says so, and no plot.
     """
-    runs: list[_DrawnRun] = []
+    runs_with_rates: list[_DrawnRun] = []
     for run in report.runs:
         points, axis_unit = timeline(run)  # the throughput over time; no points if the log has no rates
         if points:
-            runs.append(_DrawnRun(run, len(runs), points, axis_unit))
-    return [_from_zero(report, runs), *_measured_enlarged(report, runs)]
+            style_index = len(runs_with_rates)  # 0 for the first run with rates, then 1 and so on
+            runs_with_rates.append(_DrawnRun(run, style_index, points, axis_unit))
+    plot_or_paragraph = _plot_from_zero(report, runs_with_rates)  # the paragraph if no log has rates
+    return [plot_or_paragraph, *_plot_of_measured_windows(report, runs_with_rates)]
 
 
-def _from_zero(report: Report, runs: Sequence[_DrawnRun]) -> Figure | Paragraph:
+def _plot_from_zero(report: Report, runs: Sequence[_DrawnRun]) -> Figure | Paragraph:
     """Return a plot of the runs' throughput over time, with a vertical axis that starts at 0.
 
     The plot shows at most 16 runs (MOST_OVERLAID). All of them have the same axes as the first run.
@@ -66,8 +68,8 @@ def _from_zero(report: Report, runs: Sequence[_DrawnRun]) -> Figure | Paragraph:
     )
 
 
-def _measured_enlarged(report: Report, runs: Sequence[_DrawnRun]) -> list[Figure]:
-    """Return the plot of the measured windows alone, on a vertical axis that does not start at 0.
+def _plot_of_measured_windows(report: Report, runs: Sequence[_DrawnRun]) -> list[Figure]:
+    """Return a plot of the throughput in the measured windows alone, with a vertical axis that does not start at 0.
 
     A window is the steps between two printed rows of a log. The plot leaves out the warm-up, and the room between 0 and
     the lowest rate, so small differences between the windows can be seen.
@@ -79,8 +81,8 @@ def _measured_enlarged(report: Report, runs: Sequence[_DrawnRun]) -> list[Figure
     Returns:
         A list with the plot; an empty list if no window was measured.
     """
-    measured_parts = [_measured_part(drawn) for drawn in runs]
-    drawn_runs = _with_points_on_same_axes(measured_parts)  # leaves out the runs without a measured point
+    measured_parts = [_measured_part(run) for run in runs]  # each run with the points of its measured windows only
+    drawn_runs = _with_points_on_same_axes(measured_parts)  # at most 16 of those with points, with equal axes
     if not drawn_runs:
         return []
     unit = unit_of_rates(drawn_runs[0].run)
@@ -112,11 +114,11 @@ def _with_points_on_same_axes(runs: Sequence[_DrawnRun]) -> list[_DrawnRun]:
     Returns:
         The first of these runs, at most 16 (MOST_OVERLAID); an empty list if no run has points.
     """
-    with_points = [drawn for drawn in runs if drawn.points]
+    with_points = [run for run in runs if run.points]
     if not with_points:
         return []
-    axes = _axes_of(with_points[0])
-    on_same_axes = [drawn for drawn in with_points if _axes_of(drawn) == axes]
+    axes = _axes_of(with_points[0])  # for example ("s", "images/s")
+    on_same_axes = [run for run in with_points if _axes_of(run) == axes]
     return on_same_axes[:MOST_OVERLAID]
 
 

@@ -189,9 +189,10 @@ def _straggler_of_group(group: Group, kind: KindOfTime, verb: str) -> _Straggler
     slowest = most_often_slowest(group.measured, kind)
     if slowest is None:
         return None
+    lag_share = slowest.median_lag_share  # the median over the windows in which this rank is the slowest
     host = visible(str(slowest.host), 40)
-    text = f"rank {slowest.rank} on {host} {verb} {short_percent(slowest.median_lag_share)} longer"
-    return _Straggler(text, slowest.median_lag_share)
+    text = f"rank {slowest.rank} on {host} {verb} {short_percent(lag_share)} longer"
+    return _Straggler(text, lag_share)
 
 
 def _efficiency(group: Group, efficiency: float | None) -> Inline:

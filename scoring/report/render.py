@@ -54,12 +54,13 @@ def page(report: Report, command: Sequence[str]) -> dict[str, Any]:
         "tables": _tables(report),
         "sections": _sections(report, command),
     }
+    # Quotes the log lines to which the parts above link. Only the HTML template shows them.
+    quoted_lines = provenance.log_lines(report, list(parts_with_links.values()))
     footnotes = [group.score.footnotes for group in report.groups if group.score]
     return {
         **_summary(report),  # "title", "headline", "status", "verdict", "checks", "statuses", "steps"
         **parts_with_links,
-        # Made last, because it quotes the log lines that the parts link to. Only HTML shows it.
-        "lines": provenance.log_lines(report, list(parts_with_links.values())),
+        "lines": quoted_lines,
         "footnotes": notes_in_order(itertools.chain.from_iterable(footnotes)),
         "folder": report.folder,
     }
@@ -173,7 +174,9 @@ def html(page: Mapping[str, Any]) -> str:
             folder. If the path is empty, nothing is removed.
     """
     text = _html_templates().get_template("page.html").render(page=page)
-    folder_in_text = str(escape(_as_html(page["folder"])))  # escaped as the templates escape each value
+    # The templates first make each value printable and then escape it, so the text has the path in the same form.
+    printable_folder = _as_html(page["folder"])
+    folder_in_text = str(escape(printable_folder))
     return _without_folder(text, folder_in_text)
 
 

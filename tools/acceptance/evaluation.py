@@ -122,12 +122,16 @@ def _totals_over_ranks(
     me = machine.me
     share_of_rank = sampling.evaluation_plan(len(images), batch=BATCH, rank=me.rank, ranks=me.size)
     steps = sampling.evaluation_steps(len(images), BATCH * me.size)  # as many on every rank
-    reader = machine.reader(data.ImageFormat(size=SIDE), device="cpu")  # so that any machine has the same images
-    counters = (model.QUALITY, COUNTED)  # the variables in which the program counts right answers, and images
-    evaluator = Evaluator(executor=machine.executor, main=main, totals=counters, ranks=me)
+    reader = machine.reader(data.ImageFormat(size=SIDE), device="cpu")  # decodes alike on every machine
+
+    # The names of the variables in which the program counts right answers and images.
+    correct_name = model.QUALITY
+    counted_name = COUNTED
+    evaluator = Evaluator(executor=machine.executor, main=main, totals=(correct_name, counted_name), ranks=me)
     with contextlib.closing(data.Loader(images, share_of_rank, reader, resize=resize)) as batches:
-        totals = evaluator.run(_in_format(batches, model.image), steps=steps)  # summed over the ranks
-    return Totals(correct=int(totals[model.QUALITY]), counted=int(totals[COUNTED]))
+        batches_as_fed = _in_format(batches, model.image)  # in the layout and type that the program takes
+        total_by_name = evaluator.run(batches_as_fed, steps=steps)  # sums each variable over the ranks
+    return Totals(correct=int(total_by_name[correct_name]), counted=int(total_by_name[counted_name]))
 
 
 def _in_format(batches: Iterable[Batch], wanted: data.ImageFormat) -> Iterator[Batch]:

@@ -38,9 +38,9 @@ def units(machine: Machine) -> Verdict:
     Raises:
         RunError: The check `losses` has failed and kept no losses.
     """
-    plain = machine.kept_by("losses")
-    fused = machine.train(machine.plan(strategy="resnet_unit=1"))
-    return _judge_fast_step("units", fused, plain, UNITS)
+    plain_losses = machine.kept_by("losses")
+    fused_losses = machine.train(machine.plan(strategy="resnet_unit=1"))
+    return _judge_fast_step("units", fused_losses, plain_losses, UNITS)
 
 
 def lars(machine: Machine) -> Verdict:
@@ -91,8 +91,10 @@ def _judge_fast_step(check: str, fast: Array, plain: Array, tolerance: Tolerance
         Fatal if the plain losses show no training, because there is then nothing to compare with. Otherwise ok if every
         fast loss is within the tolerance, and fatal if any is not.
     """
-    untrained = why_untrained(plain, "plain")
-    if untrained:
-        figures = {"losses": fast.tolist(), "wanted": plain[0].tolist()}
-        return judged(check, False, untrained, "the plain step's losses change from step to step", figures=figures)
-    return judge_losses(check, fast, plain[0], tolerance)
+    why_no_training = why_untrained(plain, "plain")  # such as "a plain step's loss is not finite"; empty if trained
+    wanted_losses = plain[0]
+    if why_no_training:
+        wanted = "the plain step's losses change from step to step"
+        figures = {"losses": fast.tolist(), "wanted": wanted_losses.tolist()}
+        return judged(check, good=False, found=why_no_training, wanted=wanted, figures=figures)
+    return judge_losses(check, fast, wanted_losses, tolerance)

@@ -144,8 +144,8 @@ def _next_gpu(child: Talk, start: CudaStart, gpu_count: int) -> int | None:
         return None
     if start.failed_driver_step is not None:  # such as cuInit, or the exit of the child
         return None
-    # It stopped in no step of the driver, so on a GPU: the last one, because it tries GPUs in ascending order.
-    stopped_on_gpu = max(start.step_by_gpu)
+    gpus_tried = start.step_by_gpu.keys()
+    stopped_on_gpu = max(gpus_tried)  # the last one, because the child tried the GPUs in ascending order
     next_gpu = stopped_on_gpu + 1
     gpus_shown_by_cuda = start.shown_gpus or 0  # None: CUDA did not say
     is_left = next_gpu < min(gpu_count, gpus_shown_by_cuda)

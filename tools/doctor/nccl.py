@@ -57,16 +57,19 @@ def _read_answer(child: Talk) -> NcclStart:
         died; and the network interface that NCCL named in a message of its own, with the interface's address (both
         empty if NCCL named none).
     """
-    results = [answer for answer in child.answers() if "end" in answer]
-    result: JsonObject = results[-1] if results else {"code": None, "message": ""}  # None: the call did not return
-    # NCCL's own message, such as "Bootstrap : Using eth0:10.0.0.1<0>".
-    bootstrap = re.search(r"Bootstrap ?: Using (?:\[\d+\])?([^\s:]+):(\S+?)<\d+>", "\n".join(child.lines))
+    lines_after_call = [answer for answer in child.answers() if "end" in answer]  # one line, or none
+    call_did_not_return: JsonObject = {"code": None, "message": ""}
+    result = lines_after_call[-1] if lines_after_call else call_did_not_return
+    # NCCL's own message is "Bootstrap : Using eth0:10.0.0.1<0>", maybe with a number before the interface: "[0]eth0".
+    bootstrap = re.search(
+        r"Bootstrap ?: Using (?:\[\d+\])?(?P<interface>[^\s:]+):(?P<address>\S+?)<\d+>", "\n".join(child.lines)
+    )
     return NcclStart(
         code=result["code"],
         message=result["message"],
         hang_or_death=child.hang_or_death,
-        interface=bootstrap[1] if bootstrap else "",
-        address=bootstrap[2] if bootstrap else "",
+        interface=bootstrap["interface"] if bootstrap else "",
+        address=bootstrap["address"] if bootstrap else "",
     )
 
 
@@ -174,8 +177,9 @@ def devices_matched_by_accident(setting: str, ports: Sequence[str]) -> list[str]
         return []
     fully_named = _devices(choice.entries) & _devices(ports)  # the entries that are the full name of a device
     others_matched = _devices(_names_matched(choice, ports)) - fully_named
-    # A device that begins with none of the full names was matched by an entry such as "mlx5" on purpose.
-    return sorted(device for device in others_matched if device.startswith(tuple(fully_named)))
+    # The others that begin with no full name were matched on purpose, by an entry such as "mlx4".
+    full_names = tuple(fully_named)  # `startswith` tries each name of a tuple
+    return sorted(device for device in others_matched if device.startswith(full_names))
 
 
 def _devices(names: Iterable[str]) -> set[str]:

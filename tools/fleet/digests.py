@@ -263,10 +263,13 @@ def _gpu_of(local_rank: int) -> Device:
     with nvidia.opened() as (handles, _):  # NVML's handles of the GPUs that this process may use
         if local_rank >= len(handles):
             return Device(title=f"GPU {local_rank} of the job", class_name=None)
-        gpu = nvidia.gpu_of(handles[local_rank])
-        uuid = nvidia.uuid_of(handles[local_rank])
-        serial = nvidia.serial_of(handles[local_rank])
-    title_parts = [gpu_name(gpu), gpu.name, uuid]
+        handle = handles[local_rank]
+        gpu = nvidia.gpu_of(handle)
+        uuid = nvidia.uuid_of(handle)
+        serial = nvidia.serial_of(handle)
+    number_in_nvidia_smi = gpu_name(gpu)  # such as "GPU3"
+    model = gpu.name
+    title_parts = [number_in_nvidia_smi, model, uuid]  # the last two may be None
     if serial:
         title_parts.append(f"serial {serial}")
     title = ", ".join(part for part in title_parts if part)
@@ -377,17 +380,17 @@ def _gather_tables(
     Returns:
         The tables by the names of the results: those of the first 64 results (MOST_TABLES_RECORDED) that have a table.
     """
-    # A table is large, so the ranks first exchange only the names, and then one rank sends each table.
-    results_by_rank = me.comm.allgather(list(my_tables))
-    sender_by_result = _first_rank_by_result(results_by_rank)
-    results_with_table = [result for result in most_common_first if result in sender_by_result]
-    recorded = set(results_with_table[:MOST_TABLES_RECORDED])
+    # Tables are large, and several ranks may have the same one. So the ranks first exchange only the names.
+    names_by_rank = me.comm.allgather(list(my_tables))
+    sender_by_name = _first_rank_by_result(names_by_rank)  # the first rank that has the table
+    names_with_table = [name for name in most_common_first if name in sender_by_name]
+    recorded = set(names_with_table[:MOST_TABLES_RECORDED])
 
     # Then each table is sent by one rank.
     tables_to_send: dict[str, Table] = {}
-    for result, table in my_tables.items():
-        if result in recorded and sender_by_result[result] == me.rank:  # one rank sends each table
-            tables_to_send[result] = table
+    for name, table in my_tables.items():
+        if name in recorded and sender_by_name[name] == me.rank:
+            tables_to_send[name] = table
     gathered: dict[str, Table] = {}
     for tables_of_rank in me.comm.allgather(tables_to_send):
         gathered |= tables_of_rank
