@@ -232,15 +232,15 @@ def main() -> int:
         --shell:   the variables that run_and_time.sh exports on a node
         --launch:  the variables that a launcher needs, on a host that may lack the packages of the training program
 
-    With the other three options these are checked:
+    With --json, --shell and --launch these are checked:
 
         always:                                        the values of the settings
         in a user's environment:                       the four things that `_describe_for_user` names
         with --json or --shell, if NumPy is there:     what the training program refuses
         in a user's environment:                       suspect names and data, which give warnings on stderr
 
-    A user's environment is known by the lack of JOB_FROM_CONFIG. That variable is among those that --shell prints and
-    run_and_time.sh exports. So `./run_and_time.sh --dry-run`, which calls --shell and then --json, warns only once.
+    A user's environment lacks JOB_FROM_CONFIG, which is among the variables that --shell prints and run_and_time.sh
+    exports. So `./run_and_time.sh --dry-run`, which calls --shell and then --json, warns only once.
 
     Returns:
         0. For an error `one_line` prints a line on stderr and returns 2 if the job is wrong, 1 if the output cannot be
