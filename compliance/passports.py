@@ -40,8 +40,8 @@ def bytes_of_parts(dataset: Mapping[str, object]) -> tuple[PartBytes, ...]:
             not fit the schema is left out.
     """
     parts = []
-    for field, part in _PART_OF_FIELD.items():
-        passport = from_json(schema.Passport, dataset.get(field))
+    for field, part in _PART_OF_FIELD.items():  # such as "train_source" and "training"
+        passport = from_json(schema.Passport, dataset.get(field))  # None if it is missing or does not fit the schema
         if passport is not None:
             parts.append(PartBytes(part=part, total_bytes=passport.bytes, is_exact=passport.is_exact))
     return tuple(parts)
@@ -58,9 +58,7 @@ def differences(parts: tuple[PartBytes, ...], published: PublishedSizes) -> Iter
         size = stated.total_bytes
         least, most = _published_bytes(published, stated.part)
         is_too_small = size < least
-        # The published sizes are those of the images. A sum over records is not exact: they hold more than the images.
-        # So it is not checked for being too large.
-        is_too_large = stated.is_exact and size > most
+        is_too_large = size > most and stated.is_exact
         if is_too_small or is_too_large:
             yield (
                 f"not {published.name} as distributed: {size:,} bytes of {stated.part} data, "

@@ -444,7 +444,7 @@ class _FileJudge:
         Args:
             order: The place that the event should have, but has not.
         """
-        if order.must_come_first:
+        if order.must_precede_other:
             line_of_other = self._result_by_key[order.other_key].first_line
             return _Objection(order.in_words, f"after the {order.other_key} of line {line_of_other}")
         return _Objection(order.in_words, f"no {order.other_key} before it")

@@ -22,17 +22,17 @@ _CHECK_OF_NAMES = re.compile(r"sorted\(s\['(?P<state_name>\w+)'\]\) == sorted\((
 class KeyOrder(NamedTuple):
     """The place that an event must have among the events of another key.
 
-    - `must_come_first`: before all of them
-    - otherwise: after at least one of them
+    - `must_precede_other`: before all events of `other_key`
+    - otherwise: after at least one event of `other_key`
     """
 
     other_key: str
-    must_come_first: bool
+    must_precede_other: bool
 
     @property
     def in_words(self) -> str:
         """Return the place in words, such as `after run_start`."""
-        if self.must_come_first:
+        if self.must_precede_other:
             return f"before {self.other_key}"
         return f"after {self.other_key}"
 
@@ -92,19 +92,20 @@ def read_check(text: str, key_by_state_name: KeyByStateName = _NO_STATE) -> Chec
     """
     node = parse_expression(text)
     is_met = compile_expression(node)
-    order = _demanded_order(node, key_by_state_name)
+    order = _demanded_order(node, key_by_state_name)  # None: the check demands no order
     if order is not None:
         return Check(node=node, is_met=is_met, aspect="order", order=order)
-    return Check(node=node, is_met=is_met, aspect=_aspect(ast.unparse(node)))
+    normal_text = ast.unparse(node)  # the same expression, in the quotes that are searched for
+    return Check(node=node, is_met=is_met, aspect=_aspect_by_text(normal_text))
 
 
 def _demanded_order(node: ast.expr, key_by_state_name: KeyByStateName) -> KeyOrder | None:
-    """Return whether a check demands its event before or after the events of another key; None for any other check.
+    """Return the place that a check demands for an event among the events of another key; None for any other check.
 
-    If run_start events set s['run_started'], the result for two checks of an event E is:
+    If events run_start set s['run_started'] to True, the results for two checks of an event E are:
 
-        s['run_started']      -> KeyOrder("run_start", must_come_first=False): E comes after a run_start
-        not s['run_started']  -> KeyOrder("run_start", must_come_first=True): E comes before every run_start
+        s['run_started']      -> KeyOrder("run_start", must_precede_other=False): E must come after a run_start
+        not s['run_started']  -> KeyOrder("run_start", must_precede_other=True): E must come before every run_start
 
     Args:
         node: The syntax tree of the check.
@@ -113,10 +114,10 @@ def _demanded_order(node: ast.expr, key_by_state_name: KeyByStateName) -> KeyOrd
     """
     text = ast.unparse(node)
     is_negated = text.startswith("not ")
-    state_name = _name_in_state(text.removeprefix("not "))
+    state_name = _name_in_state(text.removeprefix("not "))  # None for a check of anything else
     if state_name is None or state_name not in key_by_state_name:
         return None
-    return KeyOrder(other_key=key_by_state_name[state_name], must_come_first=is_negated)
+    return KeyOrder(other_key=key_by_state_name[state_name], must_precede_other=is_negated)
 
 
 def _name_in_state(expression_text: str) -> str | None:
@@ -129,7 +130,7 @@ def _name_in_state(expression_text: str) -> str | None:
     return match[1] if match else None
 
 
-def _aspect(expression_text: str) -> str:
+def _aspect_by_text(expression_text: str) -> str:
     """Return the part of an event that an expression looks at: time, metadata or value.
 
     Args:
@@ -199,14 +200,14 @@ def read_wanted_names(text: str, key_by_state_name: KeyByStateName) -> WantedNam
             message.
     """
     text_on_one_line = ast.unparse(parse_expression(text))
-    check = _CHECK_OF_NAMES.fullmatch(text_on_one_line)
-    if check is None:
+    match = _CHECK_OF_NAMES.fullmatch(text_on_one_line)  # None for a text of any other form
+    if match is None:
         raise SyntaxError
-    state_name = check["state_name"]
+    state_name = match["state_name"]  # such as "initialized_tensors"
     if state_name not in key_by_state_name:
         raise SyntaxError
     try:
-        names = ast.literal_eval(check["names"])
+        names = ast.literal_eval(match["names"])  # from a text such as "['conv0_weight', 'conv0_bias']"
     except ValueError:  # the list has something other than constants
         raise SyntaxError from None
     return WantedNames(key=key_by_state_name[state_name], state_name=state_name, names=names)

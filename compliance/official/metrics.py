@@ -45,16 +45,17 @@ def join_metrics(events: Iterable[Event], count_field: str) -> JoinedMetrics:
         and a list or text that contains "metric".
     """
     evaluation_by_count: dict[Any, _Evaluation] = {}
-    unusable = []
+    unusable_events = []
     for event in events:
         if event.key != schema.EVAL_ACCURACY.key:
             continue
         try:
             _add_metric(evaluation_by_count, event, count_field)
         except (KeyError, TypeError):
-            unusable.append(event)
+            unusable_events.append(event)
     joined = [_joined_event(evaluation) for evaluation in evaluation_by_count.values()]
-    return JoinedMetrics(joined, first_unusable=unusable[0] if unusable else None)
+    first_unusable = unusable_events[0] if unusable_events else None
+    return JoinedMetrics(joined, first_unusable)
 
 
 def _add_metric(evaluation_by_count: dict[Any, _Evaluation], event: Event, count_field: str) -> None:
@@ -74,15 +75,15 @@ def _add_metric(evaluation_by_count: dict[Any, _Evaluation], event: Event, count
             name is a list or dict.
     """
     metadata = event.metadata
-    if "metric" not in metadata:
+    if "metric" not in metadata:  # TypeError for a number, true, false or null, which contain nothing
         return
-    name = metadata["metric"]
+    name = metadata["metric"]  # TypeError for a list or a text
     count = metadata[count_field]
-    evaluation = evaluation_by_count.get(count)
+    evaluation = evaluation_by_count.get(count)  # TypeError for a list or a dict
     if evaluation is None:
         evaluation = _Evaluation(line=event.line, values={count_field: count})
-    evaluation.values[name] = event.value
-    evaluation_by_count[count] = evaluation
+    evaluation.values[name] = event.value  # TypeError for a list or a dict
+    evaluation_by_count[count] = evaluation  # last: an error above must leave no new evaluation
 
 
 def _joined_event(evaluation: _Evaluation) -> Event:

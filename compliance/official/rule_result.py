@@ -49,7 +49,11 @@ class KeyResult:
         if self.event_count == 1:
             self.first_line = event.line
             self._first_value = event.value
-        elif event.value not in [self._first_value]:  # `in` a list, like the official checker: a NaN is equal to itself
+            return
+        # The official checker compares by list.count, which takes an object as equal to itself, even a NaN. The JSON
+        # reader returns the same NaN object each time.
+        is_first_value_again = event.value is self._first_value or event.value == self._first_value
+        if not is_first_value_again:
             self._has_other_values = True
 
     def keep_if_best(self, event: Event, check: Check) -> None:
@@ -175,12 +179,13 @@ class KeyResult:
         Args:
             collector: Gets the finding.
         """
-        wants_exactly_one = self.rule.required.is_exact
-        has_too_few = self.event_count < self.rule.required.least
-        has_several = wants_exactly_one and self.event_count > 1
-        if has_too_few or (has_several and self._has_other_values):
+        required = self.rule.required
+        has_too_few = self.event_count < required.least
+        has_several_for_one = required.is_exact and self.event_count > 1
+        is_error = has_too_few or (has_several_for_one and self._has_other_values)
+        if is_error:
             collector.findings.append(self.finding_on_count(self._count_in_words()))
-        elif has_several:
+        elif has_several_for_one:
             actual = f"{self.event_count} {self.rule.key}, all with the same value"
             collector.add_breach("exactly-once", self.first_line, actual)
 
@@ -202,7 +207,8 @@ def _fix(aspect: str, key: str, wanted: str) -> str:
         wanted: What the rule asks for, in words.
     """
     if aspect == "metadata":
-        return f"give {key} this metadata: {wanted.removeprefix('metadata has ')}"
+        metadata = wanted.removeprefix("metadata has ")  # begins most texts about metadata
+        return f"give {key} this metadata: {metadata}"
     if aspect == "order":
         return f"log {key} {wanted}"
     if aspect == "time":
@@ -224,9 +230,9 @@ def shown(event: Event, aspect: str) -> str:
     if aspect == "metadata":
         metadata = event.metadata
         if isinstance(metadata, dict):
-            metadata = own_metadata(metadata)
+            metadata = own_metadata(metadata)  # without `file` and `lineno`, the place in the user's code
         return f"metadata {printable(metadata)}"
     is_text_with_letters = isinstance(event.value, str) and re.search("[A-Za-z]", event.value)
     if is_text_with_letters:
-        return printable(event.value)
+        return printable(event.value)  # without quotes
     return visible(as_json(event.value), 160)

@@ -36,7 +36,7 @@ class ToolReader:
         self._metric_count_field = "step_num" if ruleset == "3.1.0" else "samples_count"
         self._benchmark: object = None
         self._batch: Any = None
-        self._last_trained: float | None = None  # the epochs or samples trained by the last evaluation
+        self._trained_at_last_evaluation: float | None = None  # in epochs or samples; None: no evaluation so far
         self._to_target = NOT_CONVERGED
         self._problem = ""
         self._start_ms: float | None = None
@@ -63,7 +63,7 @@ class ToolReader:
         try:
             self._read_convergence(event)
         except KeyError as error:
-            missing = str(error)  # its name in quotes
+            missing = str(error)  # the missing name in quotes, such as 'status'
             self._problem = f"line {event.line}: {event.key} without {printable(missing, 80)}"
         except (TypeError, ValueError, OverflowError) as error:
             self._problem = f"line {event.line}: {event.key}: {printable(str(error), 80)}"
@@ -115,13 +115,13 @@ class ToolReader:
         elif event.key == schema.SUBMISSION_BENCHMARK.key:
             self._benchmark = event.value
         elif is_evaluation and self._benchmark == STABLE_DIFFUSION:
-            self._read_metric(event)
+            self._keep_metric(event)
         elif is_evaluation:
-            self._last_trained = self._trained_at(event)
+            self._trained_at_last_evaluation = self._trained_at(event)
         elif event.key == schema.RUN_STOP.key:
             self._to_target = self._trained_to_target(event)
 
-    def _read_metric(self, evaluation: Event) -> None:
+    def _keep_metric(self, event: Event) -> None:
         """Keep a metric of stable_diffusion, which logs each metric of an evaluation in an event of its own.
 
         The events of one evaluation state the same count: the steps or samples trained until then. Which of the two a
@@ -134,9 +134,10 @@ class ToolReader:
             KeyError: The metadata lacks one of them.
             TypeError: One of them is a list or a dict, by which nothing can be looked up.
         """
-        count = evaluation.metadata[self._metric_count_field]
-        metrics = self._metrics_by_count[count]
-        metrics[evaluation.metadata["metric"]] = evaluation.value
+        count = event.metadata[self._metric_count_field]  # the steps or samples trained before the evaluation
+        metrics = self._metrics_by_count[count]  # a defaultdict: a new count gets an empty dict
+        name = event.metadata["metric"]
+        metrics[name] = event.value
 
     def _trained_at(self, evaluation: Event) -> float:
         """Return how far the training was at an evaluation: the samples if the benchmark counts these, else the epochs.
@@ -173,12 +174,12 @@ class ToolReader:
         if stop.metadata["status"] != "success":
             return NOT_CONVERGED
         if self._benchmark == STABLE_DIFFUSION:
-            trained = self._earliest_at_target()
-        elif self._last_trained is None:
+            trained = self._earliest_at_target()  # raises all errors that the docstring has for stable_diffusion
+        elif self._trained_at_last_evaluation is None:
             raise ValueError("no evaluation before it")
         else:
-            trained = self._last_trained
-        if not _is_computable(trained):
+            trained = self._trained_at_last_evaluation
+        if not _is_usable_number(trained):
             raise ValueError("no usable number of epochs or samples before it")
         return trained
 
@@ -200,7 +201,7 @@ class ToolReader:
         return earliest
 
 
-def _is_computable(trained: Any) -> bool:
+def _is_usable_number(trained: Any) -> bool:
     """Return whether a figure can be computed with the epochs or samples that an evaluation states.
 
     Args:

@@ -142,10 +142,8 @@ def ask_for_score(folder: Path, ruleset: str, benchmark: str, minutes: float | N
     with tempfile.TemporaryDirectory() as scratch:
         table = Path(scratch) / "summary.csv"
         command = [str(folder), "training", ruleset, "-csv", str(table)]
-        # The tool multiplies the score by the factor of convergence in the folder's scaling.json. It writes that file
-        # itself, but only after it has multiplied. So the second run is the first that gives the scaled score.
-        run_tool("result_summarizer", command)
-        table.unlink(missing_ok=True)
+        run_tool("result_summarizer", command)  # only for scaling.json, which is written after the score is computed
+        table.unlink(missing_ok=True)  # the table of this first run
         status, text = run_tool("result_summarizer", command)
         if status != 0 or "CRITICAL ERROR" in text or not table.is_file():
             return judged("result_summarizer", False, _complaints(text))
@@ -173,14 +171,13 @@ def config_of_ours(ruleset: str, folder: Path) -> Path:
     Raises:
         KeyError: mlperf-logging has no rules of this version.
     """
-    path_in_package = f"training_{ruleset}/"
-    common_files = [f"{path_in_package}{name}.yaml" for name in ("common", "closed_common", "open_common")]
-    our_files = [str(path.relative_to(RULES)) for path in RULES.glob(f"{path_in_package}*.yaml")]
-    for rule_file in [*common_files, *our_files]:  # such as training_4.0.0/common.yaml
-        original_text = rule_files.text_of(rule_file)
-        text = original_text.replace(path_in_package, f"{folder}/")
-        file_name = Path(rule_file).name  # such as common.yaml
-        (folder / file_name).write_text(text, encoding="utf-8")
+    subfolder = f"training_{ruleset}"  # of the rules of mlperf-logging, and of this project's rules
+    common_names = ["common.yaml", "closed_common.yaml", "open_common.yaml"]
+    our_names = [path.name for path in (RULES / subfolder).glob("*.yaml")]  # such as closed_hrnet.yaml
+    for name in [*common_names, *our_names]:
+        original_text = rule_files.text_of(f"{subfolder}/{name}")  # from this project or from mlperf-logging
+        text = original_text.replace(f"{subfolder}/", f"{folder}/")
+        (folder / name).write_text(text, encoding="utf-8")
     return folder / "common.yaml"
 
 
