@@ -59,7 +59,8 @@ class WindowSums:
         """
         without_leaps_ms = training_ms - self.set_ahead_ms
         most_without_leaps_ms = without_leaps_ms + most_difference_ms(without_leaps_ms)
-        return without_leaps_ms if stated_ms <= most_without_leaps_ms else training_ms
+        are_leaps_in_epoch = stated_ms <= most_without_leaps_ms
+        return without_leaps_ms if are_leaps_in_epoch else training_ms
 
 
 class ShortWindow(NamedTuple):
@@ -174,10 +175,10 @@ class ClockedWindows:
         if epoch is None:
             return
         stated_ms = 1000 * time_s
-        since_last_ms = end_ms - epoch.last_window_ms
-        # A window's event may be logged so long after its last step. Both checks below allow for it.
+        since_last_ms = end_ms - epoch.last_window_ms  # since the window before ended, or the epoch started
+        # By so much the event of a window may be logged after its last step.
         most_delay_ms = max(MOST_DELAY_MS, _MOST_DELAY_SHARE * since_last_ms)
-        if epoch.last_step is not None:
+        if epoch.last_step is not None:  # the step at which the window before ended
             self._keep_room(epoch.last_step, since_last_ms, stated_ms=stated_ms, most_delay_ms=most_delay_ms)
 
         epoch.last_window_ms = end_ms
@@ -205,7 +206,8 @@ class ClockedWindows:
                 passed time may be too short.
         """
         if len(self.room_ms) < EVENTS_KEPT:
-            self.room_ms[step] = passed_ms + self._most_difference_ms(passed_ms) + most_delay_ms - stated_ms
+            most_passed_ms = passed_ms + self._most_difference_ms(passed_ms) + most_delay_ms
+            self.room_ms[step] = most_passed_ms - stated_ms
 
     def _keep_if_short(self, line: int, last_step: int, epoch: _EpochClock, most_delay_ms: float) -> None:
         """Keep the latest window in `short` if the windows of its epoch so far state too little time in sum.

@@ -26,14 +26,16 @@ def faults_of_losses(losses: Sequence[float | None], not_read: int) -> Iterator[
     """
     first = f"of the first {len(losses)} step_windows"
     numbers = [loss for loss in losses if loss is not None]
-    missing_losses = losses.count(None) - not_read
+    missing_losses = losses.count(None) - not_read  # of windows that could be read
+    are_all_zero = bool(numbers) and not any(numbers)
+    are_all_equal = bool(numbers) and len(set(losses)) == 1  # None, if any, counts as another value
     if missing_losses:
         yield f"{missing_losses} of the losses {first} are no numbers"
-    elif numbers and not any(numbers):
+    elif are_all_zero:
         yield f"all losses {first} are 0"
-    elif numbers and len(losses) >= _LEAST_EQUAL_LOSSES and len(set(losses)) == 1:
+    elif are_all_equal and len(losses) >= _LEAST_EQUAL_LOSSES:
         yield f"all losses {first} are {losses[0]}"
-    start = _start_of_repeated_losses(losses)
+    start = _start_of_repeated_losses(losses)  # None if no losses are repeated
     if start is not None:
         last = losses[start + _REPEATED_LOSSES - 1]
         yield f"{_REPEATED_LOSSES} losses in a row, up to {last}, are those of {_REPEATED_LOSSES} windows before"
@@ -49,13 +51,13 @@ def _start_of_repeated_losses(losses: Sequence[float | None]) -> int | None:
     - Its largest and its least loss differ by more than a share of _LEAST_SPREAD. A run on synthetic data has only one
       batch, and once it has learned this batch by heart, its losses hardly change.
     """
-    seen = set()  # the sequences so far that count
+    searched_for = set()  # 5 losses in a row that no honest run repeats
     for start in range(len(losses) - _REPEATED_LOSSES + 1):
         in_a_row = tuple(losses[start : start + _REPEATED_LOSSES])
-        if in_a_row in seen:
+        if in_a_row in searched_for:
             return start
         numbers = {loss for loss in in_a_row if loss is not None}
         are_all_different = len(numbers) == _REPEATED_LOSSES
         if are_all_different and max(numbers) - min(numbers) > _LEAST_SPREAD * max(numbers):
-            seen.add(in_a_row)
+            searched_for.add(in_a_row)
     return None

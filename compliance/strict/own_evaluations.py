@@ -61,7 +61,8 @@ def _evaluations_out_of_schedule(run: LoggedRun, last_epoch: int) -> Iterator[Fa
     offset: Any = run.settings.get("RECIPE.eval_offset_epochs", 0)
     if period is None:
         return
-    if type(period) is not int or type(offset) is not int or period < 1:
+    are_whole_numbers = type(period) is int and type(offset) is int
+    if not are_whole_numbers or period < 1:
         shown = f"every {printable(period)} epochs from {printable(offset)} on"
         yield Fault(None, f"a recipe that evaluates {shown}, which are no numbers of epochs")
         return
@@ -82,12 +83,13 @@ def _evaluation_too_many(run: LoggedRun, last_epoch: int, period: int, offset: i
         period: Epochs from one evaluation to the next, above 0.
         offset: Any number of the series, also one below 1.
     """
-    planned: Any = run.settings.get(setting_of_epochs(run.settings))
+    name_of_setting = setting_of_epochs(run.settings)  # "MAX_EPOCHS" or "RECIPE.epochs", whichever counts
+    planned: Any = run.settings.get(name_of_setting)
     is_planned = is_number(planned) and planned > 0
-    last_of_plan = planned if is_planned else last_epoch
+    last_planned_epoch = planned if is_planned else last_epoch
     for evaluation in run.evaluations:
         is_due = (evaluation.epoch - offset) % period == 0
-        if not is_due and evaluation.epoch != last_of_plan:
+        if not is_due and evaluation.epoch != last_planned_epoch:
             asked = f"RECIPE.eval_every_epochs {period} and eval_offset_epochs {offset} do not ask for"
             yield Fault(evaluation.line, f"epoch {evaluation.epoch} was evaluated, which {asked}")
             return
@@ -111,17 +113,20 @@ def _missing_evaluation(run: LoggedRun, last_epoch: int, period: int, offset: in
         period: Epochs from one evaluation to the next, above 0.
         offset: Any number of the series, also one below 1.
     """
-    is_one_not_kept = len(run.evaluations) < run.number_of_events(schema.EVAL_ACCURACY)
-    if run.is_resumed or is_one_not_kept:
+    lacks_an_accuracy = len(run.evaluations) < run.number_of_events(schema.EVAL_ACCURACY)
+    if run.is_resumed or lacks_an_accuracy:
         return
     last_to_evaluate = last_epoch if run.status == "success" else last_epoch - 1
-    first_to_evaluate = offset % period or period  # `period` in place of 0, because epochs count from 1
+    first_to_evaluate = offset % period  # from 0 to period - 1: 1 for a period of 4 and an offset of -3, 1 or 5
+    if first_to_evaluate == 0:
+        first_to_evaluate = period  # epochs count from 1
     line_by_epoch = {evaluation.epoch: evaluation.line for evaluation in run.evaluations}
     for epoch in range(first_to_evaluate, last_to_evaluate + 1, period):
         if epoch not in line_by_epoch:
-            lines_after = [line for evaluated, line in line_by_epoch.items() if evaluated > epoch]
+            lines_of_later_epochs = [line for evaluated, line in line_by_epoch.items() if evaluated > epoch]
+            blamed_line = min(lines_of_later_epochs, default=None)  # of the evaluation that came instead, if any
             what = f"epoch {epoch} was not evaluated, which RECIPE.eval_every_epochs {period} asks for"
-            yield Fault(min(lines_after, default=None), what)  # the next evaluation is blamed
+            yield Fault(blamed_line, what)
             return
 
 
@@ -131,7 +136,9 @@ def _training_beyond_target(run: LoggedRun, last_epoch: int) -> Iterator[Fault]:
     Nothing is checked if the recipe states no target.
     """
     target = run.recipe_target
-    index = None if target is None else index_of_target(run.evaluations, target)
+    if target is None:
+        return
+    index = index_of_target(run.evaluations, target)  # of the first evaluation that reached the target
     if index is None:
         return
     reached = run.evaluations[index]

@@ -50,11 +50,11 @@ def recipe_settings_of_hyperparameters(run: LoggedRun) -> dict[str, str]:
     optimizer = run.stated_text(schema.OPT_NAME)
     if optimizer not in schema.OPTIMIZERS:
         return {}
-    known = schema.OPTIMIZERS[optimizer]
-    setting_by_hyperparameter = own_log_rules().setting_by_hyperparameter
+    events_of_optimizer = schema.OPTIMIZERS[optimizer]
+    setting_by_name = own_log_rules().setting_by_hyperparameter  # of own_log.yaml
     setting_by_event_key = {}
-    for hyperparameter, event in known.hyperparameters.items():  # such as "momentum" and the event lars_opt_momentum
-        if hyperparameter in setting_by_hyperparameter:
-            setting_by_event_key[event.key] = setting_by_hyperparameter[hyperparameter]
-    setting_by_event_key[known.warmup_epochs.key] = "RECIPE.warmup_epochs"
+    for name, event in events_of_optimizer.hyperparameters.items():  # such as "momentum" and its event
+        if name in setting_by_name:
+            setting_by_event_key[event.key] = setting_by_name[name]
+    setting_by_event_key[events_of_optimizer.warmup_epochs.key] = "RECIPE.warmup_epochs"
     return setting_by_event_key

@@ -125,7 +125,7 @@ def _check_steps(run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart]
     for estimate in _estimated_epoch_times(run, order, trained):
         image_ms = estimate.epoch_ms / samples
         step_ms = image_ms * batch
-        least_step_ms = collector.strict_rules[RULE].bounds[estimate.bound_name]
+        least_step_ms = collector.strict_rules[RULE].bounds[estimate.bound_name]  # such as "median_step_ms"
         if step_ms < least_step_ms:
             actual = f"{significant(step_ms, digits=3)} ms a step of {batch} images, by {estimate.origin}"
             collector.add_breach(RULE, run.stop.line, actual)
@@ -197,9 +197,9 @@ def _fastest_epoch_ms(run: LoggedRun, order: RunOrder, trained: Sequence[Trained
     Returns:
         The time; 0 if neither is known.
     """
-    if not trained:
-        return _mean_epoch_ms(run, order)
-    return min(part.epoch_ms for part in trained)
+    if trained:
+        return min(part.epoch_ms for part in trained)
+    return _mean_epoch_ms(run, order)  # 0 if it is not known
 
 
 def _mean_epoch_ms(run: LoggedRun, order: RunOrder) -> float:

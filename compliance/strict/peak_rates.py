@@ -25,7 +25,7 @@ class _ImageSize(NamedTuple):
     height_px: int
     width_px: int
     words: str  # for messages: "224 px" for square images, otherwise "128 x 64 px" (width x height)
-    is_of_evaluations: bool  # whether the images of evaluations have this size, too
+    holds_in_evaluations: bool  # whether the images of evaluations have this size, too
 
 
 class _Peak(NamedTuple):
@@ -51,9 +51,8 @@ def rates_beyond_peak(run: LoggedRun, order: RunOrder, nodes: list[JsonObject]) 
         setting of the image size is not a whole number of pixels, that alone is returned, because the peak depends on
         the size. Empty if the peak is not known.
     """
-    workload = workloads.find(str(run.settings.get("WORKLOAD")))
-    is_work_known = workload is not None and workload.training_flop is not None
-    if workload is None or not is_work_known or not nodes:
+    workload = workloads.find(str(run.settings.get("WORKLOAD")))  # None if this project has no such workload
+    if workload is None or workload.training_flop is None or not nodes:
         return []
     try:
         size = _image_size(run.settings, workload.name)
@@ -63,7 +62,7 @@ def rates_beyond_peak(run: LoggedRun, order: RunOrder, nodes: list[JsonObject]) 
     if peak is None:
         return []
     faults = _faults_of_window(order.measured.fastest, peak)
-    if size.is_of_evaluations:
+    if size.holds_in_evaluations:
         faults += _faults_of_evaluation(run, order.shortest_evaluation, peak)
     return faults
 
@@ -81,13 +80,14 @@ def _image_size(settings: JsonObject, workload: str) -> _ImageSize:
     Raises:
         ValueError: A setting of the size is not a whole number of pixels.
     """
-    has_square_images = _SIDE in own_log_rules().recipe_settings.get(workload, ())
+    names_of_settings = own_log_rules().recipe_settings.get(workload, ())  # those that recipes of the workload have
+    has_square_images = _SIDE in names_of_settings  # `_SIDE` is "RECIPE.image_size"
     if has_square_images:
         side_px = _pixels(settings, _SIDE)
-        return _ImageSize(side_px, side_px, f"{side_px} px", is_of_evaluations=True)
+        return _ImageSize(side_px, side_px, f"{side_px} px", holds_in_evaluations=True)
     height_px = _pixels(settings, _HEIGHT)
     width_px = _pixels(settings, _WIDTH)
-    return _ImageSize(height_px, width_px, f"{width_px} x {height_px} px", is_of_evaluations=False)
+    return _ImageSize(height_px, width_px, f"{width_px} x {height_px} px", holds_in_evaluations=False)
 
 
 def _pixels(settings: JsonObject, name: str) -> int:
@@ -128,7 +128,7 @@ def _peak_of(run: LoggedRun, nodes: list[JsonObject], workload: workloads.Worklo
     assert flop_per_image is not None, "the caller has seen that the workload has its training_flop"
     cards = _cards_of(run, nodes)
     cores = sum(node["cores"] for node in nodes)  # which only count if there are no cards
-    images_per_s = most_images_per_s(cards, cores, flop_per_image)
+    images_per_s = most_images_per_s(cards, cores, flop_per_image)  # None if it is not known
     if images_per_s is None:
         return None
     devices = f"{len(cards)} cards" if cards else f"{cores} cores"
@@ -175,8 +175,8 @@ def _faults_of_evaluation(run: LoggedRun, shortest: TimedEvaluation | None, peak
     """
     if shortest is None:
         return []
-    samples = run.stated_count(schema.EVAL_SAMPLES)
-    least_ms = 1000 * samples * _FORWARD_SHARE / peak.images_per_s
+    samples = run.stated_count(schema.EVAL_SAMPLES)  # 0 if it is not stated
+    least_ms = 1000 * samples * _FORWARD_SHARE / peak.images_per_s  # `_FORWARD_SHARE` is 1/3
     took_at_most_ms = shortest.took_ms + run.clock_tolerance_ms
     if took_at_most_ms >= least_ms:
         return []
