@@ -32,12 +32,20 @@ class PublishedSizes(NamedTuple):
 
 
 def bytes_of_parts(dataset: Mapping[str, object]) -> tuple[PartBytes, ...]:
-    """Return the sums of bytes of the files of the data set, as the log states them; empty if it states none.
+    """Return the bytes of a run's data files as its log states them: an entry for each passport in the log's header.
+
+    A passport has the number, the bytes and a digest of some files. A header may have up to four passports:
+
+        field                 an entry of the part   passport of
+        train, train_source   "training"             the data for training, and the files that it was packed from
+        eval, eval_source     "evaluation"           the data for evaluation, and the files that it was packed from
 
     Args:
-        dataset: The section `dataset` of the log's header. Its passports (number, bytes and digest of some files)
-            describe the training and the evaluation data, and the files that these were packed from. One that does
-            not fit the schema is left out.
+        dataset: The section `dataset` of the header, with these fields.
+
+    Returns:
+        The entries; empty if there is no passport. In an entry, `is_exact` says whether the bytes are those of the
+        encoded images alone; it is false if they are those of records, which hold more than the images.
     """
     parts = []
     for field, part in _PART_OF_FIELD.items():  # such as "train_source" and "training"
@@ -48,11 +56,14 @@ def bytes_of_parts(dataset: Mapping[str, object]) -> tuple[PartBytes, ...]:
 
 
 def differences(parts: tuple[PartBytes, ...], published: PublishedSizes) -> Iterator[str]:
-    """Yield a sentence for each part of a data set whose bytes in the log do not fit the published files.
+    """Yield a sentence for each part of a data set whose bytes in the log do not fit the published images.
+
+    - Bytes of images alone (`is_exact`) fit from the published least to the published most.
+    - Bytes of records fit from the published least on, without an upper end, because a record holds more than an image.
 
     Args:
-        parts: The sums of bytes that the log states.
-        published: The least and the most bytes of the data set as its publisher distributes it.
+        parts: The parts, with the bytes that the log states.
+        published: The least and the most bytes of the data set's images as its publisher distributes them.
     """
     for stated in parts:
         size = stated.total_bytes

@@ -72,20 +72,21 @@ class Check:
 
 
 def read_check(text: str, key_by_state_name: KeyByStateName = _NO_STATE) -> Check:
-    """Return the check that an expression of a rule states, compiled and classified by what it looks at.
+    """Return the check that a text of a rule states: compiled, and with the aspect of an event that the check looks at.
 
-    In the expression, `v` is the event that is checked, `ll.timestamp` is its time, and `s` is the state: values that
-    the rules set as events come. The part of the event that the check looks at is its `aspect`:
+    In the text, `v` is the event that is checked, and `ll.timestamp` is the time of this event. `s` is a table, the
+    state, which the rules fill as events come: at an event run_start, for instance, s['run_started'] becomes True. So a
+    check of s['run_started'] demands that a run_start came before:
 
-        s['run_started']        -> "order": the event must come after an event run_start
-        ll.timestamp < 9        -> "time"
-        'file' in v['metadata'] -> "metadata"
-        v['value'] > 0          -> "value", which also stands for every other expression
+        s['run_started']        -> aspect "order": the event must come after a run_start
+        ll.timestamp < 9        -> aspect "time"
+        'file' in v['metadata'] -> aspect "metadata"
+        v['value'] > 0          -> aspect "value", which also stands for every other expression
 
     Args:
-        text: The expression, in the language of mlperf-logging's rule files.
-        key_by_state_name: For each name in the state, the key of the events that set it, such as {"run_started":
-            "run_start"}. An expression about a name that is not in it does not get the aspect "order".
+        text: The text of the check, an expression in the language of mlperf-logging's rule files.
+        key_by_state_name: For each name in the state, the key of the events that set this name, such as
+            {"run_started": "run_start"}. A check of a name that is missing here does not get the aspect "order".
 
     Raises:
         SyntaxError: The text is not an expression, or has a form that no rule of mlperf-logging has.
@@ -181,22 +182,21 @@ class WantedNames(NamedTuple):
 
 
 def read_wanted_names(text: str, key_by_state_name: KeyByStateName) -> WantedNames:
-    """Return which names the events of a key must list, as a check after the last event demands it.
+    """Return the names that a check demands of the whole log, and the key of the events that must list these names.
 
-    For instance, the events weights_initialization must list the tensors conv0_weight and conv0_bias:
+    For instance, each event weights_initialization names one tensor, and the rule of these events adds the name to the
+    list s['initialized_tensors']. After the last event, a check demands that the list has exactly two names:
 
         sorted(s['initialized_tensors']) == sorted(['conv0_weight', 'conv0_bias'])
         -> WantedNames("weights_initialization", "initialized_tensors", ["conv0_weight", "conv0_bias"])
 
-    The rule of weights_initialization adds the name in each of these events to the list s['initialized_tensors'].
-
     Args:
-        text: The check.
-        key_by_state_name: For each list in the state, the key whose events add to it, such as {"initialized_tensors":
-            "weights_initialization"}.
+        text: The text of the check, which must have the form of the example.
+        key_by_state_name: The key of the events that add names to a list, by the name of the list, such as
+            {"initialized_tensors": "weights_initialization"}.
 
     Raises:
-        SyntaxError: The check has any other form, or `key_by_state_name` does not have the list. The caller gives the
+        SyntaxError: The text has any other form, or `key_by_state_name` does not have the list. The caller gives the
             message.
     """
     text_on_one_line = ast.unparse(parse_expression(text))

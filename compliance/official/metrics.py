@@ -36,13 +36,17 @@ def join_metrics(events: Iterable[Event], count_field: str) -> JoinedMetrics:
         -> an event with the value {"samples_count": 512, "FID": 88.1, "CLIP": 0.15}
 
     Args:
-        events: All events of a log. An eval_accuracy whose metadata has no field "metric" is ignored.
+        events: All events of a log. An eval_accuracy whose metadata does not contain "metric" is ignored.
         count_field: The field of the metadata that has the count: "samples_count" or "step_num".
 
     Returns:
-        The joined events; and the first eval_accuracy with unusable metadata, None if there is none. Unusable is a
-        table with a metric but no count, or with a list or dict as metric name or count; a number, true, false or null;
-        and a list or text that contains "metric".
+        The joined events, and the first eval_accuracy with unusable metadata (None if there is none). Metadata are
+        unusable if `_add_metric` raises an error at them, as in these cases:
+
+            {"metric": "FID"}                              no count
+            {"metric": ["FID"], "samples_count": 512}      a list or a dict as the name of the metric or as the count
+            7                                              a number, true, false or null in place of a dict
+            ["metric"]                                     a list or a text that contains "metric", in place of a dict
     """
     evaluation_by_count: dict[Any, _Evaluation] = {}
     unusable_events = []
@@ -59,20 +63,21 @@ def join_metrics(events: Iterable[Event], count_field: str) -> JoinedMetrics:
 
 
 def _add_metric(evaluation_by_count: dict[Any, _Evaluation], event: Event, count_field: str) -> None:
-    """Add the metric of an event to the evaluation that the event belongs to; a new one if it is the first of it.
+    """Add the metric that an event states to the evaluation of the same count; make this evaluation if it is missing.
 
-    Events of one evaluation state the same count: the samples or steps that were trained until then. Nothing is added
-    if the metadata names no metric, or if an error is raised.
+    The count is how many samples or steps were trained before the evaluation. For instance, an event with the value
+    88.1 and the metadata {"metric": "FID", "samples_count": 512} adds 88.1 as "FID" to the evaluation of count 512.
+    Metadata that do not contain "metric" add nothing.
 
     Args:
-        evaluation_by_count: The evaluations so far, by their count. It is changed.
+        evaluation_by_count: The evaluations so far, by their count. The metric is added here.
         event: An eval_accuracy.
-        count_field: The field of its metadata that has the count, such as "samples_count".
+        count_field: The field of the metadata that has the count, such as "samples_count".
 
     Raises:
-        KeyError: The metadata has no such field.
-        TypeError: The metadata is a number, for instance, in which no name can be looked up, or its count or metric
-            name is a list or dict.
+        KeyError: The metadata have a metric, but no count. Nothing was added.
+        TypeError: The count or the name of the metric is a list or a dict; or the metadata are no dict, but a number,
+            true, false or null, or a list or text that contains "metric". Nothing was added.
     """
     metadata = event.metadata
     if "metric" not in metadata:  # TypeError for a number, true, false or null, which contain nothing

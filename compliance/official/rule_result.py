@@ -171,13 +171,14 @@ class KeyResult:
             collector.add_unlisted(self._listed_failures[-1], unlisted_count)
 
     def report_wrong_count(self, collector: FindingCollector) -> None:
-        """Report that the log has too few events of the key, or several where the rule asks for exactly one.
+        """Report that the log has too few events of the key, or several events where the rule asks for exactly one.
 
-        As in the official checker, several events are an error only if their values differ. If all have the same value,
-        this breaks only our rule `exactly-once`, with a warning.
+            fewer events than the rule asks for       an error, as by the official checker
+            several events with different values      an error, as by the official checker
+            several events, all with one value        a warning by our rule `exactly-once`
 
         Args:
-            collector: Gets the finding.
+            collector: Gets the finding. It gets nothing if the number of events is right.
         """
         required = self.rule.required
         has_too_few = self.event_count < required.least
@@ -199,10 +200,16 @@ class KeyResult:
 
 
 def _fix(aspect: str, key: str, wanted: str) -> str:
-    """Return what to do about an event that is not as wanted in one aspect: for `above 0`, `make seed above 0`.
+    """Return what the user should do about an event that a rule does not accept. For the key seed:
+
+        aspect      wanted                    to do
+        metadata    metadata has epoch_num    give seed this metadata: epoch_num
+        order       after init_start          log seed after init_start
+        time        any                       the text _FIX_OF_TIME, because only init_stop has a rule on the time
+        value       above 0                   make seed above 0
 
     Args:
-        aspect: The aspect: "value", "metadata", "order" or "time".
+        aspect: The part of the event that the rule is about: "value", "metadata", "order" or "time".
         key: The key of the event, such as "seed".
         wanted: What the rule asks for, in words.
     """
@@ -217,15 +224,16 @@ def _fix(aspect: str, key: str, wanted: str) -> str:
 
 
 def shown(event: Event, aspect: str) -> str:
-    """Return the part of an event that a check looks at, for a message: its metadata, else its value.
+    """Return an event's metadata as text for a message if `aspect` is "metadata"; for any other aspect, its value.
 
-        metadata                   -> metadata {"epoch_num": 3}, without the place in the code
-        a text with letters        -> resnet
-        any other value, as JSON   -> 0.33, or "0.33" for a text, so that it is not taken for the number
+        metadata {"epoch_num": 3, "lineno": 7}    -> metadata {"epoch_num": 3}
+        the value "resnet", a text with letters   -> resnet
+        the value "0.33", a text without letters  -> "0.33", with its quotes, to tell it from the number
+        the value 0.33                            -> 0.33
 
     Args:
         event: The event.
-        aspect: What the check looks at; for "metadata" the metadata is shown, for any other the value.
+        aspect: The part of the event that a check looks at: "metadata", "value", "order" or "time".
     """
     if aspect == "metadata":
         metadata = event.metadata

@@ -45,13 +45,16 @@ class ToolReader:
         self._metrics_by_count: defaultdict[Any, dict[Any, Any]] = defaultdict(dict)
 
     def take(self, event: Event) -> None:
-        """Read the next event: its time as result_summarizer reads it, and its convergence as rcp_checker does.
+        """Read the next event for two figures of a run: its minutes, and the epochs (or samples) to its target.
 
-        rcp_checker ends at its first error. This error becomes the `problem` of the result, and from then on only times
-        are read:
+        The minutes are read as result_summarizer of mlperf-logging reads them, and the epochs as rcp_checker does.
+        rcp_checker ends at its first error. So the first error is kept as a text, the `problem` of the result, and from
+        then on only the times for the minutes are read. Two such texts:
 
-            line 7: run_stop without 'status'                 for a KeyError
-            line 7: run_stop: no evaluation before it         for any other, whose own text it is
+            KeyError                                   line 7: run_stop without 'status'
+            TypeError, ValueError or OverflowError     line 7: run_stop: no evaluation before it
+
+        The second text ends with the text of the error, here "no evaluation before it".
 
         Args:
             event: The event, in the order of the log.
@@ -92,22 +95,24 @@ class ToolReader:
             self._stop_ms = event.time_ms
 
     def _read_convergence(self, event: Event) -> None:
-        """Keep what rcp_checker, the official test of convergence, keeps of an event:
+        """Keep what an event says of the run's convergence, as rcp_checker, the official test of convergence, does.
 
-            global_batch_size                        the batch
-            submission_benchmark                     the benchmark
-            an evaluation of stable_diffusion        one of its metrics
-            an evaluation of any other benchmark     the epochs or samples that were trained until then
-            run_stop                                 the epochs or samples that the run needed to reach the target
+            global_batch_size                       `_batch`: the batch
+            submission_benchmark                    `_benchmark`: the benchmark
+            an evaluation of stable_diffusion       `_metrics_by_count`: one more metric
+            an evaluation of another benchmark      `_trained_at_last_evaluation`: the epochs or samples trained so far
+            run_stop                                `_to_target`: the epochs or samples until the run reached the target
+
+        Any other event changes nothing.
 
         Args:
             event: Any event of the log.
 
         Raises:
-            KeyError: This event or an earlier one lacks something that rcp_checker needs. rcp_checker ends here with an
-                error.
-            TypeError: A value has a wrong type. rcp_checker ends here with an error.
-            ValueError: No number of epochs or samples to the target can be taken from the log.
+            KeyError: The metadata of the event lack a name that is needed. At a run_stop of stable_diffusion, an
+                earlier evaluation may lack a metric instead.
+            TypeError: A value that is needed has a wrong type.
+            ValueError: At a run_stop, no usable number of epochs or samples to the target was found.
         """
         is_evaluation = event.key in _EVALUATION_KEYS
         if event.key == schema.GLOBAL_BATCH_SIZE.key:
@@ -122,17 +127,19 @@ class ToolReader:
             self._to_target = self._trained_to_target(event)
 
     def _keep_metric(self, event: Event) -> None:
-        """Keep a metric of stable_diffusion, which logs each metric of an evaluation in an event of its own.
+        """Keep one metric of an evaluation of stable_diffusion in `_metrics_by_count`, next to the evaluation's others.
 
-        The events of one evaluation state the same count: the steps or samples trained until then. Which of the two a
-        log states, and in which field, follows from the ruleset.
+        stable_diffusion logs each metric of an evaluation in an event of its own. All events of one evaluation state
+        the same count in their metadata: `step_num` in ruleset 3.1.0, `samples_count` in any other. For instance:
+
+            value 88.1, metadata {"metric": "FID", "samples_count": 512}  ->  _metrics_by_count[512]["FID"] = 88.1
 
         Args:
-            evaluation: The event, with the name of the metric and the count in its metadata.
+            event: An eval_accuracy or eval_error, with the name of the metric and the count in its metadata.
 
         Raises:
-            KeyError: The metadata lacks one of them.
-            TypeError: One of them is a list or a dict, by which nothing can be looked up.
+            KeyError: The metadata lack the name or the count.
+            TypeError: The name or the count is a list or a dict, or the metadata are no dict.
         """
         count = event.metadata[self._metric_count_field]  # the steps or samples trained before the evaluation
         metrics = self._metrics_by_count[count]  # a defaultdict: a new count gets an empty dict
@@ -156,20 +163,21 @@ class ToolReader:
         return epochs
 
     def _trained_to_target(self, stop: Event) -> float:
-        """Return how many epochs or samples the run needed to reach the target, as rcp_checker takes them:
+        """Return how much the run had trained when it reached the target, as rcp_checker takes this from a log:
 
             a run without success    NOT_CONVERGED
-            stable_diffusion         those until the earliest evaluation that reaches the target
-            any other benchmark      those until the last evaluation
+            stable_diffusion         the samples (or steps) of the earliest evaluation that reached the target
+            any other benchmark      the epochs or samples of the last evaluation
 
         Args:
             stop: The run_stop of the run.
 
         Raises:
-            KeyError: run_stop has no status. For stable_diffusion, an evaluation lacks a metric that is needed.
-            TypeError: For stable_diffusion, a metric is no number.
-            ValueError: There is no evaluation before run_stop. The number cannot be computed with. For
-                stable_diffusion, no evaluation reaches the target.
+            KeyError: `stop` has no status; or, for stable_diffusion, an evaluation lacks a metric that is needed.
+            TypeError: The metadata of `stop` are no dict; or, for stable_diffusion, a metric is no number, or the
+                counts of two evaluations cannot be compared.
+            ValueError: No evaluation came before `stop`; or, for stable_diffusion, none reached the target; or the
+                epochs or samples are no number, or a whole number too large for a float.
         """
         if stop.metadata["status"] != "success":
             return NOT_CONVERGED

@@ -123,17 +123,20 @@ def ask_tool(tool: str, *arguments: str) -> Verdict:
 
 
 def ask_for_score(folder: Path, ruleset: str, benchmark: str, minutes: float | None) -> Verdict:
-    """Ask result_summarizer for the score of a package, and judge whether it is our own score.
+    """Return a verdict on whether result_summarizer, an official tool, computes our own score for a package.
+
+    The tool is run twice on the same folder. The first run may leave a file scaling.json with a factor of convergence
+    beside the logs. Only a later run multiplies the score by this factor, so the score of the second run counts.
 
     Args:
-        folder: The folder of the package.
+        folder: The folder of the package. The tool may add or remove files in it.
         ruleset: The version of the rules, such as 4.0.0.
         benchmark: The benchmark of the package, which is a column of the tool's table.
         minutes: Our own score; None if there is none.
 
     Returns:
-        A good verdict if the tool gives one score, and this equals ours to the last digit. A bad one otherwise; if the
-        tool fails, it quotes the tool.
+        A good verdict if the tool gives exactly one score, and this score equals ours to the last digit. A bad verdict
+        otherwise. If the tool fails, the verdict quotes the tool.
 
     Raises:
         ValueError: The right release of mlperf-logging, or a package that the tool imports, is not installed.
@@ -155,11 +158,11 @@ def ask_for_score(folder: Path, ruleset: str, benchmark: str, minutes: float | N
 
 
 def config_of_ours(ruleset: str, folder: Path) -> Path:
-    """Write the rule files with which mlperf-logging's checker can check our own benchmarks into a folder.
+    """Write into a folder the rule files with which mlperf-logging's checker can check our own benchmarks.
 
-    The files are the three common files of mlperf-logging and this project's files, such as closed_hrnet.yaml. They
-    name each other by relative paths, which the checker would look for in its own package. So in each written file,
-    `training_4.0.0/closed_common.yaml` becomes `FOLDER/closed_common.yaml`.
+    The files are the three common files of mlperf-logging and this project's files, such as closed_hrnet.yaml. In a
+    text, another file is named by a path such as `training_4.0.0/closed_common.yaml`, which the checker would look for
+    in its own package. So in each written file, this path becomes `FOLDER/closed_common.yaml`.
 
     Args:
         ruleset: The version of the rules, such as 4.0.0.
