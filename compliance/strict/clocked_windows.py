@@ -40,20 +40,22 @@ class WindowSums:
     def ms_without_leaps(
         self, training_ms: float, stated_ms: float, most_difference_ms: Callable[[float], float]
     ) -> float:
-        """Return the training time of an epoch by the log's clock, without the leaps that made it seem longer, in ms.
+        """Return the training time of an epoch by the log's clock, less the leaps of this clock in the epoch, in ms.
 
-        A leap is a setting of the clock ahead. If it was made in the epoch, the training time is too long by it. But a
-        leap that is logged in the epoch may have been made before, as during the evaluation of the epoch before. The
-        stated time decides, with
+        A leap is a setting of the clock ahead, which makes the epoch seem longer. `set_ahead_ms` is the sum of the
+        leaps that were logged in the epoch. But such a leap may have been made before the epoch, as in an evaluation.
+        Then the time without leaps is too short, and the time that the run states for the epoch is longer. So:
 
-            without leaps = training time - all leaps logged in the epoch
+            stated_ms <= time without leaps + tolerance    the time without leaps is returned
+            stated_ms is longer                            `training_ms` is returned
 
-        - If stated time <= without leaps + its tolerance, all leaps are subtracted.
-        - Otherwise none is: at least one may have been made before the epoch, and which one is not known.
+        For instance, `training_ms` is 100 s with a leap of 30 s, and the tolerance is 1 s. If the run states 70 s, 70 s
+        are returned. If the run states 90 s, 100 s are returned.
 
         Args:
             training_ms: The time by the log's clock with all leaps, in milliseconds.
-            stated_ms: The time that the event epoch_throughput states for the epoch, in milliseconds.
+            stated_ms: The time that the event epoch_throughput states for the epoch, in milliseconds. The caller checks
+                whether this time is too short.
             most_difference_ms: Takes a time by the log's clock, and returns how far a stated time may differ from it,
                 both in milliseconds.
         """
@@ -154,22 +156,21 @@ class ClockedWindows:
             self._open_epoch.set_ahead_ms += ahead_ms
 
     def take(self, line: int, *, last_step: int, time_s: float, end_ms: float) -> None:
-        """Add the next window to the open epoch, and compare what the windows state with the log's clock.
+        """Add the next window to the open epoch, and keep what the log's clock shows of waits and of missing time.
 
-        Nothing is done if no epoch is open. Otherwise two things are kept:
+        If no epoch is open, nothing is done. Otherwise, in this order:
 
-        - in `room_ms`, the most time that can lie between the window before and this one, in which training may have
-          waited for a checkpoint. A longer wait is reported (`Checkpoints.waits_without_room`).
-        - in `short`, this window, if the windows of the epoch up to its end state too little time in sum for what has
-          passed since the epoch's start (`_keep_if_short`). It is reported if no checkpoint or setting of the clock
-          explains that (`unexplained`).
+        1. `_keep_room` keeps in `room_ms` how long training can have waited for a checkpoint between the window before
+           and this one. The first window of an epoch has none before it.
+        2. The window becomes the last one so far, and its time is added to the sum of the epoch's windows.
+        3. `_keep_if_short` keeps the window in `short` if this sum is too small for the time since the epoch's start.
 
         Args:
             line: The line of the window's event.
             last_step: The step at which the window ends.
             time_s: The time that the window states, in seconds.
-            end_ms: The time of the first event that is logged of the window. No other line is written between its last
-                step and that event, so a slow disk does not delay it.
+            end_ms: When the window ended by the log's clock, in milliseconds: the time of the first event about the
+                window. The log has no other line after the last step, so a slow disk does not delay this event.
         """
         epoch = self._open_epoch
         if epoch is None:
@@ -189,21 +190,23 @@ class ClockedWindows:
     def _keep_room(self, step: int, passed_ms: float, *, stated_ms: float, most_delay_ms: float) -> None:
         """Keep in `room_ms` the most time that training can have waited for a checkpoint after a window.
 
-        The next window does not count this wait in the time that it states, but the log's clock does. So
+        Training may wait for a checkpoint between this window and the next one. The log's clock goes on during the
+        wait, but the time that the next window states does not contain the wait. For instance:
 
-            room = passed_ms - stated_ms + how far the two may differ + most_delay_ms
+            passed_ms        10 s     by the log's clock, from the end of this window to the end of the next one
+            tolerance       + 0.2 s   by which the clock and a stated time may differ
+            most_delay_ms   + 1 s     this window may have ended so long before its event was logged
+            stated_ms       - 8 s     in which the next window did its steps
+            room            = 3.2 s
 
-        For instance, 10 s pass up to the end of the next window, which states 8 s. They may differ by 0.2 s, and the
-        delay is 1 s at most. So the room is 10 - 8 + 0.2 + 1 = 3.2 s, and an event that states a wait of 4 s is wrong:
-        `Checkpoints.waits_without_room` reports it. Rooms beyond EVENTS_KEPT are not kept.
+        A checkpoint within the epoch that states a longer wait after this step, such as 4 s, is wrong. At most
+        EVENTS_KEPT rooms are kept.
 
         Args:
             step: The step at which the window ends.
-            passed_ms: The time by the log's clock from the end of the window to the end of the next one, or of the
-                epoch, in milliseconds.
-            stated_ms: The time that the next window states, in milliseconds; 0 if the epoch ends without one.
-            most_delay_ms: How late the first of the two events may have been logged, in milliseconds. By so much the
-                passed time may be too short.
+            passed_ms: The time in the example, in milliseconds; without a next window, the time to the epoch's end.
+            stated_ms: The time that the next window states, in milliseconds; 0 without a next window.
+            most_delay_ms: The most time from the end of the window to its event, in milliseconds.
         """
         if len(self.room_ms) < EVENTS_KEPT:
             most_passed_ms = passed_ms + self._most_difference_ms(passed_ms) + most_delay_ms

@@ -8,21 +8,22 @@ _LEAST_SPREAD = 1e-3  # of such losses, as a share of the largest: far above the
 
 
 def faults_of_losses(losses: Sequence[float | None], not_read: int) -> Iterator[str]:
-    """Yield in words what is wrong with losses that no training gives.
+    """Yield in words why the losses of a run cannot be those of a training.
 
-    The first losses of a run are above 0. No two steps see the same images with the same weights, so many losses are
-    not all equal. The first of these faults that is found is yielded:
+    Of these faults, only the first that the losses have is yielded:
 
-    - a loss is no number, although its window could be read;
-    - all losses that could be read are 0;
-    - all losses are equal, if there are at least _LEAST_EQUAL_LOSSES (10).
+    - a window that could be read has a loss that is no number;
+    - all losses that are numbers are 0;
+    - all losses are equal, and there are at least 10 (_LEAST_EQUAL_LOSSES). Weights change at each step, and so does
+      the loss.
 
-    Whatever these find, one more fault is looked for, and yielded if found: _REPEATED_LOSSES (5) losses in a row repeat
-    5 earlier ones in the same order, as in an epoch that was copied (see `_start_of_repeated_losses`).
+    In any case, one more fault is yielded if the losses have it: 5 losses in a row (_REPEATED_LOSSES) occurred before
+    in the same order, as in an epoch that was copied (see `_start_of_repeated_losses`).
 
     Args:
-        losses: The losses of a run's first windows, in their order; None for a loss that is no number.
-        not_read: How many of these windows could not be read, which is reported already. Their losses are None.
+        losses: The losses of a run's first windows, in their order. A loss is None if the window could not be read, or
+            if the window has no number as its loss.
+        not_read: How many of these windows could not be read. Such windows are no fault here: the caller reports them.
     """
     first = f"of the first {len(losses)} step_windows"
     numbers = [loss for loss in losses if loss is not None]
@@ -42,14 +43,16 @@ def faults_of_losses(losses: Sequence[float | None], not_read: int) -> Iterator[
 
 
 def _start_of_repeated_losses(losses: Sequence[float | None]) -> int | None:
-    """Return the index from which on a sequence of losses repeats an earlier one; None if none does.
+    """Return the index of the first 5 losses in a row that occurred before in the same order; None if there are none.
 
-    A sequence is 5 losses in a row (_REPEATED_LOSSES). It counts only if both are true, because an honest run may
-    repeat any other:
+    For instance, the index is 6 in 9, 8, 7, 6, 5, 4, 9, 8, 7, 6, 5. The number of losses, 5, is _REPEATED_LOSSES.
 
-    - All its losses are numbers, and different. A run that learns nothing repeats its loss.
-    - Its largest and its least loss differ by more than a share of _LEAST_SPREAD. A run on synthetic data has only one
-      batch, and once it has learned this batch by heart, its losses hardly change.
+    An honest run may repeat losses that hardly differ. So 5 losses are only searched for later in the run if both of
+    these are true:
+
+    - The 5 losses are numbers, and all different. A run that learns nothing has the same loss again and again.
+    - The largest is above the least by more than 0.001 of the largest (_LEAST_SPREAD). A run on synthetic data has only
+      one batch, and once the run has learned this batch by heart, its losses hardly change.
     """
     searched_for = set()  # 5 losses in a row that no honest run repeats
     for start in range(len(losses) - _REPEATED_LOSSES + 1):

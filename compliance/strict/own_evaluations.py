@@ -14,19 +14,19 @@ _ROUNDING_OF_QUOTIENT = 1e-9  # far above that of a float, and below what a cut 
 
 
 def faults_of_evaluations(run: LoggedRun, last_epoch: int, *, are_shares_of_samples: bool) -> Iterator[Fault]:
-    """Yield a fault for each evaluation that the recipe does not let a run make, and for one that is missing.
+    """Yield the faults of a run's evaluations: impossible accuracies, a wrong schedule, and training beyond the target.
 
-    These are faults, in this order:
+    In this order:
 
-    - an accuracy that is not a whole number of right samples over eval_samples;
-    - an evaluation of an epoch that the recipe does not evaluate, and a missing one of an epoch that it does;
-    - an evaluation that reached the target, if the run trained on after it.
+    - each share that no number of right samples gives: 0.3 is impossible with 8 samples, because 0.3 * 8 is 2.4;
+    - an evaluation of an epoch that the recipe does not evaluate, and an epoch that lacks the recipe's evaluation;
+    - epochs that were trained after an evaluation had reached the recipe's target.
 
     Args:
         run: The facts that the log states of the run.
         last_epoch: The number of the last epoch that was trained; 0 if there is none.
-        are_shares_of_samples: Whether an accuracy is a share of the evaluated samples, as top-1 is. A mean IoU is none,
-            and the first check is left out for it.
+        are_shares_of_samples: Whether an accuracy is the number of right samples / eval_samples, as for top-1. If
+            false, as for a mean IoU, accuracies are not checked.
     """
     if are_shares_of_samples:
         yield from _accuracies_of_no_whole_count(run)
@@ -52,10 +52,18 @@ def _accuracies_of_no_whole_count(run: LoggedRun) -> Iterator[Fault]:
 
 
 def _evaluations_out_of_schedule(run: LoggedRun, last_epoch: int) -> Iterator[Fault]:
-    """Yield a fault for the first evaluation that the recipe does not ask for, and for the first that is missing.
+    """Yield a fault for the first evaluation that the recipe does not ask for, and a fault for the first missing one.
 
-    Settings of the schedule that are no numbers of epochs are a fault, too. Nothing is checked if the header does not
-    say which epochs the recipe evaluates.
+    The recipe asks for evaluations of the epochs `offset` + n * `period`. The last planned epoch may be evaluated, too.
+    Both numbers are settings in the header of the log:
+
+    - If `period` is not stated, nothing is checked. If `offset` is not stated, 0 is taken.
+    - If `period` or `offset` is no whole number, or if `period` is below 1, this is the only fault.
+    - Otherwise the evaluations are checked.
+
+    Args:
+        run: The facts that the log states of the run, with its settings and its evaluations.
+        last_epoch: The number of the last epoch that was trained; 0 if there is none.
     """
     period: Any = run.settings.get("RECIPE.eval_every_epochs")
     offset: Any = run.settings.get("RECIPE.eval_offset_epochs", 0)
@@ -71,15 +79,15 @@ def _evaluations_out_of_schedule(run: LoggedRun, last_epoch: int) -> Iterator[Fa
 
 
 def _evaluation_too_many(run: LoggedRun, last_epoch: int, period: int, offset: int) -> Iterator[Fault]:
-    """Yield a fault for the earliest evaluation that the recipe does not ask for.
+    """Yield a fault for the first evaluation of an epoch that the recipe does not evaluate.
 
-    A recipe evaluates the epochs offset + n * period, for any whole n, and the last epoch of its plan in any case. With
-    a period of 4 and an offset of 1 these are the epochs 1, 5, 9 and so on; an offset of -3 gives the same ones.
+    The recipe evaluates the epochs `offset` + n * `period` for each whole n, and the last planned epoch. For a period
+    of 4, an offset of 1 and a plan of 10 epochs, these are 1, 5, 9 and 10. An offset of -3 gives the same epochs.
 
     Args:
-        run: The facts that the log states of the run.
-        last_epoch: The number of the last epoch that was trained. It counts as the last one of the plan if the settings
-            state no number of epochs above 0.
+        run: The facts that the log states of the run, with its settings and its evaluations.
+        last_epoch: The number of the last epoch that was trained. If the settings plan no number of epochs above 0,
+            this epoch is taken for the last planned one.
         period: Epochs from one evaluation to the next, above 0.
         offset: Any number of the series, also one below 1.
     """
@@ -96,20 +104,18 @@ def _evaluation_too_many(run: LoggedRun, last_epoch: int, period: int, offset: i
 
 
 def _missing_evaluation(run: LoggedRun, last_epoch: int, period: int, offset: int) -> Iterator[Fault]:
-    """Yield a fault for the first trained epoch that the recipe evaluates, and that has no accuracy.
+    """Yield a fault for the first trained epoch that the recipe evaluates and the run did not evaluate.
 
-    The recipe evaluates each epoch for which (epoch - offset) % period is 0. With a period of 4 these are 1, 5, 9, ...
-    for the offsets -3, 1 and 5, and 4, 8, 12, ... for the offset 0. A run without success may have ended before the
-    evaluation of its last epoch.
+    The recipe evaluates the epochs `offset` + n * `period` for each whole n. For a period of 4 and an offset of 1 these
+    are 1, 5, 9 and so on. In a run without success, the last trained epoch need not be evaluated.
 
-    Nothing is checked in two cases:
-
-    - the run was resumed, so that earlier evaluations are in another log;
-    - an accuracy was not kept in `run.evaluations`: it is no number, or repeats the one before, or there are too many.
+    Nothing is checked if the run was resumed, because another log has its first evaluations. Nothing is checked either
+    if `run.evaluations` lacks an accuracy of the log: one that is no number, one that repeats the accuracy before, or
+    one of more than EVENTS_KEPT.
 
     Args:
         run: The facts that the log states of the run.
-        last_epoch: The number of the last epoch that was trained.
+        last_epoch: The number of the last epoch that was trained; 0 if there is none.
         period: Epochs from one evaluation to the next, above 0.
         offset: Any number of the series, also one below 1.
     """
@@ -131,9 +137,14 @@ def _missing_evaluation(run: LoggedRun, last_epoch: int, period: int, offset: in
 
 
 def _training_beyond_target(run: LoggedRun, last_epoch: int) -> Iterator[Fault]:
-    """Yield a fault if a run trained on after the evaluation that reached its recipe's target, because that ends a run.
+    """Yield a fault if a run trained more epochs after an evaluation had reached the recipe's target.
 
-    Nothing is checked if the recipe states no target.
+    A run ends at the first evaluation that reaches the target. No fault is yielded if the recipe has no target, or if
+    no evaluation reached the target.
+
+    Args:
+        run: The facts that the log states of the run, with its target and its evaluations.
+        last_epoch: The number of the last epoch that was trained; 0 if there is none.
     """
     target = run.recipe_target
     if target is None:

@@ -30,16 +30,16 @@ def own_log_rules() -> OwnLogRules:
 
 
 def recipe_settings_of_hyperparameters(run: LoggedRun) -> dict[str, str]:
-    """Return which setting of the recipe some hyperparameters of the optimizer must equal: {key of event: setting}.
+    """Return the recipe settings that hyperparameters of a run's optimizer must equal, by the keys of their events.
 
-    For a run with the optimizer lars:
+    The result joins two tables by the name of a hyperparameter. For "momentum" and the optimizer lars:
 
-        {"lars_opt_momentum": "RECIPE.optimizer.momentum", ...,
-         "lars_opt_learning_rate_warmup_epochs": "RECIPE.warmup_epochs"}
+        runlog's schema   "momentum": the event with the key "lars_opt_momentum"
+        own_log.yaml      "momentum": "RECIPE.optimizer.momentum"
+        the result        "lars_opt_momentum": "RECIPE.optimizer.momentum"
 
-    The rules in own_log.yaml pair the bare name "momentum" with its setting, and the schema says under which key the
-    optimizer logs it: lars_opt_momentum. The epochs of warm-up are added to these. The base learning rate and the decay
-    steps have no pair in own_log.yaml, because they depend on the batch, too.
+    The result also has the epochs of warm-up, for lars "lars_opt_learning_rate_warmup_epochs": "RECIPE.warmup_epochs".
+    The base learning rate and the decay steps are not in own_log.yaml, because they depend on the batch, too.
 
     Args:
         run: The facts that the log states of the run, with its optimizer.

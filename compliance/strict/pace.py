@@ -106,17 +106,22 @@ class _EpochTime(NamedTuple):
 
 
 def _check_steps(run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart], collector: FindingCollector) -> None:
-    """Report a breach if the steps of a run are faster than a step can be.
+    """Report a breach for each estimate by which a step of the run took less time than a step can take.
 
-    A log does not state the time of a step. It follows from the time of an epoch, which is estimated in up to three
-    ways. Each way has a least time of its own.
+    A log does not state the time of a step. It is computed from the time of an epoch, for which there are up to three
+    estimates (`_estimated_epoch_times`). For each estimate, the rule has a bound of its own on the time of a step:
+
+        estimate of the time of an epoch             least time of a step
+        the run's time over its number of epochs     mean_step_ms
+        the median time of the epochs                median_step_ms
+        the time of the fastest epoch                epoch_step_ms
 
     Args:
-        run: The facts that the log states of the run. Nothing is checked if it lacks the samples, the batch or
-            run_stop.
+        run: The facts that the log states of the run. Nothing is checked if the log lacks train_samples,
+            global_batch_size or run_stop.
         order: The run's epochs, with the number of the last one.
-        trained: The times of the epochs that count.
-        collector: Gets each breach of the rule `epoch-time`, and has its bounds.
+        trained: The times of the epochs, each above 0; without the first epoch of a resumed run.
+        collector: Gets each breach of the rule `epoch-time`, and has the bounds.
     """
     samples = run.stated_count(schema.TRAIN_SAMPLES)  # 0 if it is not stated
     batch = run.stated_count(schema.GLOBAL_BATCH_SIZE)  # 0 if it is not stated
@@ -166,12 +171,20 @@ def _check_evaluations(
 ) -> None:
     """Report a breach if the shortest evaluation took far less time than training takes on as many images.
 
+    An evaluation must take at least a share of the time in training, the bound `share_of_training`. For instance, an
+    evaluation of 50,000 images, which take 40 s in training, must take at least 1.2 s if the share is 0.03.
+
+    Nothing is checked if
+
+    - the log does not state eval_samples, the number of images;
+    - the log has no run_stop, whose line a breach blames;
+    - the log has no evaluation, or the shortest took 0 ms (or less) by the log's clock.
+
     Args:
-        run: The facts that the log states of the run. Nothing is checked if it has no eval_samples or no run_stop.
-        shortest: The time of the shortest evaluation. None if there was no evaluation: nothing is checked then, nor if
-            it took no time.
+        run: The facts that the log states of the run.
+        shortest: The time of the shortest evaluation. None if there was no evaluation.
         training_ms_per_image: The time of an image in the fastest epoch, in milliseconds.
-        collector: Gets the breach of the rule `epoch-time`, and has its bounds.
+        collector: Gets the breach of the rule `epoch-time`, and has the bound.
     """
     images = run.stated_count(schema.EVAL_SAMPLES)  # 0 if it is not stated
     if images == 0 or run.stop is None:
@@ -187,15 +200,14 @@ def _check_evaluations(
 
 
 def _fastest_epoch_ms(run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart]) -> float:
-    """Return the time of the fastest epoch, in milliseconds; if no times of epochs are known, the mean of the run's.
+    """Return the time of a run's fastest epoch, in milliseconds; without times of epochs, the mean time of an epoch.
+
+    The mean is the run's time over its number of epochs. If the mean is needed and not known, the result is 0.
 
     Args:
         run: The facts that the log states of the run.
         order: The run's epochs, with the number of the last one.
-        trained: The times of the epochs that count; may be empty.
-
-    Returns:
-        The time; 0 if neither is known.
+        trained: The times of the epochs, each above 0; without the first epoch of a resumed run. May be empty.
     """
     if trained:
         return min(part.epoch_ms for part in trained)

@@ -36,10 +36,10 @@ class _Peak(NamedTuple):
 
 
 def rates_beyond_peak(run: LoggedRun, order: RunOrder, nodes: list[JsonObject]) -> list[Fault]:
-    """Return a fault for each rate in the log of a run that is higher than its devices can compute.
+    """Return a fault for each of two rates in the log of a run that is higher than the run's devices can compute.
 
-    Two rates are compared with the peak of the devices: that of the fastest window of training steps, and that of the
-    shortest evaluation. The second one is left out if the log does not state the size of the images in evaluations.
+    The first rate is that of the fastest window of training steps. The second rate, that of the shortest evaluation, is
+    checked only if the log states the size of the images in evaluations.
 
     Args:
         run: The facts that the log states about the run, such as its settings.
@@ -47,9 +47,9 @@ def rates_beyond_peak(run: LoggedRun, order: RunOrder, nodes: list[JsonObject]) 
         nodes: The nodes that the header of the log describes, with their GPUs and CPU cores.
 
     Returns:
-        Faults such as "a window of 90000 images/s; its 8 cards cannot train more than 60000 images/s at 224 px". If a
-        setting of the image size is not a whole number of pixels, that alone is returned, because the peak depends on
-        the size. Empty if the peak is not known.
+        Faults such as "a window of 90000 images/s; its 8 cards cannot train more than 60000 images/s at 224 px". Empty
+        if the peak of the devices is not known, or the work of training on an image. This work depends on the size of
+        the image: if a setting of the size is not a whole number of pixels, the only fault is about this setting.
     """
     workload = workloads.find(str(run.settings.get("WORKLOAD")))  # None if this project has no such workload
     if workload is None or workload.training_flop is None or not nodes:
@@ -68,17 +68,22 @@ def rates_beyond_peak(run: LoggedRun, order: RunOrder, nodes: list[JsonObject]) 
 
 
 def _image_size(settings: JsonObject, workload: str) -> _ImageSize:
-    """Return the size of the training images by the settings of a run.
+    """Return the size of a run's training images by the settings of its recipe.
 
-    rn50 has one setting, the side of square images in training and in evaluations. hrnet has a height and a width,
-    which are those of training images only.
+    There are two kinds of recipes, by their settings:
+
+        RECIPE.image_size                             as of rn50: square images, in training and in evaluations
+        RECIPE.image_height and RECIPE.image_width    as of hrnet: images in training alone
 
     Args:
         settings: The settings that the log states, by name.
         workload: The name of the workload, such as "rn50".
 
+    Returns:
+        The size, with its words for messages. Its `holds_in_evaluations` is true for a recipe of the first kind.
+
     Raises:
-        ValueError: A setting of the size is not a whole number of pixels.
+        ValueError: A setting of the size is missing, or is not a whole number of pixels.
     """
     names_of_settings = own_log_rules().recipe_settings.get(workload, ())  # those that recipes of the workload have
     has_square_images = _SIDE in names_of_settings  # `_SIDE` is "RECIPE.image_size"
@@ -107,22 +112,24 @@ def _pixels(settings: JsonObject, name: str) -> int:
 
 
 def _peak_of(run: LoggedRun, nodes: list[JsonObject], workload: workloads.Workload, size: _ImageSize) -> _Peak | None:
-    """Return an upper bound on the images/s of training that the devices of the nodes can reach.
+    """Return a rate of training, in images/s, that the devices of a run cannot exceed; None if no such rate is known.
 
-    The devices are all GPUs of the nodes, or in a run on CPUs all their cores (`most_images_per_s`):
+    The devices are all GPUs of the nodes, or all their CPU cores if the run uses no GPUs. The rate is the FLOP/s of the
+    devices / the FLOP of training on one image (`most_images_per_s`). So high a value is taken for the FLOP/s of the
+    devices that no run can exceed the rate:
 
-        GPUs:   bound = sum of their peak FLOP/s * a share that no published training reaches / FLOP of an image
-        cores:  bound = cores * more FLOP/s than any core computes / FLOP of an image
+        GPUs         0.6 of the sum of their peak FLOP/s; no published training that was looked at reaches so much
+        CPU cores    384e9 FLOP/s for each; no core computes so much
 
     Args:
         run: The facts that the log states of the run, with the kind of its devices.
         nodes: The nodes that the header describes.
-        workload: The workload. Its arithmetic for training on one image (`training_flop`) must be known.
-        size: The size of a training image, on which this arithmetic depends.
+        workload: The workload, such as ResNet-50. Its field `training_flop` must not be None.
+        size: The size of a training image, with whose area the FLOP grow.
 
     Returns:
-        The bound, with words for the message about a higher rate. None if the peak arithmetic of the devices is not
-        known.
+        The rate, with words for messages such as "its 8 cards cannot train more than 60000 images/s at 224 px". None if
+        the peak of a GPU is not known, or if the nodes have no devices.
     """
     flop_per_image = training_flop(workload, size.height_px, size.width_px)
     assert flop_per_image is not None, "the caller has seen that the workload has its training_flop"
@@ -164,14 +171,18 @@ def _faults_of_window(fastest: Fastest, peak: _Peak) -> list[Fault]:
 
 
 def _faults_of_evaluation(run: LoggedRun, shortest: TimedEvaluation | None, peak: _Peak) -> list[Fault]:
-    """Return a fault if the shortest evaluation took less time than eval_samples need at the devices' peak.
+    """Return a fault if a run's shortest evaluation was faster than the devices can compute; otherwise an empty list.
 
-    An evaluation has the forward pass alone, which is a third of the work of training.
+    The peak is a rate of training. The forward pass of an evaluation is a third of the work of training on the same
+    images. So with a peak of 60,000 images/s, an evaluation of 36,000 samples takes at least 200 ms. The time by the
+    log's clock may be too short by a tolerance, which is added before the comparison. The fault says, for instance:
+
+        an evaluation of 3600000 samples in 5000 ms; its 8 cards cannot train more than 60000 images/s at 224 px
 
     Args:
-        run: The facts that the log states of the run, with the number of samples of an evaluation.
-        shortest: The time and the line of the shortest evaluation. None if there is none, which is no fault.
-        peak: The rate of training that the devices cannot exceed.
+        run: The facts that the log states of the run, with eval_samples and the tolerance of its clock.
+        shortest: The time and the line of the shortest evaluation. None if the run has no evaluation.
+        peak: The rate of training that the devices cannot exceed, with the words for the fault.
     """
     if shortest is None:
         return []
