@@ -113,7 +113,7 @@ def _data_wait(group: Group) -> Inline:
 
 
 def _rate_of_a_device(group: Group) -> Inline:
-    """Return a group's throughput per device in images/s, as text that links to the group's runs.
+    """Return a group's throughput per device in images/s, with a link to the group's runs or to a single run's log.
 
     Args:
         group: A group of repeated runs.
@@ -196,7 +196,7 @@ def _straggler_of_group(group: Group, kind: KindOfTime, verb: str) -> _Straggler
 
 
 def _efficiency(group: Group, efficiency: float | None) -> Inline:
-    """Return a group's scaling efficiency, such as "90.0%", as text that links to the group's runs.
+    """Return a group's scaling efficiency, such as "90.0%", with a link to the group's runs or to a single run's log.
 
     Args:
         group: A group of repeated runs.
