@@ -170,7 +170,7 @@ class ClockedWindows:
             last_step: The step at which the window ends.
             time_s: The time that the window states, in seconds.
             end_ms: When the window ended by the log's clock, in milliseconds: the time of the first event about the
-                window. The log has no other line after the last step, so a slow disk does not delay this event.
+                window. No line is written between the last step and this event, so no slow disk delays the event.
         """
         epoch = self._open_epoch
         if epoch is None:
