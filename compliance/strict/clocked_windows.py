@@ -29,7 +29,8 @@ class WindowSums:
     images: float = 0.0
     time_s: float = 0.0
     wait_s: float = 0.0
-    set_ahead_ms: float = 0.0  # by which the system's clock was set ahead during these windows
+    first_leap_ms: float = 0.0  # by which the first clock_set of these windows says that the clock was set ahead
+    further_leaps_ms: float = 0.0  # the sum of all others
 
     def add(self, window: schema.StepWindow) -> None:
         self.windows += 1
@@ -37,20 +38,28 @@ class WindowSums:
         self.time_s += window.time_s
         self.wait_s += window.data_wait_s
 
+    def add_leap(self, leap_ms: float) -> None:
+        """Add a leap, a setting of the clock ahead by `leap_ms` milliseconds."""
+        if self.first_leap_ms == 0:
+            self.first_leap_ms = leap_ms
+        else:
+            self.further_leaps_ms += leap_ms
+
     def ms_without_leaps(
         self, training_ms: float, stated_ms: float, most_difference_ms: Callable[[float], float]
     ) -> float:
         """Return the training time of an epoch by the log's clock, less the leaps of this clock in the epoch, in ms.
 
-        A leap is a setting of the clock ahead, which makes the epoch seem longer. `set_ahead_ms` is the sum of the
-        leaps that were logged in the epoch. But such a leap may have been made before the epoch, as in an evaluation.
-        Then the time without leaps is too short, and the time that the run states for the epoch is longer. So:
+        A leap is a setting of the clock ahead. A leap within the epoch makes the epoch seem longer. The run looks for
+        leaps after each window, at the end of an epoch's training and after each evaluation. So only the first leap
+        that it logs in an epoch can be older than the epoch, as one between the last evaluation and the epoch's start.
+        The time that the run states for the epoch decides about the first leap:
 
-            stated_ms <= time without leaps + tolerance    the time without leaps is returned
-            stated_ms is longer                            `training_ms` is returned
+            stated_ms <= time without all leaps + tolerance    the time without all leaps is returned
+            stated_ms is longer                                the time without all leaps but the first is returned
 
-        For instance, `training_ms` is 100 s with a leap of 30 s, and the tolerance is 1 s. If the run states 70 s, 70 s
-        are returned. If the run states 90 s, 100 s are returned.
+        For instance, `training_ms` is 100 s with leaps of 30 s and 10 s, and the tolerance is 1 s. If the run states
+        60 s, 60 s are returned. If the run states 90 s, 90 s are returned.
 
         Args:
             training_ms: The time by the log's clock with all leaps, in milliseconds.
@@ -59,10 +68,11 @@ class WindowSums:
             most_difference_ms: Takes a time by the log's clock, and returns how far a stated time may differ from it,
                 both in milliseconds.
         """
-        without_leaps_ms = training_ms - self.set_ahead_ms
-        most_without_leaps_ms = without_leaps_ms + most_difference_ms(without_leaps_ms)
-        are_leaps_in_epoch = stated_ms <= most_without_leaps_ms
-        return without_leaps_ms if are_leaps_in_epoch else training_ms
+        without_further_ms = training_ms - self.further_leaps_ms
+        without_all_ms = without_further_ms - self.first_leap_ms
+        most_without_all_ms = without_all_ms + most_difference_ms(without_all_ms)
+        is_first_in_epoch = stated_ms <= most_without_all_ms
+        return without_all_ms if is_first_in_epoch else without_further_ms
 
 
 class ShortWindow(NamedTuple):

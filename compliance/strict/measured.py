@@ -195,7 +195,7 @@ class Measured:
         """
         self._report_if_any(event.line, self._set_clock.note_and_check(event, self._last_step))
         if is_number(event.value) and event.value > 0:
-            self._epoch_sums.set_ahead_ms += 1000 * event.value
+            self._epoch_sums.add_leap(1000 * event.value)
             self._clocked.clock_was_set_ahead(1000 * event.value)
 
     def check_losses_and_last_step(self, line: int) -> None:
@@ -688,8 +688,8 @@ class Measured:
 
             clock - tolerance - delay <= stated time <= clock + tolerance
 
-        - clock: the training time, less the time by which the log's clock was set ahead, unless the stated time is
-          longer than that leaves (`ms_without_leaps`);
+        - clock: the training time, less the time by which the log's clock was set ahead in the epoch
+          (`ms_without_leaps`);
         - tolerance: how far a stated time may differ from the log's clock (`_most_difference_ms`);
         - delay: rank 0 may wait so long for the other ranks at the end of the epoch. No throughput contains that.
 

@@ -23,6 +23,15 @@ def _with_clock_set(log: Altered, *, by_s: float) -> Altered:
     return log.add_after("step_window", by.TOKEN + json.dumps(fields), 2)
 
 
+def _leap(log: Altered, index: int, *, by_s: int) -> None:
+    """Set the clock ahead, for the events from the line with this index on."""
+    for later in log.events():
+        if later >= index:
+            fields = log.fields(later)
+            fields["time_ms"] += 1000 * by_s
+            log.write(later, fields)
+
+
 def _without_evaluation(log: Altered, number: int) -> Altered:
     """No line is left of an evaluation; the epochs before and after it are."""
     return log.drop("eval_start", number).drop("eval_stop", number).drop("eval_accuracy", number)
@@ -87,17 +96,27 @@ def test_an_epoch_in_which_the_clock_was_set_ahead_is_as_long_as_its_windows(
     """The clock leaps during the third window, which is within the second epoch, and the line after it says so."""
     log = Altered(run())
     window = log.at("step_window", 2)
-    for index in log.events():
-        if index >= window:
-            fields = log.fields(index)
-            fields["time_ms"] += 1000 * leap_s
-            log.write(index, fields)
+    _leap(log, window, by_s=leap_s)
     if said_s is not None:
         fields = log.fields(window) | {"key": "clock_set", "value": said_s, "metadata": {"step": 66}}
         log.add_after("step_window", by.TOKEN + json.dumps(fields), 2)
     _, [file] = check(*write(tmp_path, log.text))
     assert ("throughput-agrees" in rules_broken(file)) is not passes
     assert not passes or errors(file) == []
+
+
+@pytest.mark.parametrize(("said_s", "passes"), [(3600.0, True), (3590.0, False)])
+def test_of_two_leaps_of_the_clock_the_first_may_be_before_the_epoch(
+    said_s: float, passes: bool, tmp_path: Path
+) -> None:
+    """The clock leaps by 60 s during the first evaluation, and by 3600 s during the last window of the next epoch."""
+    log = _with_clock_set(Altered(run()), by_s=60.0)
+    window = log.at("step_window", 3)
+    _leap(log, window, by_s=3600)
+    fields = log.fields(window) | {"key": "clock_set", "value": said_s, "metadata": {"step": 88}}
+    log.add_after("step_window", by.TOKEN + json.dumps(fields), 3)
+    _, [file] = check(*write(tmp_path, log.text))
+    assert rules_broken(file) == (set() if passes else {"throughput-agrees"})
 
 
 @pytest.mark.parametrize(("samples", "passes"), [(1, False), (50, False), (60, True)])
