@@ -72,14 +72,14 @@ def few_classes(labels: str, classes: Sequence[int]) -> str:
         classes: The classes that the labels hold, each once, without the ignored 255.
 
     Returns:
-        The message, such as "the evaluation's labels hold class 0 alone beside 255, which is ignored: ..."; an empty
+        The message, such as "the evaluation's labels hold class 0 alone (255 is ignored): ..."; an empty
         text if there are two classes or more.
     """
     if len(classes) > 1:
         return ""
     held = f"class {classes[0]} alone" if classes else "no class"
     return (
-        f"{labels} hold {held} beside {IGNORED}, which is ignored: nothing is told apart; number the classes from 0 in "
+        f"{labels} hold {held} ({IGNORED} is ignored): nothing is told apart; number the classes from 0 in "
         "the label files"
     )
 

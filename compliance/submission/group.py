@@ -138,12 +138,12 @@ def _refuse_logs_without_events(checked: Sequence[Report], paths_for_messages: S
         paths_for_messages: The path by which a message names each log.
 
     Raises:
-        ValueError: The message names the log, and quotes the first finding on the log.
+        ValueError: The message names the log, and quotes the last finding on the log.
     """
     for report, path in zip(checked, paths_for_messages, strict=True):
         has_no_events = report.run is NOTHING  # as `check_file` reports such a log, together with a finding
         if has_no_events:
-            problem = report.findings[0].actual
+            problem = report.findings[-1].actual  # that there are no events; a finding on a link comes before it
             raise ValueError(f"{path}: no log of a run ({problem})")
 
 

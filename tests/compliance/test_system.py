@@ -204,6 +204,10 @@ def test_a_file_that_is_no_log_is_refused_for_that(tmp_path: Path) -> None:
     refused(
         compliance("system", "--out", tmp_path / "x.json", "--log", tmp_path / "log"), "log: no log of a run (none)"
     )
+    (tmp_path / "folder").mkdir()
+    link = tmp_path / "folder" / "link"
+    link.symlink_to(tmp_path / "log")
+    refused(compliance("system", "--out", tmp_path / "x.json", "--log", link), "link: no log of a run (none)")
 
 
 def test_this_machine() -> None:

@@ -344,7 +344,7 @@ def test_an_evaluation_of_one_class_is_doubted(held: list[int], said: str) -> No
     confusion = np.zeros((11, 11))
     confusion[held, 0] = 70
     doubt = train.HRNet.doubt(mock.create_autospec(train.HRNet, instance=True), {train.CONFUSION: confusion})
-    assert (f"the evaluation's labels hold {said} beside 255" in doubt) if said else doubt == ""
+    assert (f"the evaluation's labels hold {said} (255 is ignored)" in doubt) if said else doubt == ""
 
 
 def test_evaluation_images_have_one_size(root: Path) -> None:

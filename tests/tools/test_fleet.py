@@ -239,6 +239,20 @@ def test_a_fact_that_is_not_known_is_said_to_be_unknown() -> None:
     assert facts["image"] == "none" and not any("None" in value for value in facts.values())
 
 
+@pytest.mark.parametrize(
+    ("interfaces", "said"),
+    [
+        ({"eth0": "10.0.0.1", "eth1": "10.0.0.2"}, "none"),
+        (
+            {"eth0": "10.0.0.1 25000 Mbit/s", "eth1": "10.0.0.2 10000 Mbit/s", "ib0": "10.0.0.3"},
+            "10000 Mbit/s, 25000 Mbit/s",
+        ),
+    ],
+)
+def test_an_interface_without_a_speed_is_no_speed(interfaces: dict[str, str], said: str) -> None:
+    assert fleet_facts.facts_of_node(job_of(), machine(interfaces=interfaces))["NIC speeds"] == said
+
+
 def test_a_node_is_as_slow_as_the_slowest_of_its_ranks_and_fails_with_one() -> None:
     found = [
         fleet_alone.RankTimes(0, {"step_s": [1.0, 5.0], "disk_s_per_gib": [3.0]}, {}, []),

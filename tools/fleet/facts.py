@@ -65,9 +65,18 @@ def _distinct_contents(files: Iterable[Path]) -> str:
     return _distinct_values(_read(file) for file in files)
 
 
-def _speed_of_interface(address_and_speed: str) -> str:
-    """Return the speed of a network interface: "10.0.0.1 10000 Mbit/s" -> "10000 Mbit/s"; empty if no speed follows."""
-    return " ".join(address_and_speed.split()[1:])
+def _speeds_of_interfaces(descriptions: Iterable[str]) -> list[str]:
+    """Return the speeds of network interfaces, sorted, without those of interfaces that report no speed.
+
+    Args:
+        descriptions: Address and speed of each interface, such as "10.0.0.1 10000 Mbit/s"; or its address alone.
+    """
+    speeds = []
+    for description in descriptions:
+        _, _, speed = description.partition(" ")
+        if speed:
+            speeds.append(speed)
+    return sorted(speeds)
 
 
 def _mount(folder: str) -> str:
@@ -147,7 +156,7 @@ def _facts_of_machine(job: Job, probed: Mapping[str, Any]) -> dict[str, str]:
         "CPU quota": _cpu_quota(probed["cgroup_cpus"]),
         "memory": f"{round(psutil.virtual_memory().total / 2**30)} GiB",
         "InfiniBand": ", ".join(probed["infiniband"].values()),
-        "NIC speeds": ", ".join(_speed_of_interface(text) for text in interfaces.values()),
+        "NIC speeds": ", ".join(_speeds_of_interfaces(interfaces.values())),
         "MTU": _distinct_values(stats.mtu for name, stats in psutil.net_if_stats().items() if name in interfaces),
         "image": source["image_digest"] or "",
         "lock": source["lock_sha256"][:12],
