@@ -439,8 +439,8 @@ def _follows(row: Window, rows_before: Sequence[Window], first_step: int) -> boo
         epoch 5, step 10         -> False: neither the same epoch nor the next
 
     Args:
-        row: The row in question.
-        rows_before: The rows before, at least one.
+        row: The row in question. If it prints no step, its epoch alone decides.
+        rows_before: The rows before, at least one. If the last prints no step and `row` does, the result is False.
         first_step: The number that the program gives to a first step.
     """
     last = rows_before[-1]

@@ -257,7 +257,8 @@ class PaddleSeg(Launch):
     def finish_facts(self) -> None:
         """Set the model and the batch size of one device, and then all that `Launch.finish_facts` sets.
 
-        - The model is the network and its backbone, such as "FCN HRNet_W48".
+        - The model is the network and its backbone, such as "FCN HRNet_W48". If the log names no backbone, it is the
+          network alone. If the log names no network, no model is set.
         - The batch size is that of the option `--batch_size`, or that of the configuration without this option.
 
         Call this after the last line.

@@ -193,7 +193,7 @@ class Dygraph(Launch):
             self._ended_epochs.add(int(match[1] or match[2]))
 
     def finish_rows(self) -> None:
-        """Give each row the figures of the steps since the last row, if the rows print running averages."""
+        """Give each row the figures of the steps since the last row or reset, if the rows print running averages."""
         if not self.cumulative:  # else each row was differenced as it was read
             self._difference_if_running_averages()
 
@@ -205,7 +205,7 @@ class Dygraph(Launch):
         self.truncated = self._is_truncated()
 
     def _difference_if_running_averages(self) -> None:
-        """Set the figures of each row to the figures of the steps since the last row, if rows print running averages.
+        """Give each row the figures of the steps since the last row or reset, if the rows print running averages.
 
         A running average is over all steps since a reset, early in the epoch. `are_running_averages` decides for all
         rows of the log together whether they print such averages, which `cumulative` then states in the record.
@@ -303,7 +303,7 @@ class Dygraph(Launch):
         return None if last_steps is None else last_steps + steps_since_last
 
     def _means_since_resets(self, averaged_steps: Sequence[int | None]) -> list[list[PrintedMean]]:
-        """Group the printed means: one list for each reset of the averages, with the rows up to the next reset.
+        """Group the printed means: a group begins with the first row, and with the first row after each reset.
 
         A program resets its averages at step `meters.reset_step` of each epoch. It may print one of two kinds, between
         which `are_running_averages` decides. Each mean gets the number of steps of both:
@@ -311,15 +311,15 @@ class Dygraph(Launch):
         - Row averages, which are also reset after each row: `steps_since_row`.
         - Running averages, which are not: `steps_since_reset`.
 
-        Rows before the reset step are left out: their averages go back into the epoch before, and an evaluation may lie
-        in the time since the last row. With a reset at step 5 and rows at steps 0, 10 and 20 of two epochs, the groups
-        are
+        Rows before the reset step are left out: their averages may go back into the epoch before, and an evaluation may
+        lie in the time since the last row. Rows whose mean or numbers of steps are not known are left out, too. With a
+        reset at step 5 and rows at steps 0, 10 and 20 of two epochs, the groups are
 
             []                      of the first epoch, before its reset: step 0 is left out
             [step 10, step 20]      of the first epoch
             [step 10, step 20]      of the second epoch, whose step 0 is left out
 
-        If epochs are so short that none has a reset, no row is left out, and all rows are one group.
+        If epochs are so short that none has a reset, no row counts as before it, and all rows are one group.
 
         Args:
             averaged_steps: How many steps each row averages, if it prints running averages.
@@ -379,8 +379,8 @@ class Dygraph(Launch):
         """Return the totals of all steps that a row averages: printed mean x number of steps; None if not known.
 
         Args:
-            window: The row, with the `steps` since the last row and with `data_wait_s` = printed mean wait x these
-                steps, which is not its true total.
+            window: The row, with `steps` as `steps_of_row` counts them, and with `data_wait_s` = printed mean wait x
+                these steps, which is not its true total.
             steps: How many steps its averages cover: all since the last reset in an epoch. None if that is not known.
         """
         mean_s = self._mean_of_window_s(window)
@@ -437,7 +437,8 @@ class Dygraph(Launch):
         - True if the configuration asks for later epochs.
         - True if no line says that this epoch ended, although lines say so of other epochs. Some public logs say it of
           no epoch, which shows nothing.
-        - False if a line says that this epoch ended, and it is the last one that the configuration asks for.
+        - False if a line says that this epoch ended, and it is the last one that the configuration asks for, or a later
+          one.
         - None in any other case, as in a log without rows.
         """
         last_epoch = self.last_position.epoch if self.last_position else None
@@ -514,8 +515,9 @@ class Dygraph(Launch):
             position: Epoch and step of this row.
 
         Returns:
-            The number. None if this row is not of the next epoch, or not before its reset. None also if the rows do not
-            print how many steps an epoch has, or if the step of the row before is higher than that allows.
+            The number. None for the first row, and if this row is not of the next epoch, or not before its reset. None
+            also if the rows do not print how many steps an epoch has, or if the step of the row before is higher than
+            that allows.
         """
         steps_of_epoch = self._steps_of_epoch
         is_before_reset = self.meters.reset_step is None or position.step < self.meters.reset_step

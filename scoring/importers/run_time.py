@@ -178,8 +178,8 @@ def _training_rate_over(record: Record, rows: Sequence[Window], span_name: str, 
         span: The span.
 
     Returns:
-        The rate and a text. The text names the span, and says whether evaluations are left out of it. None if no
-        positive time is left, because the clock was set back.
+        The rate and a text. The text names the span, and says if evaluations are left out of it, or cannot be. None if
+        no positive time is left, because the clock was set back.
     """
     left_out = _evaluations_to_leave_out(record, rows, span)
     return _rate_over(record, rows, span_name + left_out.in_words, span.seconds - left_out.seconds)

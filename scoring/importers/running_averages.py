@@ -131,7 +131,7 @@ def _are_running_by_stamps(groups: Sequence[Sequence[PrintedMean]]) -> bool | No
 
     Three cases are undecided:
 
-    - No times can be compared, because stamps are missing.
+    - No times can be compared, because stamps are missing or no group has two rows.
     - Both errors are at most MOST_STAMP_ERROR_S: both kinds fit.
     - The larger error is less than twice (CLEARLY_NEARER) the smaller error: neither kind fits clearly better.
 

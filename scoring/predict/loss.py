@@ -335,7 +335,7 @@ def back_test_lines(results: Sequence[BackTested]) -> Iterator[str]:
 
     They are a heading, a line for each predicted figure, a line of counts, and the median errors.
 
-    A system's throughput on many nodes was predicted from its throughput on the fewest nodes. How much throughput is
+    A system's throughput on more nodes was predicted from its throughput on the fewest nodes. How much throughput is
     lost between nodes was learnt from other reports only.
 
     Args:

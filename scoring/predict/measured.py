@@ -66,6 +66,7 @@ def measure(args: argparse.Namespace) -> Measured:
         InputError: The protocol is unknown or measures training times, or the logs cannot be scored, lack the devices
             or the batch, differ in model, batch or precision, or have nodes of unequal size.
         TooFewRunsError: A shape has fewer runs than the protocol asks for.
+        OSError: A log, or the file of the protocol, cannot be opened.
     """
     protocol = protocols.find(args.protocol)
     if protocol.figure != "throughput":

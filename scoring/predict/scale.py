@@ -186,6 +186,7 @@ def predict_from_logs(args: argparse.Namespace) -> JsonObject:
     Raises:
         InputError: No log has nodes of --devices-per-node devices, or the logs cannot be scored together.
         TooFewRunsError: The protocol asks for more runs than there are on some number of nodes and devices per node.
+        OSError: A log, or the file of the protocol, cannot be opened.
     """
     records, measured, warnings = measure(args)
     points = _points_by_nodes(measured, args.devices_per_node)  # the measured throughput by the number of nodes

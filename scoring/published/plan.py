@@ -162,12 +162,13 @@ def _full_size_campaign(name: str, fields: JsonObject) -> Campaign:
         The campaign. Two of its fields come from published.csv:
 
         - `published`: all figures of the report, which are the rows whose `table` is the campaign's name
-        - `cells`: the throughputs of the first framework among them, which the runs measure again. The figures of the
-          other frameworks are only shown next to ours.
+        - `cells`: of these, the throughputs of the first framework in "frameworks", which the runs measure again. The
+          figures of the other frameworks are only shown next to ours.
 
     Raises:
         KeyError, TypeError, AttributeError, ValueError: The fields describe no campaign: one is missing or unknown, or
             has a wrong type or value, or a variable of the environment is missing.
+        OSError: The file of the protocol cannot be read.
     """
     protocol = protocols.find(fields["protocol"])
     environment = {key: str(value) for key, value in fields["environment"].items()}

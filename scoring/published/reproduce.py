@@ -83,7 +83,7 @@ def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> 
 
         - "verdict": "borne out" if the logs give the published figure and state no other conditions than the report;
           else "not borne out", "not decided" or "not recomputed"
-        - "difference": recomputed / published - 1
+        - "difference": recomputed / published - 1; None for "not recomputed"
         - "borne_out": the same verdict as True or False; None for "not decided" and "not recomputed"
         - "as_recorded": True if the figure was recomputed, and published.csv has a `log_note` on it. The note records
           that the logs do not bear the figure out, so `main` does not count a mismatch as a fault. The recomputed
@@ -127,13 +127,14 @@ def _recompute(rule: Rule, paths: Sequence[Path], published: Published) -> Recom
         The verdict, the figure, notes on how it was made and judged, and footnotes. If the logs cannot be scored, the
         figure is None, and the only note says why. The footnotes are what the rules of MLPerf demand:
 
-        - our figure is no MLPerf result: none
-        - an MLPerf result: that it is not verified; of a throughput also that images/s is only derived from the logs
-        - an MLPerf result, and the published figure is a time to train: also how it may differ from a verified result
+        - our result does not use the name of MLPerf: none
+        - it does: that it is not verified, and whose trademark the name is; of a throughput also that images/s is only
+          derived from the logs
+        - it does, and the published figure is a time to train: also how it may differ from a verified result
     """
     try:
         records = [_read_log(path, rule) for path in paths]
-        # Without `system`, the score would warn that the log does not name its machine. Nothing else depends on it.
+        # Without `system`, the score of several logs warns if one of them names no machine. Nothing else depends on it.
         result = score(records, protocols.find(rule.protocol), skip=rule.skip, system=published.accelerator)
         # All published times to train are MLPerf results.
         published_is_verified = published.metric == "time_to_train"
@@ -271,7 +272,7 @@ def _notes_on_logs(rule: Rule, records: Sequence[Record]) -> list[str]:
 
     - "the log does not say ...": the devices or the batch were taken from the report.
     - "known by its name alone": the rule has SHA-256, and no log has one of these. So the rule was found by the
-      name of a file.
+      end of a log's path.
 
     Args:
         rule: How the publisher made the figure from its logs. Its `sha256` are of the logs from which the figure was

@@ -162,13 +162,14 @@ def _results_of_cells(campaign: Campaign, jobs: Sequence[Job]) -> list[_CellResu
 
     Args:
         campaign: The campaign. Its `cells` are the published throughputs.
-        jobs: The runs that were done here, with their trials. There must be one for each of the throughputs.
+        jobs: The campaign's runs, with their trials that are done or missing. There must be one for each of the
+            throughputs.
     """
     ours_by_run_of_job = {job.run: our_figure(job, campaign.protocol) for job in jobs}
     results = []
     for cell in campaign.cells:
         reported_run = run_of_cell(cell, shrink=False)
-        scored_run = run_of_cell(cell, shrink=campaign.shrunk)  # the run that was done here
+        scored_run = run_of_cell(cell, shrink=campaign.shrunk)  # the run of the campaign
         results.append(_CellResult(cell, reported_run, ours_by_run_of_job[scored_run]))
     return results
 
@@ -180,7 +181,7 @@ def _row_of_cell(
 
     A campaign is the runs that measure a report's throughputs again; each of these throughputs is a cell. A shrunk
     campaign does a tiny run on the CPU in place of the published run. The columns of conditions, such as "nodes", are
-    of the published run all the same, and "ran_as" names the run that was done.
+    of the published run all the same, and "ran_as" names the run of the campaign.
 
     The columns of speedup and of memory are left out if the report has no such figures.
 

@@ -96,8 +96,9 @@ def _build_report(args: argparse.Namespace) -> Report:
         args: Options of the command line (see `add_arguments`).
 
     Raises:
-        InputError: Logs or findings cannot be used, no file holds a run, --runs is given without --protocol, or an
-            output file is the log of a run.
+        InputError: Logs, findings or the protocol cannot be used, no file holds a run, --runs is given without
+            --protocol, or an output file is the log of a run.
+        OSError: A log, or the file of the findings or of the protocol, cannot be opened.
     """
     logs: list[GivenLog] = []
     # `read_systems` reads all files before the loop, and adds a reason for each file of a folder that holds no run.
@@ -185,7 +186,7 @@ def _write(file: str, text: str) -> None:
     """Write the text of a report to a file.
 
     An existing regular file is replaced only when the new one is complete, so an interrupted write leaves the old one.
-    A pipe or device, such as /dev/stdout, is written to directly.
+    A pipe or device, such as /dev/null, is written to directly.
 
     Args:
         file: Path of the file.
@@ -193,11 +194,12 @@ def _write(file: str, text: str) -> None:
 
     Raises:
         InputError: The file's folder does not exist.
+        OSError: The file cannot be written.
     """
     path = Path(file)
     refuse_missing_folder(path)
     is_pipe_or_device = path.exists() and not path.is_file()
-    if is_pipe_or_device:  # no file may take its place, and a pipe has no folder: its path leads to "pipe:[..]"
+    if is_pipe_or_device:  # no file may take its place, and a shell's pipe has no folder: it is "pipe:[..]"
         path.write_text(text, encoding="utf-8", newline="")
     else:
         replace_whole_file(path, text)

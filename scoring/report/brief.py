@@ -522,7 +522,7 @@ def _windows(run: ReportedRun) -> Inline:
 def _where(warning: Verdict, report: Report) -> Inline:
     """Return links to what a warning is about: a line of a log, a run, or the runs of some groups.
 
-    - no single log: the runs of the groups that have the warning; nothing if all groups have it
+    - no single log: the runs of the groups that have the warning; nothing if all groups have it, or none
     - one log: "run 2"
     - one line of a log: "run 2, line 17"
 
