@@ -119,7 +119,8 @@ def _parse_value(knob: Field[Any], text: str) -> bool | int | float:
         text: Text that the user wrote behind the `=`.
 
     Raises:
-        ValueError: The text is no value of this type, or a number below the knob's `least` or above 2^31 - 1 (MOST).
+        ValueError: The text is no value of this type, or a number that is not in the range from the knob's `least` to
+            2^31 - 1 (MOST).
     """
     type_name = str(knob.type)  # as "bool | None"
     if "bool" in type_name:
@@ -198,7 +199,8 @@ def resolve(strategy: Strategy, *, dtype: str, layout: str, device: str) -> Stra
         device: "cpu" or "gpu".
 
     Raises:
-        ValueError: The user turned on an option that cannot work there, or set one of cuDNN, on or off, for a CPU.
+        ValueError: The user turned on an option that cannot work there, turned on `cuda_graph` with a `gradient_merge`
+            above 1, or set an option of cuDNN, to any value, for a CPU.
     """
     on_gpu = device == "gpu"
     is_half_nhwc = dtype == "float16" and layout == "NHWC"
@@ -262,9 +264,10 @@ def _refuse_cudnn_flags(strategy: Strategy) -> None:
 def _conditions(strategy: Strategy, *, on_gpu: bool, is_half_nhwc: bool) -> list[_Condition]:
     """Return the conditions for options (knobs) of a strategy to be on: whether each is met, and the reason if not.
 
-    An option with several conditions, such as `cuda_graph`, can be on if all of them are met. An option that can always
-    be on, such as `merged_optimizer`, is in the list too, with a condition that is always met: `resolve` takes the
-    undecided options that it turns on from this list.
+    An option with several conditions, such as `cuda_graph`, can be on if all of them are met. Of the options that can
+    always be on, those that the user may leave undecided, such as `merged_optimizer`, are in the list too, with a
+    condition that is always met: by this list `resolve` turns undecided options on or off. `enable_inplace` is not in
+    the list, because `resolve` treats it by itself.
 
     Args:
         strategy: Options as the user set them.

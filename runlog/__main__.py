@@ -20,7 +20,7 @@ def main() -> int:
         LOG has no end yet:             an end is added that states REASON, which is printed
         LOG has an end with a reason:   nothing is added, and that reason is printed
         LOG has an end without one:     nothing is added, and REASON is printed
-        LOG does not exist:             it is not created, and REASON is printed
+        LOG does not exist:             it is not created, and REASON is printed; likewise if LOG is no file
         LOG cannot be read or written:  REASON is printed, and why
 
     Returns:

@@ -137,7 +137,7 @@ def require_folder_if_present(path: Path) -> None:
 
 
 def _mode_unless_exempt(path: Path) -> int | None:
-    """Return the `st_mode` of what a path leads to, or None for a path that the callers accept without a look at it.
+    """Return the `st_mode` of what a path leads to, or None for a path that the callers accept in any case.
 
     Args:
         path: Path as the user gave it. A link is followed.

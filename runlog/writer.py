@@ -209,7 +209,7 @@ def close_log_of_killed_run(path: Path, reason: str) -> str:
 def _close_log_of_killed_run(path: Path, reason: str) -> str:
     """Write the end of a dead run's log, that it was aborted and why, and return why the run ended.
 
-        no log:                             nothing is written, `reason` is returned
+        no file at `path`:                  nothing is written, `reason` is returned
         the log has its end with a reason:  nothing is written, that reason is returned
         the log has its end without one:    nothing is written, `reason` is returned
         the log has no end:                 the end is written with `reason`, which is returned
@@ -220,7 +220,7 @@ def _close_log_of_killed_run(path: Path, reason: str) -> str:
 
     Raises:
         OSError: The log cannot be read or written.
-        ValueError: It is no regular file, or cannot be opened.
+        ValueError: The log cannot be opened for writing.
     """
     if not path.is_file():
         return reason

@@ -77,9 +77,10 @@ def check_on_gpu(main: static.Program) -> int:
 def replace_on_cpu(main: static.Program, ranks: int) -> None:
     """Replace each `sync_batch_norm` and its gradient, which have no CPU kernel, by operators that have one.
 
-        sync_batch_norm        `batch_norm` by the statistics of all ranks, which an all-reduce computes; two `lerp`,
-                               which move the running mean and variance towards these statistics
-        sync_batch_norm_grad   `batch_norm_grad` and `batch_norm`, with an all-reduce of the sums between them
+        sync_batch_norm        operators that compute the statistics of all ranks, with one all-reduce; `batch_norm` by
+                               these statistics; two `lerp`, which move the running mean and variance towards these
+        sync_batch_norm_grad   `batch_norm_grad`; operators that sum over the ranks, with one all-reduce; `batch_norm`;
+                               the subtraction of its result
 
     Args:
         main: Training program with its gradients; changed in place.

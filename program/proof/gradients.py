@@ -429,7 +429,7 @@ def _gradients_in(name: str, histories: Histories, gradients_by_buffer: dict[str
         gradients_by_buffer: For each buffer, the names of the gradients that lie side by side in it.
 
     Returns:
-        Their names; empty if the variable is neither a buffer nor a gradient.
+        Their names; empty if the variable is neither a buffer nor a gradient that is computed already.
 
     Raises:
         Refused: A gradient in the buffer is not computed yet.
@@ -475,8 +475,8 @@ def _refuse_overwritten_sum(op: Operator, written: list[str], ever_summed: froze
     Args:
         op: The operator.
         written: Names of the variables that it writes.
-        ever_summed: Names of all variables that were summed over the ranks before, in this program of the update or an
-            earlier one. They count even if they hold another gradient by now.
+        ever_summed: Names of all variables whose gradient was summed over the ranks before, in this program of the
+            update or an earlier one. They count even if they hold another gradient by now.
 
     Raises:
         Refused: One of `written` is among them, and the operator is none of these.
@@ -526,7 +526,8 @@ def _merged(op: Operator, histories: Histories) -> Histories:
         The history, by the name of the variable that the addition writes.
 
     Raises:
-        Refused: The two are scaled differently, or the gradient is not computed yet or already summed over the ranks.
+        Refused: The gradient is not computed yet or already summed over the ranks, or the accumulator was summed or
+            scaled differently.
     """
     gradient, accumulator, out = ops.operands(op, "X", "Y", "Out")
     if gradient not in histories or histories[gradient].sums > 0:

@@ -71,9 +71,9 @@ def check(main: static.Program, device: str) -> None:
         device: "cpu" or "gpu".
 
     Raises:
-        Refused: A convolution is too large for cuDNN on a GPU, or an operator has no kernel for its data type, or a
-            tensor is declared in another type than its kernel takes. Paddle would cast such a tensor at each step, or
-            stop.
+        Refused: A convolution is too large for cuDNN on a GPU, or an operator has no kernel for its data type (without
+            tensors: for any type), or a tensor is declared in another type than its kernel takes. Paddle would cast
+            such a tensor at each step, or stop.
     """
     block = main.global_block()
     if device == "gpu":

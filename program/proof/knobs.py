@@ -52,7 +52,8 @@ def check_knobs(main: static.Program, decided: Strategy, *, asked: Strategy, ran
 
     Raises:
         Refused: A knob that is on has left work, one that is off has changed something, or one that the user set has no
-            effect.
+            effect. Also if Paddle has another value of a flag of cuDNN than the user set, or if gradients are not
+            summed over the ranks in buckets by `fuse_grad_size_in_MB`.
     """
     block = main.global_block()
     proved = _check_fusions(block, decided, asked=asked)  # the knobs in _FUSIONS
@@ -163,8 +164,8 @@ def _sums_left_in_words(block: Block) -> list[str]:
     """Say how many operators that sum gradients a program has although the knob `enable_addto` is on.
 
     A variable that several operators read gets a gradient from each, and a further operator sums these. The knob saves
-    this operator where a convolution makes one of the gradients, because the convolution can add to the others. The
-    sums that are left are therefore no failure.
+    this operator where a convolution makes one of the gradients, because the convolution can add to the others. Other
+    sums stay, which is no failure.
 
     Args:
         block: Main block of a built training program.

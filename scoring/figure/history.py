@@ -311,9 +311,10 @@ def _write_table(rows: Sequence[Row], output: Path) -> None:
         output: The file to write, .parquet or .csv.
 
     Raises:
-        InputError: The file cannot be written. For a name that ends in .parquet: the file exists already, its folder is
-            missing or pyarrow is not installed. For any other name: it does not end in .csv, or the file exists and
-            was not written by this command.
+        InputError: For a name that ends in .parquet: the file exists already, its folder is missing or pyarrow is not
+            installed. For any other name: it does not end in .csv, or the file exists and was not written by this
+            command.
+        OSError: The file cannot be written, such as a .csv file whose folder is missing.
     """
     if output.suffix == ".parquet":
         to_parquet([vars(row) for row in rows], output)  # refuses a file that exists

@@ -70,7 +70,8 @@ def _rate_by_step_time(record: Record, item: Window) -> float | None:
 
     The rates of a log must not mix one device and all devices, so the first case that fits gives the devices:
 
-    1. The log's rates can only be of one device, because their number is not known (`are_rates_of_one_device`): 1.
+    1. The log's rates can only be of one device, because the number of devices is not known
+       (`are_rates_of_one_device`): 1.
     2. The number of devices is known: all of them.
     3. Otherwise the log prints rates of all devices without their number, and there is no rate by the step time.
 

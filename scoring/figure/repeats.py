@@ -84,7 +84,7 @@ def refuse_same_run_twice(records: Sequence[Record]) -> None:
 
 
 def _refuse_continuation(earlier: Record, later: Record) -> None:
-    """Raise an error if two logs that were given as repeats are parts of one run: one goes on where the other ends.
+    """Raise an error if two logs are parts of one run: one goes on where the other ends.
 
     Args:
         earlier: The log that may have the earlier part of the run.

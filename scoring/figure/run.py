@@ -371,9 +371,9 @@ def _rows_of_next_steps(
 
     - Which rows are returned: those at most `steps` steps after `start`. With a row every 30 steps, the last one within
       100 steps is at 90.
-    - Whether the log is long enough: its last row must be at least `steps` - 1 steps after `start`. One step may be
-      missing because the warm-up may end one step late (`_row_ending_warm_up`). For example, a log of 120 steps is long
-      enough for a warm-up of 20 and 100 more. If the warm-up ends after 21 steps, 120 - 21 = 99 are left.
+    - Whether the log is long enough: the last of `stamped` must be at least `steps` - 1 steps after `start`. One step
+      may be missing because the warm-up may end one step late (`_row_ending_warm_up`). For example, a log of 120 steps
+      is long enough for a warm-up of 20 and 100 more. If the warm-up ends after 21 steps, 120 - 21 = 99 are left.
 
     Args:
         record: The run as read from its log, for the error.
@@ -385,7 +385,7 @@ def _rows_of_next_steps(
         InputError: No row is within `steps` steps after `start`, or the log has fewer than `steps` - 1 steps after it.
     """
     rows = _rows_up_to(start.steps_done + steps, stamped, start)
-    steps_left_in_log = max(0, stamped[-1].steps_done - start.steps_done)  # to its last row, not to the end of `rows`
+    steps_left_in_log = max(0, stamped[-1].steps_done - start.steps_done)  # to the last of `stamped`, not of `rows`
     fewest_steps_accepted = steps - 1
     if not rows or steps_left_in_log < fewest_steps_accepted:
         raise too_short(record, steps, steps_left_in_log)

@@ -100,7 +100,7 @@ class Score:
     def efficiency_in_words(self) -> list[str]:
         """How well the runs use the machine, in words: the share of its peak FLOP/s, and the images per joule.
 
-        What is not known is left out.
+        What is not known is left out, and so are the images per joule of an MLPerf result.
         """
         texts = []
         if self.flops_utilization is not None:
