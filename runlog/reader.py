@@ -268,8 +268,8 @@ def read_stream(stream: BinaryIO) -> Iterator[Entry]:
     LFs before it: a CR b LF c CR LF d are four lines, of the numbers 1, 1, 2 and 3.
 
     The stream is read in blocks, so that a file of any size takes little memory. A line that goes on in the next block
-    is kept until it ends. If it is over MAX_LINE_BYTES, `_kept_of_open_line` shortens what is kept. A line so long is
-    not parsed. It gives a Problem if it holds an event.
+    is kept until it ends. If it is over MAX_LINE_BYTES, `_kept_of_open_line` shortens what is kept. An event on a line
+    so long is not parsed, and gives a Problem.
 
     Args:
         stream: The log, open for reading bytes, at its beginning.
@@ -314,8 +314,8 @@ def _kept_of_open_line(text: bytes) -> bytes:
         text: What is kept of the line so far, with the last block.
 
     Returns:
-        The text, if it has at most MAX_LINE_BYTES. A longer line is not parsed, so what is kept of it need only show
-        that it is longer, and whether it holds the token of an event (`:::MLLOG`):
+        The text, if it has at most MAX_LINE_BYTES. An event on a longer line is not parsed, so what is kept of the line
+        need only show that it is longer, and whether it holds the token of an event (`:::MLLOG`):
 
             it holds a token:    its first MAX_LINE_BYTES, a space, the token
             it holds none yet:   its first MAX_LINE_BYTES, a space, its last 8 bytes (the length of the token), which
