@@ -90,8 +90,8 @@ def _prepare_process(job: env.Job, *, checks_precision: bool) -> None:
         checks_precision: Whether to refuse a GPU that cannot compute in the job's precision.
 
     Raises:
-        ValueError: A GPU is missing, or cannot compute in the job's precision.
-        RunError: NVML, the library that tells of the GPUs, hangs.
+        ValueError: A GPU is missing, or lacks what the job's settings ask for (see `_check_precision`).
+        RunError: NVML, the library that tells of the GPUs, hangs, or kills the process that asks.
     """
     env.export(env.runtime(job))
     if env.is_rank():
@@ -114,16 +114,16 @@ def _usable_gpus(job: env.Job, *, checks_precision: bool) -> list[nvidia.Gpu]:
 
     Args:
         job: The settings of the job.
-        checks_precision: Whether to refuse a GPU that cannot compute in the job's precision.
+        checks_precision: Whether to refuse a GPU that lacks what the job's settings ask for (see `_check_precision`).
 
     Raises:
         RunError: NVML, NVIDIA's library that tells of the GPUs, hangs, or kills the process that asks.
-        ValueError: CUDA shows fewer GPUs than DGXNGPU, or a GPU cannot compute in the job's precision.
+        ValueError: CUDA shows fewer GPUs than DGXNGPU, or a GPU lacks what the job's settings ask for.
     """
     host = socket.gethostname()
     gpus_wanted = job.cluster.dgxngpu
     # If the driver hangs, a call of NVML never returns. So a child process makes the first calls. The text says which
-    # call has hung, and is empty if none has.
+    # call has hung or killed the child, and is empty if none has.
     hanging_call = child.hanging_call_of_nvml()
     if hanging_call:
         raise RunError(f"{host}: {hanging_call}: {DRIVER_HANGS}")

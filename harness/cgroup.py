@@ -60,7 +60,7 @@ def cpus(root: Path = ROOT, membership: Path = MEMBERSHIP) -> float | None:
     limits: list[float] = []
     for folder in _folders("cpu", root, membership):
         # Version 2 of cgroups has a quota and a period in one file, version 1 in two files. A folder has the files of
-        # one version, so one of the two lists is empty.
+        # one version, so at least one of the two lists is empty.
         words_of_version_2 = _text(folder / "cpu.max").split()  # ["150000", "100000"]; no limit: ["max", "100000"]
         words_of_version_1 = _texts_of_version_1(folder)  # ["150000", "100000"]; no limit: ["-1", "100000"]
         words = [*words_of_version_2, *words_of_version_1]

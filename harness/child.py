@@ -144,7 +144,8 @@ def hanging_call_of_nvml() -> str:
 
     Returns:
         A part of a sentence, as "NVML has not answered nvmlInit: no answer in 30 s". The text is empty if NVML answers,
-        even by an error, or if the child ends by an error in Python, as without the package pynvml.
+        even by an error, if the child ends by an error in Python, as without the package pynvml, or if the child hangs
+        or dies before the first call.
     """
     child = talk(Path(__file__).with_name("ask_nvml.py"), environ=None, silent_s=NVML_S)  # None: this environment
     printed_calls = [answer["call"] for answer in child.answers() if "call" in answer]

@@ -105,8 +105,10 @@ def _describe_part(part: str, data_module: Any, samples: Any, contents: Contents
             "passport":     the number, the bytes and a digest of the files
             "decoded":      the number of samples that are chosen to be decoded, up to SAMPLED
             "undecodable":  the first file of the chosen samples that cannot be read or decoded, and why; or empty
-            "label_fault":  what is wrong with the first wrong label of the chosen samples; or empty
-            "notes":        the samples' own notes, and a note if the chosen labels hold fewer than two classes
+            "label_fault":  what is wrong with the first wrong label file of the chosen samples; or empty, as always if
+                            "undecodable" is not empty
+            "notes":        the samples' own notes; and, if both faults are empty, a note if the chosen label files hold
+                            fewer than two classes
     """
     chosen = _choose_samples(len(samples), seed)
     undecodable = _first_undecodable(samples, chosen)

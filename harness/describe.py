@@ -176,7 +176,8 @@ class _Described(NamedTuple):
 def _describe(given: dict[str, str]) -> _Described:
     """Return the job that is described by an environment and by the config file of a system.
 
-    The system is named by DGXSYSTEM in the environment: DGX1 stands for config_DGX1.sh.
+    The system is named by DGXSYSTEM in the environment: DGX1 stands for config_DGX1.sh. Without DGXSYSTEM, or if it is
+    empty, a default is taken.
 
     Args:
         given: The environment.
@@ -244,7 +245,7 @@ def main() -> int:
 
     Returns:
         0. For an error `one_line` prints a line on stderr and returns 2 if the job is wrong, 1 if the output cannot be
-        written.
+        written, 130 after Ctrl-C.
     """
     args = _arguments()
     if args.table:

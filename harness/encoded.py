@@ -343,7 +343,7 @@ def _pnm_fault(opened: PpmImagePlugin.PpmImageFile) -> str:
         opened: The image as Pillow has opened it, not loaded yet: `load` empties its `tile`.
     """
     # A tile is (codec, box, offset, arguments), the arguments (mode, white) or the mode alone. The white is missing in
-    # two cases without a fault: codec "raw" (white is 255 or 65,535, or pixels are bits), and bits as text.
+    # two cases without a fault: codec "raw" (white is 255 or 65,535, or pixels are bits or floats), and bits as text.
     codec, _, _, arguments = opened.tile[0]
     if codec == "raw" or not isinstance(arguments, tuple):
         return ""

@@ -29,7 +29,7 @@ def for_node(environ: Mapping[str, str], set_by_config: Mapping[str, str], origi
     Args:
         environ: The environment with what the config file adds.
         set_by_config: The variables in `environ` that the config file added or changed, with JOB_FROM_USER and
-            JOB_FROM_CONFIG.
+            JOB_FROM_CONFIG; empty if the file had been applied before this process began.
         origins: The value of each setting of the job, with who set it.
     """
     variables_of_job = {name: str(entry["value"]) for name, entry in origins.items()}
@@ -61,7 +61,8 @@ def for_launcher(user_environ: Mapping[str, str], set_by_config: Mapping[str, st
 
         settings, as BATCHSIZE
         settings for the job's workload and precision alone, as RN50_AMP_O2_STRATEGY
-        variables of libraries, as NCCL_DEBUG; OMPI_MCA_... of Open MPI, and PRTE_MCA_... of its launcher PRRTE
+        variables of libraries that `names_to_forward` chooses, as NCCL_DEBUG, without secrets; OMPI_MCA_... of Open
+        MPI, and PRTE_MCA_... of its launcher PRRTE
 
     What the config file sets is not handed over, because each node reads that file by itself.
 

@@ -19,9 +19,10 @@ def _entries(strategy: str) -> Iterator[tuple[str, str]]:
 
 
 def wrong_knobs(strategy: str) -> Iterator[str]:
-    """Yield a sentence for each invalid knob of a STRATEGY: an unknown one, or one with a wrong value.
+    """Yield a sentence for each invalid knob of a STRATEGY: an unknown one, or one with a value of another kind.
 
-    own_log.yaml has the knobs of this project and the kinds of their values. No run starts with an invalid one.
+    own_log.yaml has the knobs of this project and the kinds of their values. No run starts with an invalid one. A value
+    of the right kind is not judged: gradient_merge=0 gives no sentence, though no run starts with it either.
 
     Args:
         strategy: The value of the setting: `auto`, or knobs as "enable_addto=0,gradient_merge=2"; empty for none.

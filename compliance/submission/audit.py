@@ -141,8 +141,8 @@ def _candidate_for_screen(folder: Folder) -> Candidate:
         folder: The logs of the submission.
 
     Returns:
-        The epochs (or samples) of each run that counts, the organisation, and the `group`. The group is the round, the
-        benchmark and the global batch: the submissions of one group are compared with each other.
+        The epochs (or samples) of each run that counts, the organisation, and the `group`. The group is the round, and
+        the benchmark and the global batch of the first log: the submissions of one group are compared with each other.
     """
     first_run = folder.logs[0].run
     group = (folder.owner.round, first_run.stated_text(schema.SUBMISSION_BENCHMARK), first_run.global_batch)
@@ -212,7 +212,8 @@ def _row_of_submission(folder: Folder, questions_by_log: Mapping[str, list[Findi
 
     Each figure is about some of the logs:
 
-        scores, convergence test     all logs; None if they cannot be scored together, as if one is not readable
+        scores, convergence test     all logs; there are none if these cannot be scored together, as if one is not
+                                     readable
         passes, questions            the judged logs: all but those of v0.5 and v0.6
         name of the result           the readable logs: those with an event that can be read
         division, batch              the first readable log
@@ -382,14 +383,14 @@ def _ask_about_other_factor(
 def _official_minutes(scored: Score | None, scaling_file: float | None) -> float | None:
     """Return the minutes that result_summarizer, MLCommons' tool, computes for a submission.
 
-    The minutes are the olympic mean of the runs (without the fastest and the slowest ones), times a factor. The factor
-    is above 1 for runs that pass the convergence test in fewer epochs than the MLPerf reference, so that luck gains
-    nothing. If the submission has a file scaling.json, it is the one in this file. Without the file, it is the one that
-    the score has from comparing the runs with the reference.
+    The minutes are the olympic mean of the runs (without the fastest and the slowest ones), times a factor. If the
+    submission has a file scaling.json, the factor is the one in this file. Without the file, the factor is that of the
+    convergence test: above 1 for runs that pass in fewer epochs than the MLPerf reference, so that luck gains nothing;
+    1 for other runs, and if the factor of the test is not known.
 
     Args:
         scored: Score by the official verdict; None if there is none.
-        scaling_file: Factor of the scaling.json; None if there is no such file.
+        scaling_file: Factor of the scaling.json; None if there is no such file that can be read.
 
     Returns:
         The minutes. None if there is no score, if the runs are too few for an olympic mean (the score is then by a
@@ -418,7 +419,7 @@ def _test_against_envelope(test: ConvergenceTest | None) -> EnvelopeTest | None:
     Returns:
         `passed` and `scaling` of the second test; the mean epochs (or samples, as `unit` says) of its point, `held_to`,
         and of the first test's point, `held_to_by_tool`; and whether the two means differ. None if there was no first
-        test, or if one of the tests had no reference point for the runs.
+        test, or if one of the tests compared the runs with no reference point.
     """
     if test is None or test.comparison is None:
         return None

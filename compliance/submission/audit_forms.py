@@ -207,7 +207,8 @@ def _line_of_totals(submissions: Sequence[Submission]) -> str:
 def _lines_of_submission(submission: Submission) -> list[str]:
     """Return the lines on a submission: its verdicts; the second test of convergence, if it was made; each question.
 
-    A question is for the submitter, about one or more logs:
+    If no log can be judged, "not judged" stands in place of the verdicts. A question is for the submitter, about one or
+    more logs:
 
         v1.1 Dell node resnet: official 5/5, ...
           lower convex envelope: the same reference point

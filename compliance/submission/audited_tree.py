@@ -86,9 +86,9 @@ def _read_files(root: Path, wanted_version: str | None) -> _Files:
     A log is checked by the rules of the first of these versions that there is:
 
     1. `wanted_version`
-    2. the version of the round that a folder above the log names
-    3. NEWEST, but only for a log without events, or with something that only this project writes. Any other log raises
-       ValueError.
+    2. the version of the round that a folder above the log names, if this round has rules
+    3. NEWEST, but only for a log that cannot be read, has no events, or has something that only this project writes.
+       Any other log raises ValueError.
 
     Args:
         root: Folder or tar archive of the repository.
@@ -200,8 +200,8 @@ def _check_log(file: TreeFile, ruleset: Ruleset, root: Path) -> _CheckedLog:
 def _refuse_log_of_other_project(report: Report, file: TreeFile, root: Path) -> None:
     """Raise ValueError if a log of unknown round is of another project, because its rules are then not known.
 
-    Call it for a log whose folders name no round, if the user named no ruleset either. Logs of this project are judged
-    by NEWEST in this case.
+    Call it for a log whose folders name no round that has rules, if the user named no ruleset either. Logs of this
+    project are judged by NEWEST in this case.
 
     Args:
         report: The report on the log.

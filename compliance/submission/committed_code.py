@@ -43,7 +43,8 @@ def code_of(commit: str) -> dict[str, CodeFile]:
 
     Raises:
         UnknownCommitError: This checkout does not have the commit.
-        ValueError: `commit` is no hash, git or the checkout is missing, or the commit has a link or a file over 50 MiB.
+        ValueError: `commit` is no hash, git or the checkout is missing, git cannot read the checkout, or the commit has
+            a link or a file over 50 MiB.
     """
     files = {}
     with tarfile.open(fileobj=BytesIO(_archive_of(commit))) as archive:
@@ -85,7 +86,7 @@ def _archive_of(commit: str) -> bytes:
 
     If `git archive` fails, the error is one of these, in this order:
 
-    - ValueError, if this folder is no checkout, but a copy of the code without its history
+    - ValueError, if the folder REPOSITORY is no checkout, but a copy of the code without its history
     - ValueError with git's reason, if git cannot read this checkout, as where another user owns the folder
     - UnknownCommitError, if git can read this checkout: then the checkout lacks the commit
 

@@ -216,8 +216,8 @@ def _other_hardware(nodes: Sequence[Node], description: Description) -> list[_Lo
         description: Fields of the description by name.
 
     Returns:
-        The fields. If several nodes contradict one field, it has the last node's value. The accelerator's name is the
-        name of the first GPU that differs.
+        The fields. If several nodes contradict one field, it has the value of the last of these nodes. The
+        accelerator's name is the name of the first GPU that differs, or `none` (see `_other_gpu`).
     """
     contradicted: dict[str, str] = {}  # the log's value of each contradicted field; a later node replaces it
     for node in nodes:

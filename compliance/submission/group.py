@@ -143,7 +143,8 @@ def _refuse_logs_without_events(checked: Sequence[Report], paths_for_messages: S
     for report, path in zip(checked, paths_for_messages, strict=True):
         has_no_events = report.run is NOTHING  # as `check_file` reports such a log, together with a finding
         if has_no_events:
-            problem = report.findings[-1].actual  # that there are no events; a finding on a link comes before it
+            # That there are no events, or in an audit why the log cannot be read. A finding on a link comes before it.
+            problem = report.findings[-1].actual
             raise ValueError(f"{path}: no log of a run ({problem})")
 
 
@@ -190,9 +191,9 @@ def convergence_test(checked: Sequence[Report], ruleset: Ruleset) -> Convergence
         ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
 
     Returns:
-        The outcome. Open runs, and runs of benchmarks that are not of MLPerf, are not tested: the factor is 1. If there
-        are no reference points, or if the tool cannot read a log, the outcome and the factor are not known: `scaling`
-        is None.
+        The outcome. Runs that do not state the closed division, and runs of benchmarks that are not of MLPerf, are not
+        tested: the factor is 1. The outcome and the factor are not known, and `scaling` is None, if there are no
+        reference points, if the tool has no number of runs for the benchmark, or if the tool cannot read a log.
     """
     first_run = checked[0].run
     benchmark = first_run.stated_text(schema.SUBMISSION_BENCHMARK)

@@ -187,7 +187,7 @@ def _fill_package(stage: Path, logs: Sequence[Path], description_path: Path, rul
     1. the logs of the scored runs, and the description. Manifest and report are computed from these copies. The package
        is refused if the logs or the description forbid it, or if a log changed since `check --receipt` read it.
     2. the code of the commit that the logs name. The package is refused if the runs used another lock file than this
-       code has, or began before the commit was made.
+       code has, or began more than a day before the commit was made.
     3. the manifest, the report, and the hashes of all files
 
     A refusal ends the work: the later files are not written.
@@ -349,7 +349,8 @@ def contents_of(
         The manifest and the report; and the reasons, empty if there are none.
 
     Raises:
-        ValueError: The system description is not readable, or the logs cannot be scored together.
+        ValueError: The system description is no JSON object, or the logs cannot be scored together.
+        OSError: The system description cannot be opened.
     """
     description_file = folder / "systems" / f"{system}.json"
     description = read_description(description_file)

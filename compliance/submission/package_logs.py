@@ -67,7 +67,7 @@ def _change_since_check(log: Path, copy: Path) -> str:
 
     `python -m compliance check --receipt` writes the hash of a log into a receipt, a file next to the log. Later the
     log is copied, and the copy goes into a package. If the receipt does not have the hash of the copy, the log was
-    changed between the check and the copying. Without a receipt, no change is known.
+    changed between the check and the copying, or the receipt is damaged. Without a receipt, no change is known.
 
     Args:
         log: The log, next to which the receipt may lie. The line names this file.

@@ -57,8 +57,8 @@ def pages_of(root: Path) -> dict[str, str]:
         The text of each file by the name of the file.
 
     Raises:
-        ValueError: The manifest or the system description of a package is no JSON.
-        OSError: A manifest or a system description cannot be read.
+        ValueError: The manifest of a package is no JSON, or the system description is no JSON object.
+        OSError: A manifest, a system description, a list of hashes or a log cannot be opened.
     """
     manifests = sorted((root / PACKAGES).glob(f"*/*/{MANIFEST}"))  # packages/ID/ORG/submission.json
     results = [_result_of_package(root, manifest.parent) for manifest in manifests]

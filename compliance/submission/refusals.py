@@ -76,7 +76,7 @@ def refusals_by_findings(runs: Sequence[PackagedRun], description: JsonObject, r
 
 
 def _findings_on_run(run: PackagedRun, description: JsonObject, ruleset: Ruleset) -> list[Finding]:
-    """Return the findings (errors and warnings) on one run of a package, from three sources in this order:
+    """Return the findings (errors, warnings and notes) on one run of a package, from three sources in this order:
 
     1. the check of the run's log alone. If its only errors are that the run missed the target, all findings of this
        check are left out, also its warnings: a submission may hold some such runs, and `refusals_by_missed_target`
@@ -194,10 +194,10 @@ def refusals_by_code(run: LoggedRun, code: Path) -> Iterator[Refusal]:
 
 
 def refusals_by_date(checked: Sequence[Report], committed_ms: float) -> Iterator[Refusal]:
-    """Yield a reason to refuse a package for each run that began before the commit of its code was made.
+    """Yield a reason to refuse a package for each run that began over a day before the commit of its code was made.
 
-    A log can only name the hash of a commit that was made before. The clocks of the machines of the run and of the
-    commit may differ by a day.
+    A log can only name the hash of a commit that was made before. Up to a day is let through, because the clocks of the
+    machines of the run and of the commit may differ so much.
 
     Args:
         checked: The reports on the logs.

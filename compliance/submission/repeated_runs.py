@@ -92,10 +92,11 @@ def _earlier_submission_with(
 def _question_about_two_submissions(report: Report, folder: Folder, earlier: _FirstSeen) -> Finding:
     """Return a reviewer's question to the submitter about a run that is in two submissions of a results repository.
 
-    The question is about the later submission. It says what the two logs have in common, such as the times of their
-    events. There are three cases:
+    The question is about the later submission. It says what the two logs have in common, such as the durations of their
+    epochs. There are three cases:
 
-    - The submitter is `Dell-power`, which repeats the runs of `Dell` with power logs: the question is only a note.
+    - The submitter, such as `Dell-power`, repeats the runs of another one, `Dell`, with power logs: the question is
+      only a note.
     - The two submissions are of different rounds: the question adds the conditions for submitting a run again.
     - Any other: the question says only what the logs have in common.
 

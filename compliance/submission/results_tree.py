@@ -239,8 +239,8 @@ def owner_of(root: Path, folder: PurePosixPath, organisation: str) -> Owner:
         /data/Dell/results             node/resnet                      ""       `organisation`
 
     - The submitter is the name just above `results`, or `organisation` if that name lies above the root.
-    - The round is the folders of the tree above the submitter's, as in the first example. Without any, it is the number
-      in a name such as training_results_v1.1, which may also lie above the root.
+    - The round is the folders of the tree above the submitter's, as in the first example. Without any, it is `v` and
+      the number in a name such as training_results_v1.1, which may also lie above the root.
 
     Args:
         root: Folder or archive of the tree.
@@ -303,7 +303,7 @@ def _round_of(tree_names_above_submitter: tuple[str, ...], root: Path, folder: P
         v1.1/Dell/results/node/resnet           -> v1.1
         training/v1.1/Dell/results/node/resnet  -> training/v1.1
 
-    In any other tree, it is the number in a folder's name, such as training_results_v1.1.
+    In any other tree, it is `v` and the number in a folder's name: `v1.1` for training_results_v1.1.
 
     Args:
         tree_names_above_submitter: Names of the folders of the tree above the submitter's, such as ("v1.1",).

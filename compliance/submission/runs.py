@@ -299,7 +299,7 @@ def _equal_runs(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedR
     """Yield a breach for each run of a submission that looks like a copy of an earlier run.
 
     If too many runs of a ResNet submission end at exactly the same accuracy, each run that ends at it gets a breach,
-    too. The first run of the submission gets none.
+    too, unless all accuracies are rounded to four digits. The first run of the submission gets none.
 
     Args:
         members: The reports on the logs of one submission, at least one.
@@ -545,7 +545,7 @@ def _sections_of_header(run: LoggedRun) -> JsonObject:
 def _flat(name: str, value: Any) -> JsonObject:
     """Return a value of JSON by its name, or each value in a table by the names of both, as "header source.commit".
 
-    A list is one value.
+    A list is one value, and so is an empty table.
     """
     if not isinstance(value, dict) or not value:
         return {name: value}

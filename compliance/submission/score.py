@@ -126,7 +126,9 @@ def command(options: argparse.Namespace) -> int:
         The exit status: 0, or 1 if there is no score.
 
     Raises:
-        ValueError: The logs cannot be read or scored together, or there are no rules for the ruleset.
+        ValueError: A path does not exist or names no log, a log is named twice or is no regular file, the logs cannot
+            be scored together, or there are no rules for the ruleset.
+        OSError: A log cannot be read.
     """
     ruleset = load(options.ruleset)
     checked = [check_file(log, ruleset) for log in logs_named_by(options.logs)]
