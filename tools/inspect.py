@@ -268,7 +268,7 @@ def _bytes_per_s(network_gbps: float | None) -> float | None:
 def _job_of_variables(given: dict[str, str]) -> env.Job:
     """Return the settings of a training job: those of a configuration, changed by the given variables.
 
-    Two are always set here: MODE to "throughput" and, if DGXNGPU is given, DGXNNODES to 1.
+    MODE is always set to "throughput" here. If DGXNGPU is given, DGXNNODES is set to 1, too.
 
     Args:
         given: Values by name, such as {"DGXSYSTEM": "DGXA100", "DGXNGPU": "16"}. DGXSYSTEM names the configuration.

@@ -158,13 +158,14 @@ def _write_records(growing: BinaryIO, journal: Path, images: folder.ImageList, l
 
 
 def _write_index_and_sizes(files: PackFiles, images: folder.ImageList, entries: list[Entry], list_sha256: str) -> None:
-    """Check the records of a part, and write its two small files: the index and the sizes of the images.
+    """Check the records of a part, and write its two small files: the index and the file of sizes.
 
     1. Write the index: where each record begins.
     2. Read each record back by it and compare it with what was to be written (RunError).
     3. Compare the size of each image file with its record (ValueError).
-    4. Write the sizes. Their file also notes what the part was packed from: the hash of its list, and the passport of
-       its image files (their number, the sum of their sizes and a digest).
+    4. Write the file of sizes: the width and height of the largest image, and the number of images. It also notes what
+       the part was packed from: the hash of its list, and the passport of its image files (their number, the sum of
+       their sizes and a digest).
 
     Args:
         files: The files of the part. The unfinished file `growing` has all records already.
@@ -174,7 +175,7 @@ def _write_index_and_sizes(files: PackFiles, images: folder.ImageList, entries: 
 
     Raises:
         RunError: The disk returns other bytes than were written.
-        ValueError: An image file was changed after it was packed.
+        ValueError: An image file was changed or removed after it was packed.
     """
     index_lines = [f"{number}\t{entry.offset}\n" for number, entry in enumerate(entries)]
     files.index.write_text("".join(index_lines))

@@ -122,7 +122,7 @@ def build(logs: Sequence[GivenLog], protocol: Protocol | None, *, skip: int | No
 
         - groups: A group that cannot be scored has a `problem` in place of a figure.
         - protocol: The given one, or one that stands for the protocols of all groups.
-        - scaling: A table for each system that was run on several numbers of devices or of nodes.
+        - scaling: A table for each system whose images/s are known on several numbers of devices or of nodes.
         - curves: Published throughputs that suit one of the groups, to draw next to ours in the plots of scaling.
         - mixture: Warnings that runs of one scaling table differ in more than their devices, such as in their packages.
 
@@ -134,8 +134,8 @@ def build(logs: Sequence[GivenLog], protocol: Protocol | None, *, skip: int | No
     options = _FigureOptions(protocol or _default_protocol(records), skip)
     runs = [_reported_run(number, log) for number, log in enumerate(logs, 1)]
 
-    # A group: the runs that repeat each other. A system: the groups that differ at most in devices, nodes, machine or
-    # folder, and for submissions to MLPerf by others in their batch.
+    # A group: the runs that repeat each other. A system: the groups that differ at most in devices, nodes, global
+    # batch, machine or folder, and for submissions to MLPerf by others also in their batch per device.
     groups_of_systems = _groups_of_systems(_scored_groups(runs, options))
     groups = list(itertools.chain.from_iterable(groups_of_systems))
     scaling = _scaling(groups_of_systems)
@@ -341,8 +341,8 @@ def _span_of_figure(record: Record, figure: RunFigure, protocol: Protocol) -> tu
 
     - "between_stamps": the line after the figure's first line, whose time stamp only starts the measurement. A figure
       of the lines 1 to 5 gives (2, 5).
-    - "epoch_rates": the line after the end of the epoch before. A figure of line 6 alone, which states the rate of the
-      whole epoch 2, gives (4, 6).
+    - "epoch_rates": the line after the end of the epoch before, or 1 if the log has no earlier epoch. A figure of
+      line 6 alone, which states the rate of the whole epoch 2, gives (4, 6).
     - any other: the figure's first line. A figure of the lines 2 to 5 gives (2, 5).
 
     Args:
@@ -369,8 +369,9 @@ def _groups_of_systems(groups: Iterable[Group]) -> list[list[Group]]:
     whose logs do not tell how long a step takes has none.
 
     Args:
-        groups: Groups of repeated runs. Those that differ only in their numbers of devices and nodes, machine or folder
-            are of one system.
+        groups: Groups of repeated runs. Those that differ only in their numbers of devices and nodes, global batch,
+            machine or folder are of one system. So are submissions to MLPerf by others that also differ in their batch
+            per device.
 
     Returns:
         A list of groups for each system. The order of `groups` is kept in each.
@@ -406,11 +407,12 @@ def _scaling(systems: Sequence[Sequence[Group]]) -> _Scaling:
 
 
 def _groups_in_plots(scaling: _Scaling, groups: Sequence[Group]) -> Sequence[Group]:
-    """Return the groups of runs that the plots of scaling show.
+    """Return the groups of runs that the plots of scaling may show.
 
     Args:
-        scaling: The scaling tables. If there are any, only their groups are shown.
-        groups: All groups of the report. Without a table, each of them is shown as a point.
+        scaling: The scaling tables. If there are any, only their groups are returned.
+        groups: All groups of the report. Without a table, all are returned. The plots then show a point for each that
+            has images/s and a known number of devices.
     """
     groups_in_tables = [row.group for row in itertools.chain.from_iterable(scaling.tables)]
     return groups_in_tables or groups

@@ -30,8 +30,8 @@ def figures(report: Report) -> list[Figure | Paragraph]:
         report: The content of the report.
 
     Returns:
-        A plot of whole runs, with a vertical axis that starts at 0. If some windows were measured, also a plot of the
-        measured windows alone, with a vertical axis that does not start at 0. If no log has rates, the list has a
+        A plot of whole runs, with a vertical axis that starts at 0. If some windows with a rate were measured, also a
+        plot of these alone, with a vertical axis that does not start at 0. If no log has rates, the list has a
         paragraph that says so, and no plot.
     """
     runs_with_rates: list[_DrawnRun] = []
@@ -79,7 +79,7 @@ def _plot_of_measured_windows(report: Report, runs: Sequence[_DrawnRun]) -> list
         runs: The runs whose logs have rates.
 
     Returns:
-        A list with the plot; an empty list if no window was measured.
+        A list with the plot; an empty list if no window with a rate was measured.
     """
     measured_parts = [_measured_part(run) for run in runs]  # each run with the points of its measured windows only
     drawn_runs = _with_points_on_same_axes(measured_parts)  # at most 16 of those with points, with equal axes

@@ -205,7 +205,8 @@ def _efficiency(group: Group, efficiency: float | None) -> Inline:
             16 devices is 0.9. None: not known.
 
     Returns:
-        The text; "not measured" if `efficiency` is None.
+        The text; "not measured" if `efficiency` is None, and "no figure: at most 100 %" if it is so far above 1 that
+        noise does not explain it.
     """
     if efficiency is None:
         return NOT_MEASURED

@@ -212,8 +212,9 @@ class _Failures(NamedTuple):
 def _judge_failed_runs(failed: Sequence[ReportedRun], groups: Sequence[Group], protocol: Protocol) -> Verdict:
     """Return the verdict on the runs that ended without success.
 
-    The result of a group drops some of its slowest runs, and a failed run counts as one of the slowest. A result of 5
-    runs that drops 1 of them allows one failure: one is a warning, two are fatal. `_allowed_failures` finds the number.
+    The result of a group may drop some of its slowest runs, and a failed run counts as one of the slowest. A result of
+    5 runs that drops 1 of these allows one failure: one is a warning, two are fatal. A result that drops none allows no
+    failure. `_allowed_failures` finds the number.
 
     - fatal: in one of the groups, more runs failed than are allowed
     - else unknown: in one of the groups runs failed, and the rounds of MLPerf differ in how many they allow

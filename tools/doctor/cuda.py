@@ -163,7 +163,7 @@ def _read_answers(child: Talk) -> CudaStart:
 
     The result of a step is the result of the last call of the step. If the child hung or died in a call, the result of
     the call's step is how the child hung or died. If the child hung or died after all calls, the child's exit counts as
-    one more step.
+    one more step. If the driver lacks a function, the last line has no code but a "reason", and names the step "load".
 
     Args:
         child: The lines that the child printed, and how it hung or died.
@@ -233,6 +233,8 @@ def _last_ended_calls(answers: list[JsonObject]) -> dict[str, Step]:
 
         {"begin": "gpu 0", "call": "cuCtxCreate_v2"}
         {"end": "gpu 0", "code": 2, "name": "CUDA_ERROR_OUT_OF_MEMORY"}
+
+    There is one exception: if the driver lacks the function that is called, the "end" names the step "load".
 
     The earlier calls of a step have succeeded, because a step ends with the first call that fails.
 

@@ -176,17 +176,18 @@ def _judge_driver(gpu: nvidia.Gpu, facts: Facts, job: env.Job) -> Verdict:
     DRIVERS.bundled is the driver that comes with this CUDA, DRIVERS.oldest the oldest one that runs it. The cases, in
     order:
 
-        at least DRIVERS.bundled                 ok
-        at least DRIVERS.oldest                  a warning if the job's images would be decoded by the GPU's JPEG unit,
-                                                 and this driver is too old for DALI to use that unit; else ok
-        older or unknown, but CUDA has started   ok
-        unknown                                  a warning
-        older                                    fatal
+        at least DRIVERS.bundled    ok
+        at least DRIVERS.oldest     a warning if the job's images would be decoded by the GPU's JPEG unit, and this
+                                    driver is too old for DALI to use that unit; else ok
+        older or unknown            ok if CUDA has started in the version of this Paddle or a later one
+        unknown                     a warning
+        older                       fatal
 
     Args:
         gpu: Properties of the GPU by NVML, with the driver's version.
         facts: What was seen of the node, with the result of starting CUDA and the kernel module's version.
-        job: Settings of the training job, for the texts of the verdict.
+        job: Settings of the training job, for the texts of the verdict. They also say whether the JPEG unit would be
+            used.
     """
     driver = _driver_version(gpu, facts)
     shown_driver = driver or "unknown"
@@ -208,12 +209,12 @@ def _judge_driver(gpu: nvidia.Gpu, facts: Facts, job: env.Job) -> Verdict:
 def _start_in_words(driver: str | None, start: CudaStart) -> str:
     """Return which library runs CUDA on a driver that is too old for this CUDA, or of unknown version.
 
-        too old   "libcuda.so.1 (cuda-compat) runs CUDA 12.0 on it"
-        unknown   "libcuda.so.1 runs CUDA 12.0 on it"
+        too old   "/usr/local/cuda/compat/libcuda.so.530.30.02 (cuda-compat) runs CUDA 12.1 on it"
+        unknown   "/usr/lib64/libcuda.so.530.30.02 runs CUDA 12.1 on it"
 
     Args:
         driver: Version of the driver; None if it is unknown.
-        start: The result of starting CUDA, with the library and the version.
+        start: The result of starting CUDA, with the path of the library and the version.
     """
     # CUDA can run on the old driver only by the libcuda of NVIDIA's package cuda-compat. An unknown driver may be new,
     # and then its own libcuda runs.

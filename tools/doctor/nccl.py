@@ -159,8 +159,8 @@ def devices_matched_by_accident(setting: str, ports: Sequence[str]) -> list[str]
     """Return the devices that a value of NCCL_IB_HCA matches by accident, sorted.
 
     NCCL matches every device whose name begins with an entry of the value. A user who gives the full name of a device
-    means that device alone. So another device whose name begins with the full name is matched by accident. On a node
-    with the devices mlx4_0, mlx5_1 and mlx5_10:
+    means that device alone. So another device whose name begins with the full name is matched by accident, unless the
+    value has the full name of this device, too. On a node with the devices mlx4_0, mlx5_1 and mlx5_10:
 
         "mlx5_1"       -> ["mlx5_10"], whose name begins with mlx5_1
         "^mlx5_1"      -> ["mlx5_10"], which is left out by accident

@@ -374,7 +374,7 @@ def _accident_and_fix(setting: str, names: str) -> tuple[str, str]:
         names: The devices that are matched by accident, as text: "mlx5_10, mlx5_11".
 
     Returns:
-        (accident, fix), both as text. For "mlx5_1" they are
+        (accident, fix), both as text. For "mlx5_1" and the device "mlx5_10" they are
 
             "mlx5_10 by the beginning of a name", which the caller appends to "... takes mlx5_1:1, mlx5_10:1; "
             "begin it with =, so that names count whole: NCCL_IB_HCA==mlx5_1"

@@ -222,6 +222,7 @@ def _check_repetitions(rank: arithmetic.Rank) -> None:
     Raises:
         ValueError: The rank has neither or both, or a count is not a whole number above 0.
         TypeError: Its node, device, class or failure is not a text.
+        AttributeError: Its counts are not a mapping.
     """
     _raise_unless_texts((rank.node, rank.device, rank.class_name or "", rank.failure or ""))
     for count in rank.count_by_result.values():

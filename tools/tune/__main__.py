@@ -231,7 +231,7 @@ def provenance(job: env.Job, repeats: int, record: Record) -> list[str]:
     The figures follow them in the file, with a line for each candidate. The last line returned here explains its
     columns:
 
-        ok <candidate> 403.20 (401.10 to 405.90); 1.0312 (1.0290 to 1.0335) of the base; loss 0.12: faster
+        ok  <candidate>  403.20 (401.10 to 405.90); 1.0312 (1.0290 to 1.0335) of the base; loss 0.12: faster
 
     Args:
         job: The user's own job (the base), which the candidates change.

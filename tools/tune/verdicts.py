@@ -201,7 +201,7 @@ def finalists(verdicts: Verdicts) -> list[Candidate]:
         otherwise                                       [fastest, joined]
 
     `joined` makes the changes of the fastest and, from fast to slow, of each other candidate that can be joined with
-    all before it. For example, two candidates that set the same option cannot be joined.
+    all that are in it already. For example, two candidates that set the same option cannot be joined.
 
     Args:
         verdicts: The verdict on each candidate (a change to the job) and on BASE.
