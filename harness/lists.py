@@ -140,6 +140,9 @@ class Folders:
 
         Args:
             path: A path, absolute or relative to the root of the data set.
+
+        Raises:
+            OSError: The folder of the path cannot be listed.
         """
         folder, slash, name = path.rpartition("/")  # "val", "/" and "1.jpg" of "val/1.jpg"
         is_at_top_of_system = slash == "/" and folder == ""  # as "/1.jpg"

@@ -107,8 +107,8 @@ class Loader(ABC):
         # several batches each. In both deques the oldest batch is first.
         self._being_read: deque[_BatchBeingRead] = deque()
         self._ids_being_decoded: deque[Array] = deque()  # sample numbers of each batch
-        # Tensors by name to which `__next__` copies each batch, given by `write_to`. While there are none, each batch
-        # gets tensors of its own.
+        # Tensors by name to which `__next__` copies each batch on a GPU, given by `write_to`. While there are none,
+        # each batch gets tensors of its own. On a CPU nothing is copied.
         self._targets: dict[str, Any] = {}
         self._pipeline = make_pipeline(
             source=self._next_inputs,  # DALI calls it for each batch

@@ -154,7 +154,8 @@ class CapturedStep(LaunchedStep):
         reads and writes them.
 
         Raises:
-            RunError: A tensor of the state, an input or a table of rates has moved since the capture.
+            RunError: A tensor of the state, an input, the table of rates or the number of the next rate has moved since
+                the capture.
         """
         scope = static.global_scope()
         place = self.executor.place

@@ -193,7 +193,8 @@ def _decoder_buffers(job: Job) -> _DecoderBuffers:
 
         the workload decodes on the host:  the least that DALI reserves
         DATADIR is not set:                the least, too, as the images of the embedded data set are small
-        else:                              enough for the largest image in DATADIR
+        else:                              enough for the largest image in DATADIR or, if its size is not recorded
+                                           there (`largest_image`), for the usual largest one
 
     Args:
         job: The settings of the job.

@@ -109,7 +109,6 @@ def _all_handles() -> tuple[list[Handle], str]:
 
     Raises:
         pynvml.NVMLError: NVML does not tell how many GPUs there are.
-        pynvml.NVMLLibraryMismatchError: The same, where the driver is older than pynvml.
     """
     handles = []
     reasons = []
@@ -132,7 +131,6 @@ def _handle(index: int) -> Handle:
 
     Raises:
         pynvml.NVMLError: NVML has no handle of the GPU, or the GPU is gone.
-        pynvml.NVMLLibraryMismatchError: NVML has no handle of it, and the driver is older than pynvml.
     """
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
     for question in (pynvml.nvmlDeviceGetUUID, pynvml.nvmlDeviceGetMemoryInfo):

@@ -63,7 +63,7 @@ def _split_behind_devices(text: str) -> tuple[list[str], str]:
         text: What `nvidia-smi topo -m` printed.
 
     Raises:
-        ValueError: There is no such column.
+        ValueError: The text has no "CPU".
     """
     names_in_heading, cpu_column, text_behind = text.partition("CPU")
     if not cpu_column:

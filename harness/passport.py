@@ -127,12 +127,14 @@ def notes_on(train: Contents, evaluation: Contents) -> list[str]:
         a label file of several images
         one class for all images
 
-    Odd in the two parts:
+    Odd in training, or between the two parts:
 
-        training labels that begin at 1
+        training labels that are 1 to N
         a class that is evaluated and not trained on
         a class folder with another label in each part
-        a file that is in both or, if no name is in both, parts that seem to be copies of each other
+        a file that is in both parts or, if there is none, parts that seem to be copies of each other
+
+    Records have numbers in place of file names, so no record is taken to be in both parts.
 
     Args:
         train: Names, sizes and labels of the training files.

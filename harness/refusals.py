@@ -247,7 +247,7 @@ def of_seeds(job: Job) -> Iterator[str]:
     The first trial has the seed SEED, and each later one 1 more. With SEED=-1 the system draws all seeds, and there is
     nothing to refuse.
 
-    Ask this of the user's settings alone. A rank's SEED is that of its own trial: to count up from there again would
+    Ask this of the user's settings alone. A rank's SEED is that of its own trial: to count up from there again could
     refuse a good job.
 
     Args:
@@ -264,8 +264,8 @@ def of_seeds(job: Job) -> Iterator[str]:
 def of_paddle_flags(job: Job, environ: Mapping[str, str]) -> Iterator[str]:
     """Yield a sentence for each of two variables of Paddle by which the ranks would not compute as the job says.
 
-        FLAGS_selected_gpus, on GPUs:  each rank would compute on the GPU that it names, not on the one of the rank's
-                                       number; "0" is right if a node has one rank
+        FLAGS_selected_gpus, on GPUs:  Paddle would know only the GPUs that it names, and a rank whose GPU is none of
+                                       them would end with an error; "0" is right if a node has one rank
         FLAGS_use_mkldnn, on CPUs:     unless it is off, it turns on oneDNN, which trains wrongly in this Paddle
 
     Ask this of the user's environment alone: a rank sets FLAGS_selected_gpus itself, to the number of its GPU.

@@ -180,7 +180,8 @@ class Workload(ABC):
             seed: Seed of the parameters' first values.
 
         Returns:
-            Both programs, the schedule in Paddle's form, and in words what was proved of the training program.
+            Both programs (with gradient accumulation the training program is several), the schedule in Paddle's form,
+            and in words what was proved of the training program or, with STRATEGY=auto, what Paddle made of it.
 
         Raises:
             ValueError: Paddle cannot build a training program by the plan, or the program fails a proof that it trains

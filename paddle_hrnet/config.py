@@ -88,7 +88,7 @@ class Recipe:
         Args:
             samples: Number of training images.
             global_batch: Images of a step over all ranks. It decides how many steps an epoch has, and so the lengths of
-                warm-up and schedule. The base learning rate is not scaled by it.
+                the warm-up and of a schedule in epochs. The base learning rate is not scaled by it.
             epochs: Length of the schedule in epochs; 0 for the recipe's own epochs or, without those, its iterations.
 
         Raises:

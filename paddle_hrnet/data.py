@@ -447,6 +447,7 @@ class Loader(loader.Loader):
 
         Raises:
             RunError: A pair has a fault; the first one is named.
+            OSError: A file cannot be read.
         """
         pairs = [self._read_pair(int(number)) for number in ids]
         labels = [np.frombuffer(pair.label, dtype=np.uint8) for pair in pairs]  # the bytes of the PNG files

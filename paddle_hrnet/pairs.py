@@ -246,6 +246,7 @@ def _existing_pair(listed: Listed, folders: lists.Folders, root: Path) -> tuple[
 
     Raises:
         ValueError: The image or the label is absent or a folder.
+        OSError: A folder cannot be listed.
     """
     image = folders.relative(listed.image)
     label = _existing_label(folders, folders.relative(listed.label))

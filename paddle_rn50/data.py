@@ -93,7 +93,7 @@ def _read_sizes_file(sizes_file: Path) -> _Noted:
         Width and height in pixels, and the passport; None if the file has no "source".
 
     Raises:
-        ValueError: The file is no JSON, has no width and height, or has a "source" of other fields.
+        ValueError: The file is no JSON, has no width and height of 1 or more, or has a "source" of other fields.
     """
     try:
         content = json.loads(sizes_file.read_bytes())

@@ -283,8 +283,9 @@ def by_class_folders(root: Path, part: str, classes: int) -> ImageList:
         classes: Most class folders that there may be.
 
     Raises:
-        ValueError: There are more folders or none, one has no image, val has other folders than train, or the other
-            part's list gives a class another number.
+        ValueError: The class folders have a fault, as `class_folders` says, or are more than `classes`; val has other
+            folders than train; or the other part's list gives a class another number, is empty or is no text.
+        OSError: A folder or the list cannot be read.
     """
     listed = class_folders(root, part)
     count = len(listed.names)
@@ -573,7 +574,9 @@ def _require_same_numbers(root: Path, part: str, names: list[str]) -> None:
         names: Class folders of this part, in the order of their numbers from 0.
 
     Raises:
-        ValueError: A line of the list has another number. The message names the first such line.
+        ValueError: A line of the list has another number, and the message names the first such line; or the list is
+            empty or no text.
+        OSError: The list cannot be read.
     """
     other_part = "val" if part == "train" else "train"
     list_file = root / LIST.format(other_part)

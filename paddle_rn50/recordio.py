@@ -190,8 +190,8 @@ def _payload(record: bytes) -> bytes:
     """Return the content of a RecordIO record: the header with the label, and the image.
 
     A record has one part or several, each behind a head, which is left out. A head begins with MAGIC, a word of 4
-    bytes. Where the content itself had this word, the writer has left the word out and begun a new part. Here it is put
-    back between the parts.
+    bytes. Where the content itself had this word at a multiple of 4, the writer has left the word out and begun a new
+    part. Here the word is put back between the parts.
 
     Args:
         record: All bytes of the record, its head included.

@@ -200,8 +200,8 @@ class Records:
             on_progress: Called with the number of records read so far and the number of all.
 
         Raises:
-            ValueError: A record does not fit its index, or holds no image with a class. The message names the record.
-                In a TFRecord set only the first record is looked at for its image and its class.
+            ValueError: A record does not fit its index, or is seen to hold no image with a class. The message names the
+                record. In a TFRecord set only the first record is looked at for its image and its class.
         """
         first_bytes = self._first_bytes(on_progress)
         return self.format.contents_by_first_bytes(self, first_bytes)

@@ -177,8 +177,8 @@ def is_clear(op: Operator) -> bool:
 def added_to(op: Operator) -> list[str]:
     """Return, in a list, the name of the gradient to which an operator adds its result; most operators add to none.
 
-    With the knob `enable_addto`, the gradient operator of a convolution does not overwrite the buffer for the gradient
-    of the convolution's input, but adds to what an earlier operator has written there. So no separate operator has to
+    With the knob `enable_addto`, some gradient operators of convolutions do not overwrite the buffer for the gradient
+    of the convolution's input, but add to what an earlier operator has written there. So no separate operator has to
     sum the two gradients.
 
     Args:

@@ -184,12 +184,12 @@ class Keeper(Hook):
         The first of these cases counts:
 
             the run writes no checkpoints:           nothing is done
-            a signal asked any rank to end the run:  one is written if the disk takes it, and the run ends
+            a signal asked any rank to end the run:  one is written if that is possible, and the run ends
             CHECKPOINT_MINUTES is 0, or they have
             not passed by the clock of rank 0:       none is written
             the epoch ends, and one is due after it
             by CHECKPOINT_EPOCHS:                    none is written here, as `epoch_ended` will write it
-            any other window:                        one is written, and the run goes on
+            any other window:                        `_save` begins to write one, or warns; the run goes on
 
         Args:
             main: The training program.
@@ -201,7 +201,8 @@ class Keeper(Hook):
             Seconds that the training waited for the checkpoint. They are 0 if none was due.
 
         Raises:
-            RunError: A signal asked the run to end. The message names the last good checkpoint.
+            RunError: A signal asked the run to end. The message names the last good checkpoint, or says that there is
+                none.
         """
         if not self._writes_checkpoints:
             return 0.0
@@ -241,7 +242,7 @@ class Keeper(Hook):
             stopped_by: The signal that asked the run to end, for the message.
 
         Raises:
-            RunError: Always. The message names the signal and the last good checkpoint.
+            RunError: Always. The message names the signal and the last good checkpoint, or says that there is none.
         """
         self._wait_for_writer()  # else `_save` would skip this checkpoint if the one before is still being written
         self._save(main, position)
@@ -306,6 +307,8 @@ class Keeper(Hook):
             - the checkpoint before is still being written
             - there is no memory for the copy
             - no thread can be started
+
+        If the thread fails later, as on a full disk, `_report` warns.
 
         Args:
             main: The training program.

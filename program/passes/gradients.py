@@ -73,9 +73,10 @@ def _find_shared_gradients(block: Block) -> _Sharing:
 
 
 def _equal_gradients(op: Operator) -> list[str]:
-    """Return the variables that hold equal values once the gradient operator of an addition has run.
+    """Return the variables that hold equal values once the gradient operator of an addition has run, if shapes agree.
 
-    The operator reads dz in its slot Out@GRAD, and writes dx and dy to X@GRAD and Y@GRAD. Equal are
+    The operator reads dz in its slot Out@GRAD, and writes dx and dy to X@GRAD and Y@GRAD. If x and y have one shape,
+    which is not checked here, equal are
 
         z = x + y          dz, dx and dy
         z = relu(x + y)    dx and dy; the relu makes dz another value
@@ -212,8 +213,8 @@ def _stop_writing_sums(block: Block) -> None:
     """Have operators that compute z = relu(x + y) no longer write the sum x + y, if x and y have one shape.
 
     Nothing needs the sum: the gradient of the relu's input is computed from z. If x and y have one shape, this gradient
-    is also that of x and of y. If both can share one variable, the caller then replaces the fused gradient operator by
-    a `relu_grad`.
+    is also that of x and of y. If the gradients of x and y can share one variable, the caller then replaces the fused
+    gradient operator by a `relu_grad`.
 
     Args:
         block: Block of a training program; changed in place.
