@@ -200,9 +200,10 @@ class Checker:
         return self._refused_line_count >= MOST_REFUSED_LINES
 
     def _take_problem(self, problem: Problem) -> None:
-        """Report a line that does not hold exactly one valid event, and count it if the official parser refuses it.
+        """Report a line that does not hold exactly one valid event.
 
-        The kind of the problem decides which rule the line breaks:
+        The line is counted if its problem is of a kind for which the official parser mostly refuses a line. It takes
+        some of these lines all the same, such as one with Infinity. The kind also decides which rule the line breaks:
 
         - `log-form` if only the line's form is wrong, such as a byte that is no UTF-8. The event is read all the same.
         - `line-damaged` otherwise.
@@ -326,7 +327,7 @@ class Checker:
         self._collector.add_breach(_DAMAGED, None, actual, "whole lines", severity="warning")
 
     def _check_accuracy_of_other_benchmark(self, event: Event) -> None:
-        """Report an impossible accuracy, unless the log is of a benchmark that this project trains.
+        """Report an impossible accuracy, unless the log has stated a benchmark that this project trains.
 
         An accuracy, or one in a table of them, is impossible if it is not a number, or is below 0 or above the largest
         value of the benchmark's metric. Of a benchmark without a known largest value, any number is possible. The
@@ -420,8 +421,10 @@ def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> Re
     """Check one log. Return a report with its findings and the facts of its run.
 
     - A log with damaged lines is read again as mlperf-logging's tools read these lines, to revise the findings and to
-      get the time and the convergence for the official score.
-    - If a log has no events that are read, but events of MLPerf v0.5 or v0.6, the finding on this names these rounds.
+      get the time and the convergence for the official score. A log without events that are read, or of an unknown
+      benchmark, is not read again: its only finding says so.
+    - If a log has no events that are read, but begins with events of MLPerf v0.5 or v0.6, the finding on this names
+      these rounds.
     - A log that is a link to a file in another folder gets a finding that says so.
 
     Args:
@@ -470,8 +473,8 @@ def _findings_on_damaged_log(
     1. Each finding is marked by whether the official checker has it. The findings that only that checker has are added.
        A log of this project, or of one of its benchmarks, gets only this step, so damage stays an error in it.
     2. An error that only our reader's skipping may cause becomes a warning, or is dropped.
-    3. Errors on the accuracies are added that only an infinite accuracy hides, which does not count here: for
-       instance, if the run reached the target only by Infinity.
+    3. Errors on the accuracies are added that the log has if infinite accuracies do not count: for instance, if the
+       run reached the target only by Infinity.
     4. If no error is left, but the run has no time, the log breaks the rule `run-time`: it would have no score.
 
     Args:
@@ -494,11 +497,11 @@ def _findings_on_damaged_log(
 
 
 def _findings_on_infinities(path: Path, others: Sequence[Finding], ruleset: Ruleset) -> list[Finding]:
-    """Return the findings on a log's accuracies that its infinite accuracies hide from the official checker.
+    """Return the findings on a log's accuracies that it has by the official rules if infinite accuracies do not count.
 
-    Infinity reaches any target, and the official checker counts it. Our reader skips the line as damaged, because JSON
-    has no infinite number. So the log is judged by the official rules without these lines. The findings on accuracies
-    are returned, marked as not official.
+    Infinity reaches any target that has no upper limit, and the official checker counts it. Our reader skips the line
+    as damaged, because JSON has no infinite number. So the log is judged by the official rules without these lines. The
+    findings on accuracies are returned, marked as not official.
 
     Args:
         path: The path of the log, which has damaged lines.

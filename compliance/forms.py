@@ -83,7 +83,7 @@ def _lines_of_verdicts(report: Report) -> list[str]:
 
 
 def _lines_of_notes(rules_by_note: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the lines of a report's notes: one for each note, and a last one for all rules that were not applied.
+    """Return the lines of a report's notes: one for each note, but a common last one for all rules not applied.
 
     For instance:
 

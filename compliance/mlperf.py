@@ -287,7 +287,7 @@ def standing_of_all(standings: Sequence[Standing]) -> Standing:
 
     Returns:
         The decision, with the contradictions and unknown facts of all runs, and the facts of the first run. The
-        division is None if the runs are of both.
+        division is None if the runs state different ones.
     """
     assert standings, "a figure is made of one run at least"
     contradictions = _distinct(itertools.chain.from_iterable(run.contradictions for run in standings))

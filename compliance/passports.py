@@ -44,8 +44,9 @@ def bytes_of_parts(dataset: Mapping[str, object]) -> tuple[PartBytes, ...]:
         dataset: The section `dataset` of the header, with these fields.
 
     Returns:
-        The entries; empty if there is no passport. In an entry, `is_exact` says whether the bytes are those of the
-        encoded images alone; it is false if they are those of records, which hold more than the images.
+        The entries; empty if there is no passport. A passport that does not fit the schema has no entry. In an entry,
+        `is_exact` says whether the bytes are those of the encoded images alone; it is false if they are those of
+        records, which hold more than the images.
     """
     parts = []
     for field, part in _PART_OF_FIELD.items():  # such as "train_source" and "training"

@@ -243,7 +243,7 @@ def _strict_rule(name: str, row: JsonObject, version: str, texts: Mapping[str, s
 
         form                -> a warning; in force in each ruleset; nothing is added to the source
         rule, plausibility  -> an error; in force from the ruleset `since` on; the title of the official document in
-                               which the rule was read, and `since`, are added to the source
+                               which the rule was read (or that there is none), and `since`, are added to the source
 
     Args:
         name: The name of the rule, such as "seed-present".
@@ -299,7 +299,7 @@ class Finding:
 
     @property
     def is_about_key(self) -> bool:
-        """Whether the rule is an official one on the events of a key, such as seed.count. No strict rule has a dot."""
+        """Whether the rule is about the events of a key, such as seed.count. No rule of strict.yaml has a dot."""
         return "." in self.rule
 
     def as_dict(self) -> JsonObject:

@@ -1,7 +1,8 @@
 """The official verdict on a log with damaged lines, which mlperf-logging's parser reads in another way than ours.
 
 - A damaged line is one that our reader skips, or splits into events, with a finding.
-- A fatal line is one at which mlperf-logging's parser ends with an error, so that the official checker rejects the log.
+- A fatal line is one at which mlperf-logging's parser has an error, so that the official checker rejects the log. The
+  parser goes on after a line that is no JSON, for instance, but ends at one that lacks a field.
 
 A damaged line need not be fatal, because that parser reads some of them as events.
 """
@@ -30,10 +31,10 @@ def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> 
     """Return the findings on a log with damaged lines, each marked by whether the official checker reports it.
 
     Our reader skips a damaged line, or splits it into events. mlperf-logging's parser, which the official checker uses,
-    reads some of these lines, ignores others, and ends with an error at the rest, the fatal lines.
+    reads some of these lines, ignores others, and has an error at the rest, the fatal lines.
 
     - If our findings are all about damage, and one of them is an error about a fatal line, only the errors about fatal
-      lines are official. The official checker would report no more than the fatal line, so nothing is added.
+      lines are official. The official checker rejects the log for these already, so nothing is added.
     - Otherwise the log is judged once more, as that parser reads its lines, and `_joined_findings` compares the
       findings.
 
@@ -61,7 +62,7 @@ def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> 
 def _joined_findings(ours: Sequence[Finding], as_parser_reads: "_SecondJudgement") -> tuple[Finding, ...]:
     """Return the findings on one log from two readings, our reader's and that of mlperf-logging's parser.
 
-    The two read damaged lines differently. The parser ends with an error at some of them, the fatal lines. In order:
+    The two read damaged lines differently. The parser has an error at some of them, the fatal lines. In order:
 
     1. Our findings. Official are the errors about a fatal line, and the findings by a rule that the parser's reading
        breaks, too.
@@ -88,7 +89,7 @@ def _error_about_fatal_line(fatal_line: int, ours: Sequence[Finding]) -> Finding
     """Return an official error about a fatal line that is no error among our findings.
 
     Args:
-        fatal_line: The line at which mlperf-logging's parser ends with an error.
+        fatal_line: The line at which mlperf-logging's parser has an error.
         ours: The findings by our reader. The first one about damage gives the error its words.
     """
     about_damage = next(finding for finding in ours if _is_about_damage(finding))
@@ -102,7 +103,7 @@ def _with_official_set(
 
     Args:
         ours: The findings by our reader.
-        fatal_lines: The lines at which mlperf-logging's parser ends with an error. An error about one is official.
+        fatal_lines: The lines at which mlperf-logging's parser has an error. An error about one is official.
         rules_broken_officially: The rules that the official checker finds broken. Any finding by one of them is
             official.
     """
@@ -122,7 +123,7 @@ def _is_error_about(fatal_lines: set[int], finding: Finding) -> bool:
     """Return whether a finding is an error about a damaged line that is fatal.
 
     Args:
-        fatal_lines: The lines at which mlperf-logging's parser ends with an error.
+        fatal_lines: The lines at which mlperf-logging's parser has an error.
         finding: The finding.
     """
     return _is_about_damage(finding) and finding.severity == "error" and finding.line in fatal_lines
@@ -132,7 +133,7 @@ def _has_error_about(fatal_lines: set[int], findings: Sequence[Finding]) -> bool
     """Return whether one of the findings is an error about a damaged line that is fatal.
 
     Args:
-        fatal_lines: The lines at which mlperf-logging's parser ends with an error.
+        fatal_lines: The lines at which mlperf-logging's parser has an error.
         findings: The findings.
     """
     return any(_is_error_about(fatal_lines, finding) for finding in findings)
@@ -148,7 +149,7 @@ class _SecondJudgement(NamedTuple):
 def _judge_as_parser_reads(path: Path, ruleset: Ruleset) -> _SecondJudgement:
     """Read a log as mlperf-logging's parser does, and judge it by the official rules.
 
-    That parser ends at the first fatal line. Here a fatal line is only noted, and the events after it are judged, too.
+    That parser ends at some fatal lines. Here a fatal line is only noted, and the events after it are judged, too.
 
     Args:
         path: The path of the log.
@@ -161,7 +162,7 @@ def _judge_as_parser_reads(path: Path, ruleset: Ruleset) -> _SecondJudgement:
 
 
 def _judge_lines(lines: "Iterable[_ParsedLine]", ruleset: Ruleset) -> _SecondJudgement:
-    """Judge a log by the official rules, and note its fatal lines, at which mlperf-logging's parser ends.
+    """Judge a log by the official rules, and note its fatal lines, at which mlperf-logging's parser has an error.
 
     Args:
         lines: The lines as mlperf-logging's parser reads them.
@@ -185,9 +186,10 @@ def _judge_lines(lines: "Iterable[_ParsedLine]", ruleset: Ruleset) -> _SecondJud
 
 
 def official_findings_without_infinities(path: Path, ruleset: Ruleset) -> Sequence[Finding]:
-    """Return what breaks the official rules if each eval_accuracy of Infinity or -Infinity is ignored.
+    """Return what breaks the official rules if each eval_accuracy with Infinity or -Infinity is ignored.
 
-    The official parser takes such a value, though JSON has none, and Infinity reaches any target.
+    The infinite number may be the event's value, or stand in a table that is its value. The official parser takes such
+    a number, though JSON has none, and Infinity reaches any target that has no upper limit.
 
     Args:
         path: The path of the log.
@@ -211,7 +213,8 @@ def _is_infinite_accuracy(line: "_ParsedLine") -> bool:
 def reading_of_tools(path: Path, ruleset: Ruleset) -> ToolReading:
     """Return the time and the convergence of a log with damaged lines, as the official tools would read them.
 
-    At a fatal line the tools end with an error, and give the log no score. Here fatal lines are skipped.
+    result_summarizer, the tool that computes the score, gives a log with a fatal line none. Here fatal lines are
+    skipped.
 
     Args:
         path: The path of the log.
@@ -240,8 +243,8 @@ class _ParsedLine(NamedTuple):
 def _fatal_lines_up_to(last_line: int, path: Path) -> set[int]:
     """Return the numbers of all fatal lines of a log, up to a given line.
 
-    mlperf-logging's parser ends with an error at the first fatal line. Here each line is parsed by itself: it is fatal
-    if the parser refuses it, and then has no event. A line that is too long to be read counts as fatal, too.
+    mlperf-logging's parser ends at some fatal lines. Here each line is parsed by itself: it is fatal if the parser
+    refuses it, and then has no event. A line that is too long to be read counts as fatal, too.
 
     Args:
         last_line: The last line that is looked at.
@@ -259,7 +262,7 @@ def _fatal_lines_up_to(last_line: int, path: Path) -> set[int]:
 def _lines_as_parser_reads(path: Path) -> Iterator[_ParsedLine]:
     """Yield the lines of a log that mlperf-logging's parser takes for events: those with the token `:::MLLOG `.
 
-    The parser ends at the first line that it refuses. Here the later lines are yielded, too, each parsed by itself.
+    The parser ends at some lines that it refuses. Here the later lines are yielded, too, each parsed by itself.
 
     Args:
         path: The path of the log.
@@ -289,7 +292,7 @@ def _from_last_token(line: str) -> str:
 
 
 def _event_or_none(text: str, line: int) -> Event | None:
-    """Return the event of a text; None if mlperf-logging's parser ends with an error at it.
+    """Return the event of a text; None if mlperf-logging's parser has an error at it.
 
     Args:
         text: The text of a line from its last token `:::MLLOG ` on.

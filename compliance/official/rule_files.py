@@ -203,7 +203,8 @@ def text_of(name: str) -> str:
 
     1. a file of this project
     2. a file of mlperf-logging
-    3. WORKLOAD_RULES, for one of our workloads. The name of its benchmark replaces the word BENCHMARK.
+    3. WORKLOAD_RULES, for the open division of one of our workloads in WORKLOAD_RULESET. The name of its benchmark
+       replaces the word BENCHMARK.
 
     Args:
         name: The name of the rule file, such as training_4.0.0/common.yaml.

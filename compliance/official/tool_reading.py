@@ -154,7 +154,7 @@ class ToolReader:
 
         Raises:
             KeyError: The event does not say it.
-            TypeError: Its epoch is no number.
+            TypeError: Its epoch is no number, or its metadata are no dict.
         """
         if self._benchmark in convergence.COUNTED_IN_SAMPLES:
             samples: float = evaluation.metadata["samples_count"]

@@ -145,7 +145,7 @@ class ClockedWindows:
             self._open_epoch = _EpochClock(number=epoch, start_ms=start_ms, last_window_ms=start_ms)
 
     def epoch_stops(self, training_ms: float) -> None:
-        """End the epoch, and keep in `room_ms` the time between its last window and its end.
+        """End the epoch, and keep in `room_ms` the most time that can lie between its last window and its end.
 
         Args:
             training_ms: How long the epoch took by the log's clock, in milliseconds, without evaluations.

@@ -205,7 +205,7 @@ class _GpuClaims(NamedTuple):
     def _memory_beyond_cards(self) -> Iterator[Fault]:
         """Yield a fault if windows of steps used more memory of a GPU than any card has, and one if telemetry did.
 
-        Nothing is checked if the memory of a card is not known.
+        Nothing is checked if the header describes no card, or if the memory of a card is not known.
         """
         memories_gib = [card["memory_gib"] for card in self._cards]
         if not memories_gib or None in memories_gib:
@@ -340,7 +340,7 @@ def _figures_of_absent_gpus(run: LoggedRun, sensors: Sensors) -> Iterator[Fault]
 
 
 def _impossible_readings(run: LoggedRun, sensors: Sensors) -> Iterator[Fault]:
-    """Yield a fault for each figure of a sensor that is impossible.
+    """Yield a fault for each kind of sensor figure of which the log has an impossible one.
 
     In the windows of steps, impossible are
 
