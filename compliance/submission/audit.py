@@ -74,7 +74,7 @@ def audit(path: Path, ruleset: str | None = None, *, envelope: bool = False) -> 
         path: Folder or tar archive of the repository.
         ruleset: Version of the rules, such as 4.0.0. None: that of the MLPerf round that each folder's path names, such
             as `training_results_v4.0`.
-        envelope: Whether to add a second test of convergence, against fewer reference points (see
+        envelope: Whether to add a second test of convergence, for which some reference points may be left out (see
             `_test_against_envelope`).
 
     Returns:
@@ -406,11 +406,11 @@ def _official_minutes(scored: Score | None, scaling_file: float | None) -> float
 
 
 def _test_against_envelope(test: ConvergenceTest | None) -> EnvelopeTest | None:
-    """Repeat an MLPerf convergence test with fewer reference points, and compare the points that the two tests use.
+    """Repeat an MLPerf convergence test with fewer or the same reference points, and compare what the two tests use.
 
     A reference point says how many epochs the reference needs at one batch size. The second test uses only the points
     on the lower convex envelope of epochs over batch size: a point above the line between two others, or of a smaller
-    batch than the fastest point, is left out. rcp_checker, MLCommons' tool, is meant to do so, but also keeps some
+    batch than the fastest point, is left out. rcp_checker, MLCommons' tool, is meant to do so, but may also keep
     points above the envelope (mlcommons/logging #368).
 
     Args:
