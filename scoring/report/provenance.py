@@ -457,6 +457,7 @@ def _options_for_what_logs_do_not_say(record: Record) -> list[str]:
     - --batch, if the report got it by its own option --batch
 
     The values are the group's own. The options of the report may list one for each of several systems, such as "8,16".
+    A log may also state another value than the option of the report, which replaced it.
 
     Args:
         record: First run of the group.
