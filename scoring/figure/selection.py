@@ -22,9 +22,10 @@ def select(record: Record, protocol: Protocol, *, skip: int | None = None) -> Se
         The rows, at least one: windows or, if the protocol skips epochs, the summaries of epochs that print a rate.
 
     Raises:
-        NothingMeasuredError: The warm-up is as long as the run or longer. This is a kind of InputError.
-        InputError: The log has no windows, or too few steps after the warm-up, or does not say steps that are needed.
-            Also if the first row has more steps than the protocol takes, or a row to measure is marked as warm-up.
+        NothingMeasuredError: No row is left after the warm-up. This is a kind of InputError.
+        InputError: The log has no windows, or only windows that are marked as warm-up, or too few steps after the
+            warm-up, or does not say steps that are needed. Also if the first row after the warm-up has more steps than
+            the protocol takes, or a row to measure is marked as warm-up.
     """
     if protocol.skip_unit == "epoch":
         epochs = [epoch for epoch in record.epochs if epoch.printed_rate is not None]
@@ -47,7 +48,8 @@ def _after_warm_up(record: Record, protocol: Protocol, skip: int | None) -> Sequ
        number, also the first of the others, to make up this number.
     3. The protocol skips steps, and the log marks some windows as measured: all windows that are marked as warm-up.
     4. The protocol skips steps, and the log marks none as measured: the windows, marked or not, that begin within so
-       many steps. If a later window is marked as warm-up, the log contradicts the protocol, which is an error.
+       many steps, and the windows that do not say their steps. If a later window is marked as warm-up, the log
+       contradicts the protocol, which is an error.
 
     Args:
         record: The run as read from its log.
@@ -95,8 +97,9 @@ def _drop_first(record: Record, rows: Sequence[Window], number: int, unit: str) 
 def _windows_after_skipped_steps(record: Record, protocol: Protocol) -> Sequence[Window]:
     """Return the windows of a run that begin after the warm-up, which is given in steps.
 
-    The warm-up is counted from the first row of this log. In the log of a run that was resumed after 1000 steps, step
-    numbers may go on from there, so 1000 are taken off (`steps_done_before_log`): the run warms up anew.
+    The warm-up is counted from the start of the run, or from where the run was resumed. In the log of a run that was
+    resumed after 1000 steps, step numbers may go on from there, so 1000 are taken off (`steps_done_before_log`): the
+    run warms up anew.
 
     Args:
         record: The run as read from its log.
@@ -311,7 +314,7 @@ def _first_windows(record: Record, chosen: Sequence[Window], steps: int) -> Sequ
 
 
 def nothing_left(record: Record, warm_up: str, held: str) -> NothingMeasuredError:
-    """Return, not raise, the error that the warm-up is as long as the run or longer.
+    """Return, not raise, the error that nothing is left of the run after the warm-up.
 
     Args:
         record: The run as read from its log.

@@ -147,7 +147,8 @@ def read_described(log: str | Path, **options: Any) -> Record:
 
     An MLPerf submission has such a description, a JSON file, for each system. The first case that fits decides:
 
-    1. The log or --devices states the devices: the description is not needed.
+    1. The log or --devices states the devices, or they follow from two batches that the log states: the description is
+       not needed.
     2. There is no description: the devices may stay None.
     3. The devices were worked out as batch of all / --batch: the description only confirms them.
     4. The devices are not known: the description gives them, the nodes and the accelerator. The batch of one device
@@ -164,6 +165,7 @@ def read_described(log: str | Path, **options: Any) -> Record:
 
     Raises:
         InputError: The log cannot be scored, or the given batch of one device does not fit the description.
+        OSError: The log cannot be opened.
     """
     record = read_record(log, **options)
     are_devices_stated = record.devices is not None and not _are_devices_from_batch(record)

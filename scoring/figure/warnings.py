@@ -78,7 +78,7 @@ def _warn_if_rows_disagree(
     may have been measured in another way, such as between two time stamps. There is a warning in two cases, and the
     first that fits gives its cause:
 
-    1. The throughput is by stamps, the two rates are over 5 % apart (a little more if the stamps are whole seconds),
+    1. The throughput is by stamps, the two rates are over 5 % apart (more if the stamps are whole seconds),
        and `_cause_by_stamps` finds a cause.
     2. One rate is over 1.5 (MAX_PLAUSIBLE_RATIO) times the other: the clock was set, or the run stood still.
 
@@ -299,8 +299,8 @@ def warn_if_over_linear(name: str, efficiency: float) -> Iterator[Verdict]:
 def warn_of_import_findings(record: Record) -> Iterator[Verdict]:
     """Yield the warnings about what the importer found in a log: problems, contradictions, and FP32 that is TF32.
 
-    A contradiction is a check that failed. A check compares two ways in which the log states one figure, such as its
-    rates and its time stamps.
+    A contradiction is a check that failed. A check compares two or more ways in which the log states one figure, such
+    as its rates and its time stamps.
 
     Args:
         record: The run as read from its log. At most 3 (MOST_PROBLEMS) of its problems are shown.
@@ -308,7 +308,7 @@ def warn_of_import_findings(record: Record) -> Iterator[Verdict]:
     for problem in record.problems[:MOST_PROBLEMS]:
         yield warning(_rule_of_problem(problem), problem, record)
     for check in record.checks:
-        was_compared = not check.one_sided  # else one of the two ways is missing or cannot be read
+        was_compared = not check.one_sided  # else one of the ways is missing or cannot be read
         if was_compared and not check.agree:
             yield warning("ways_disagree", str(check), record)
     if record.math_mode == "tf32" and record.precision == "fp32":
@@ -432,7 +432,7 @@ def _packages_of_several_versions(records: Sequence[Record]) -> list[str]:
 
 
 def _different_values(records: Sequence[Record], field: str) -> list[str]:
-    """Return the different values that several runs have in a field, as sorted texts.
+    """Return the different values that several runs have in a field, sorted, as texts.
 
     Texts that differ only in case, spaces or punctuation, such as "ResNet-50" and "resnet50", count as one.
 

@@ -104,7 +104,7 @@ def comparable_times(windows: Iterable[Window]) -> list[float]:
     Returns:
         The times, in the order of `windows`. A window that gives no time is left out.
     """
-    # The rows of a log print the same things, so the times of all of its windows have one unit.
+    # The rows of a log mostly print the same things. The times of all of its windows then have one unit.
     times = [_comparable_time(window) for window in windows]
     return [time for time in times if time is not None]
 
@@ -117,7 +117,8 @@ def _comparable_time(window: Window) -> float | None:
     3. a printed step time: this time
     4. a printed rate: 1 / rate, which is per image
 
-    All rows of a log give the same things, so all of its times are per step, or all are per image.
+    The rows of a log mostly give the same things, so that all of its times are per step, or all are per image. The time
+    of a row that lacks a figure may be per image where the other times are per step.
 
     Args:
         window: What one printed row of the log covers.

@@ -234,7 +234,7 @@ def _check_pauses(record: Record) -> Check | None:
         seconds by the stamps - error of the stamps > 1.05 x seconds by the rows,
 
     where the error is the rounding of the stamps, but at least 2 s. The log is never refused for pauses, because
-    figures of speed leave them out.
+    figures by the rows' own times leave them out.
 
     Args:
         record: What the log says. Its `windows` are the rows of training figures.
@@ -258,7 +258,7 @@ def _check_pauses(record: Record) -> Check | None:
         f"{lines}: time stamps, {six_digits(stamps_s)} s, with pauses of which no line tells",
         f"{lines}: the rows' own times, {six_digits(rows_s)} s",
         ratio=stamps_s / rows_s,
-        refusable=False,  # figures of speed leave pauses out
+        refusable=False,  # figures by the rows' own times leave pauses out
     )
 
 

@@ -162,11 +162,11 @@ class PyTorch(EpochFormatReader):
             self.note_problem(f"line {line}: mode {mode}: the rows are of an evaluation, not of training")
 
     def is_training_row(self, text: str) -> bool:
-        """Return whether a printed row is of training. After a row of `imgs_per_sec`, rows of `total_ips` are not.
+        """Return whether a printed row is of training. A row of `imgs_per_sec` always is.
 
-        Nor are other rows after a line that says that an evaluation starts, up to a line that says so of training
-        (`_note_phase`); only rows of `imgs_per_sec` are of training even there. TensorFlow's examples print rows in two
-        ways:
+        Any other row is of training unless it follows a row of `imgs_per_sec`, or a line that says that an evaluation
+        starts, without a line in between that says that training starts (`_note_phase`). TensorFlow's examples print
+        rows in two ways:
 
         - A benchmark of training prints `total_ips`.
         - Any other training prints `imgs_per_sec` as it trains, and `total_ips` as it evaluates.
@@ -175,7 +175,7 @@ class PyTorch(EpochFormatReader):
             text: The row as it is printed. One of `imgs_per_sec` is of training in any case, and is remembered.
         """
         if _TRAINING_RATE in text:
-            self._evaluates = True  # holds for the rows of `total_ips` that come
+            self._evaluates = True  # holds for rows of `total_ips`, until a line says that training starts
             return True
         return not self._evaluates
 
@@ -192,7 +192,7 @@ class PyTorch(EpochFormatReader):
 
             - None for the first row of a log, because rows before it may be missing,
             - the steps since the last row, if the step went up,
-            - or else position.step - first_step + 1: the step went back, as if the run was started again.
+            - or else position.step - first_step + 1: the step did not go up, as if the run was started again.
         """
         if not self.steps_run_on:
             return super().steps_of_row(last, position)
@@ -395,7 +395,7 @@ class MXNet(PyTorch):
         the training.
 
         Returns:
-            The number, with the first line of the highest rank. None if fewer than two ranks have tags.
+            The number, with the first line of the highest rank. None if fewer than two ranks count.
         """
         last_row_line = self.windows[-1].line if self.windows else 0
         first_lines = {rank: line for rank, line in self.lines.ranks.items() if line <= last_row_line}

@@ -72,12 +72,13 @@ def rows_after_lost_rows(windows: Sequence[Window], unread_lines: Sequence[int])
         steps that it covers >= LOST_RATIO x usual distance of two rows.
 
     The usual distance is the median of (step number of a row - that of the row before in its epoch). If no epoch has
-    two rows, it is the median number of steps that a row covers. In other logs that number may be too low, because the
-    first row of an epoch may cover fewer steps.
+    two rows, it is the median number of steps that a row covers, without the first row. In other logs that number may
+    be too low, because the first row of an epoch may cover fewer steps.
 
     Args:
         windows: Rows of training figures, in the order of the log.
-        unread_lines: The lines of rows that could not be read, in ascending order. Rows after these are left out.
+        unread_lines: The lines of rows that could not be read, in ascending order. A row is left out if one of these
+            lies between it and the row before.
     """
     distances = []
     for before, row in itertools.pairwise(windows):
@@ -111,7 +112,8 @@ def rows_after_lost_epochs(windows: Sequence[Window], unread_lines: Sequence[int
 
     Args:
         windows: Rows of training figures, in the order of the log.
-        unread_lines: The lines of rows that could not be read, in ascending order. Rows after these are left out.
+        unread_lines: The lines of rows that could not be read, in ascending order. A row is left out if one of these
+            lies between it and the row before.
     """
     found = []
     for before, row in itertools.pairwise(windows):
@@ -131,7 +133,8 @@ def lost_steps(windows: Sequence[Window], unread_lines: Sequence[int]) -> list[t
 
     Args:
         windows: Windows that each state their steps, of a log that counts the steps of the whole run, in its order.
-        unread_lines: Lines that could not be read, in ascending order. Windows after these are left out.
+        unread_lines: Lines that could not be read, in ascending order. A window is left out if one of these lies
+            between it and the window before.
     """
     found = []
     for before, window in itertools.pairwise(windows):
@@ -241,8 +244,8 @@ def _usual_ratio(gaps: Sequence[Gap], stamp_resolution_s: float) -> float:
     of a short gap, but cancels out in sums over many gaps. So the result is
 
     - if the median of row_s is at least `rounding_s`: the median of clock_s / row_s,
-    - otherwise: sum of clock_s / sum of row_s, without the tenth of the gaps with the largest clock_s - row_s, which
-      may have pauses.
+    - otherwise: sum of clock_s / sum of row_s, without the tenth of the gaps (rounded down) with the largest
+      clock_s - row_s, which may have pauses.
 
     Args:
         gaps: The gaps, at least one.

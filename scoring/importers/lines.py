@@ -212,11 +212,11 @@ class Lines:
 
         Yields:
             Text of a line. Bytes that are not UTF-8 are replaced, and the rank tags of mpirun stay. The character CUT
-            stands where text is missing: a number right before it may be incomplete.
+            stands where a line was cut: a number right before it may be incomplete.
 
-            - A line of over MAX_LINE_BYTES bytes loses its middle. It becomes its start, CUT, blanks and its end, which
-              `_end_of_line` reads. The blanks are longer than any row, so that the start of one row and the end of
-              another are not read as one.
+            - A line of over MAX_LINE_BYTES bytes becomes its start, CUT, blanks and its end, which `_end_of_line`
+              reads. A line of over twice as many bytes loses its middle. The blanks are longer than any row, so that
+              the start of one row and the end of another are not read as one.
             - If the stream ends without a newline, its last line ends with CUT.
         """
         while raw := self.stream.readline(MAX_LINE_BYTES):
@@ -256,7 +256,8 @@ class Lines:
           it stays. `_lowest_label_with_rows` decides whether the labels of this log are ranks.
 
         Each rank may print rows of training figures and lines of a tool's startup. So of the ranks, these are kept only
-        of the lowest that prints rows. All other lines are kept, and so are all lines without a tag or label.
+        of the lowest that prints rows. All other lines are kept, and so are all lines without a tag or label. The
+        first block of _BLOCK_LINES lines with a row shows which rank it is. All lines of earlier blocks are kept.
 
             [1,0]<stdout>: loss 0.5     ->  loss 0.5        (a tag)
             [1,1]<stdout>: loss 0.5     ->  left out
@@ -298,9 +299,9 @@ class Lines:
     def _tagged_line(self, number: int, text: str) -> TaggedLine:
         """Return a line with the rank that a launcher put before it, and note in `ranks` the first tag of each rank.
 
-        - mpirun's tags, as in `[1,3]<stdout>: loss 0.5`, are removed. If the first one is at the beginning of the line,
-          `_without_tags` takes it as `rank`. If it is further inside, another rank wrote it there, and `rank` is None;
-          `ranks` notes it all the same, because it shows that this other rank exists.
+        - mpirun's tags, as in `[1,3]<stdout>: loss 0.5`, are removed. If the first one is within the first
+          _PREFIX_CHARS characters, `_without_tags` takes it as `rank`. If it is further inside, another rank wrote it
+          there, and `rank` is None; `ranks` notes it all the same, because it shows that this other rank exists.
         - Without a tag, another launcher's label, as in `3: loss 0.5`, becomes `label`, which may be a rank or the
           line's own text. So it stays in the text.
 

@@ -64,7 +64,8 @@ class MLLog(FormatReader):
 
         `epochs` gets the epochs of any log. `windows` gets the first of these that the log has:
 
-        - the events `step_window`, which only this project's program logs: each states the figures of some steps,
+        - the events `step_window` that can be read: only this project's program logs them, and each states the figures
+          of some steps,
         - the epochs with a time or a rate,
         - the stretches of training in the blocks, which are groups of successive epochs (`_windows_of_blocks`).
 

@@ -60,8 +60,9 @@ def _stretches_of_block(start: Mark, stop: Mark | None, evaluations: Sequence[In
     """Return the stretches of training in one block of epochs, each a part of the block without an evaluation in it.
 
     - Evaluations of several epochs: a stretch ends at each evaluation (`_stretches_between`).
-    - Evaluations of one epoch: there is one stretch, which ends at the first evaluation. This evaluation is taken to
-      follow all epochs of the block, and any further evaluation is taken to be that of another rank.
+    - Evaluations of one epoch, or all without a number: there is one stretch, which ends at the first evaluation. This
+      evaluation is taken to follow all epochs of the block, and any further evaluation is taken to be that of another
+      rank.
     - No evaluation: there is one stretch, which ends at the block's stop.
 
     Args:

@@ -106,7 +106,7 @@ def _window_of_epoch(number: Any, epoch: Epoch, samples: int | None, batch: int 
 
     return Window(
         line=epoch.line,
-        epoch=epoch_number(number),  # None for a number that is not whole
+        epoch=epoch_number(number),  # None for anything but an int
         steps=steps,
         images=images,
         seconds=seconds,
@@ -153,8 +153,8 @@ def _intervals_by_number(events: Run) -> dict[Any, Interval]:
         epoch_stop 1    of rank 0   -> the stop of interval B: B is taken
         epoch_stop 1    of rank 1   -> the stop of interval C, which has no start: C is skipped, because B has a start
 
-    In all other cases a later interval with a stop replaces an earlier interval of the same epoch. An interval has no
-    start if the start is not logged.
+    In all other cases a later interval with a stop replaces an earlier interval of the same epoch. An interval also
+    has no start if the start is not logged.
 
     Args:
         events: The events of the run.
@@ -188,8 +188,8 @@ def _rates_by_number(events: Run) -> dict[Any, list[Rate]]:
 
     Returns:
         Rates by the number of their epoch, as it is logged. The rates of an epoch are in the order of `events.rates`.
-        The key None has the rates without an epoch number that come before all epochs. Foreign rates that are not
-        positive are left out.
+        The key None has the rates without an epoch number that come before all epochs, or after an epoch that is logged
+        without a number. Foreign rates that are not positive are left out.
     """
     marks = _marks_of_epochs(events)
     usable = [rate for rate in events.rates if _is_usable(rate)]

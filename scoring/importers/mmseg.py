@@ -78,7 +78,7 @@ class MMSeg(FormatReader):
         - "precision": half precision is switched on, so the value "precision" becomes "amp".
         - any other name, such as "devices": the value of this name becomes `value`.
 
-        Of several lines that state a value, the first one counts.
+        Of several lines that state a value, the first one counts. For batch sizes, `_set_batch` decides.
 
         Args:
             name: Name of the group of `fact_pattern` that matched.
