@@ -152,9 +152,10 @@ class Measured:
 
         Args:
             start: The epoch_start.
-            number: The number of the epoch. None if the event states none.
-            after_ms: The gap: the time since the end of the epoch or evaluation before it, in milliseconds. Below 0 if
-                none has ended yet: there is no gap then.
+            number: The number of the epoch. None if the event states none: its windows are only summed then.
+            after_ms: The gap: the time since the last event that ended a block, epoch or evaluation, or was an
+                accuracy, in milliseconds. Below 0 if there was no such event, or if the clock was set back: there is no
+                gap then.
         """
         self._open_epoch = number
         self.begin_window_sums(start)
@@ -191,7 +192,8 @@ class Measured:
         - with its windows, by `_clocked`.
 
         Args:
-            event: A clock_set, which follows the window or the evaluation during which the clock was set.
+            event: A clock_set. A run logs one after a window, the training of an epoch or an evaluation, if the clock
+                was set since the run last looked.
         """
         self._report_if_any(event.line, self._set_clock.note_and_check(event, self._last_step))
         if is_number(event.value) and event.value > 0:
@@ -201,9 +203,9 @@ class Measured:
     def check_losses_and_last_step(self, line: int) -> None:
         """Report impossible losses and an unplanned last step, if the log is of this project.
 
-        Call it at the end of a run that succeeded. Losses are impossible if all are 0, for instance, or all are equal
-        (see `faults_of_losses`). The last step is checked only in a run that measures throughput instead of training to
-        a target, because only the plan of such a run has one.
+        Call it at the end of a run that succeeded. Losses are impossible if all are 0, for instance, or if 10 or more
+        are all equal (see `faults_of_losses`). The last step is checked only in a run that measures throughput instead
+        of training to a target, because only the plan of such a run has one.
 
         Args:
             line: The line of the run_stop, which is blamed.
@@ -351,7 +353,7 @@ class Measured:
             self.fastest = max(self.fastest, rate_of_window)  # by images/s, the first field
 
     def _forget_sums_and_last_step(self) -> None:
-        """Note that the steps, images and times of a window are not known, because it does not fit the schema."""
+        """Note that the steps, images and times of a window are not known: the window is malformed or impossible."""
         self._last_step = None
         self._checkpoints.forget_windows()
         self.all_images = None
@@ -464,8 +466,9 @@ class Measured:
         The figures are kept in `_rank_times`. They are not in these cases, which are reported if the log is of this
         project:
 
-        - it is the second rank_times since the last step_window;
-        - the figures cannot be of this run's ranks, or no run_summary above says how many ranks there are;
+        - it is not the first rank_times since the last step_window;
+        - the figures do not fit the schema or cannot be of this run's ranks, or no run_summary above says how many
+          ranks there are;
         - the event states no step.
 
         In any case the event is counted, and `_rank_times_ms` keeps when it was logged, which shows when the window
@@ -554,7 +557,8 @@ class Measured:
     def check_epoch_throughput(self, event: Event, epoch: int | None) -> None:
         """Report what is wrong with an event epoch_throughput, which has the images, seconds and images/s of an epoch.
 
-        If these are not numbers above 0, this is all that is reported. Otherwise these are checked, in this order:
+        If the value does not fit the schema, or if one of these is not above 0, this is all that is reported.
+        Otherwise these are checked, in this order:
 
         - the images/s are the images over the seconds;
         - only in a log of this project: the event before it was not of the same epoch, the totals are the sums over the

@@ -39,7 +39,7 @@ def recipe_settings_of_hyperparameters(run: LoggedRun) -> dict[str, str]:
         the result        "lars_opt_momentum": "RECIPE.optimizer.momentum"
 
     The result also has the epochs of warm-up, for lars "lars_opt_learning_rate_warmup_epochs": "RECIPE.warmup_epochs".
-    The base learning rate and the decay steps are not in own_log.yaml, because they depend on the batch, too.
+    The result has neither the base learning rate nor the decay steps, because these depend on the batch, too.
 
     Args:
         run: The facts that the log states of the run, with its optimizer.

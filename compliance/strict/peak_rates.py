@@ -114,9 +114,9 @@ def _pixels(settings: JsonObject, name: str) -> int:
 def _peak_of(run: LoggedRun, nodes: list[JsonObject], workload: workloads.Workload, size: _ImageSize) -> _Peak | None:
     """Return a rate of training, in images/s, that the devices of a run cannot exceed; None if no such rate is known.
 
-    The devices are all GPUs of the nodes, or all their CPU cores if the run uses no GPUs. The rate is the FLOP/s of the
-    devices / the FLOP of training on one image (`most_images_per_s`). So high a value is taken for the FLOP/s of the
-    devices that no run can exceed the rate:
+    The devices are all GPUs of the nodes. They are all CPU cores of the nodes if the run is on CPUs, or if the header
+    lists no GPU. The rate is the FLOP/s of the devices / the FLOP of training on one image (`most_images_per_s`). So
+    high a value is taken for the FLOP/s of the devices that no run can exceed the rate:
 
         GPUs         0.6 of the sum of their peak FLOP/s; no published training that was looked at reaches so much
         CPU cores    384e9 FLOP/s for each; no core computes so much

@@ -56,8 +56,8 @@ class Policy:
         These are checked, in this order:
 
         - the rules of every benchmark: benchmark, status, mode, caches, seeds and clock;
-        - for a benchmark of this project, all that is known of its runs; for any other, only its batch and that it did
-          not stop before it reached its target;
+        - for a benchmark of this project, what `_check_benchmark` lists; for any other, only the batch, and that the
+          run did not stop before it reached its target;
         - for a log of this project, what such a log must hold. Breaches of form (of how a log is written, such as the
           order of its events) have only warned so far. In such a log they are errors, too, because its writer makes
           none.
@@ -260,13 +260,13 @@ class Policy:
         """Report what is wrong with a run of one of this project's benchmarks.
 
         A run is on the benchmark's data set (`data.is_of_benchmark`) in two cases (see `stated_data`). In both the log
-        states its train_samples. It also states its eval_samples, but for padding (BENCHMARK), or in a ResNet run
-        another number, but its accuracies show the right one.
+        states the benchmark's train_samples. It also states the benchmark's eval_samples, but for padding (BENCHMARK),
+        or in a ResNet run another number, but the accuracies show the right one (WRONG_EVAL_SAMPLES).
 
         Which checks apply, in this order:
 
-        - any run: checkpoints, times that are too short even with the waits for these, accuracies that are no shares
-          from 0 to 1, pace and target;
+        - any run: times that are too short even with the waits for checkpoints, the checkpoints, accuracies that are no
+          shares from 0 to 1, pace and target;
         - not closed, but on the benchmark's data set: it is noted if the run's target is lower than the closed one;
         - log of this project, and BENCHMARK: the bytes of the data set's files;
         - closed: values of single keys (ResNet alone), and the numbers of samples;
@@ -382,13 +382,13 @@ class Policy:
             self._add_breach("data-distributed", None, difference)
 
     def _report_wrong_counts(self, benchmark: Benchmark) -> None:
-        """Report the stated train_samples and eval_samples, because they are not the benchmark's.
+        """Report the stated train_samples and eval_samples, because at least one of them is not the benchmark's.
 
         The breach blames the line of train_samples if that is wrong, and otherwise the line of eval_samples.
 
         Args:
             benchmark: The benchmark, with the right numbers. The caller has seen that the run is closed and on other
-                data, so at least one of the two numbers is wrong.
+                data.
         """
         train = self.run.first_event(schema.TRAIN_SAMPLES)
         evaluation = self.run.first_event(schema.EVAL_SAMPLES)
@@ -452,7 +452,7 @@ class Policy:
             self._add_breach("target-status", last.line, actual)
 
     def _note_lower_target(self, benchmark: Benchmark) -> None:
-        """Note that an open run was to end at a lower quality than the benchmark's closed division asks for.
+        """Note that a run outside the closed division was to end at a lower quality than this division asks for.
 
         Args:
             benchmark: The benchmark, with its target by division. The caller has seen that the run is on the

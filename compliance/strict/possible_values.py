@@ -77,8 +77,9 @@ def images_per_s_of_foreign(value: Any) -> float | None:
 def are_possible_rank_times(times: schema.RankTimes, *, ranks: int, hosts: Container[str] | None) -> bool:
     """Return whether a run with these ranks and hosts can have logged the values of an event rank_times.
 
-    The event states how long the ranks waited for data in a window of steps, and mostly how long they computed: the
-    least, median and most time of a rank, and the rank and host with the most. A run can have logged the values if
+    The event states how long the ranks waited for data in a window of steps and, if that was measured, how long they
+    computed: the least, median and most time of a rank, and the rank and host with the most. A run can have logged the
+    values if
 
     - the run has at least two ranks;
     - the five values on computing are all stated, or all missing (None), as on GPUs;

@@ -30,7 +30,8 @@ def faults_of_program(run: LoggedRun, summary: schema.RunSummary) -> Iterator[st
     all-reduces, which sum gradients over the ranks, and what the run proved about the program. The contradictions, in
     this order:
 
-    - The all-reduces do not fit the number of devices.
+    - The number of all-reduces does not fit the devices or the operators, or their size is impossible
+      (`_impossible_all_reduces`).
     - An operator has a count below 1.
     - An operator updates weights, and is no operator of the optimizer that the log states as opt_name. An unknown
       optimizer has no operators.

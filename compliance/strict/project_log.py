@@ -40,7 +40,7 @@ class _StatedTelemetry(NamedTuple):
     interval_s: float  # from one sample of a node to the next, above 0
     nodes: int
     run_ms: float  # that the run took at least: what samples must be there for; 0 without run_stop
-    log_ms: float  # from the first of submission_benchmark, init_start and run_start to telemetry_summary: at most
+    log_ms: float  # from the log's start to telemetry_summary, less what the clock was set ahead: limits the samples
 
     def samples_due(self, duration_ms: float) -> float:
         """Return how many samples of telemetry all nodes take in a time: one each `interval_s` on each node.
@@ -100,7 +100,7 @@ class ProjectLog:
 
     @property
     def _is_planned_by_paddle(self) -> bool:
-        """Whether Paddle makes the program and chooses the optimizer (STRATEGY=auto). The log then tells of neither."""
+        """Whether Paddle makes the program and chooses the optimizer (STRATEGY=auto), which no event states then."""
         return bool(self.run.settings.get("STRATEGY") == AUTO)
 
     @property
@@ -144,7 +144,8 @@ class ProjectLog:
 
         - a second event of a key that a run writes once;
         - a seed that is no whole number from 0 on;
-        - another number of epoch_throughput than of epoch_stop, because a run writes one for each epoch;
+        - another number of epoch_throughput than of epoch_stop, because a run writes one for each epoch in which it
+          trains a step;
         - an optimizer that the schema does not have, or none, unless Paddle chose it;
         - a key that the log must have (see `_needed_keys`), and has no event of.
         """
@@ -383,7 +384,7 @@ class ProjectLog:
 
         Only half of them must be there, because passes of the compiler may have fused others into operators whose names
         do not tell of a convolution. Nothing is checked if the number of the model's convolutions is not known, or with
-        STRATEGY=auto: then Paddle makes the program, instead of this project, and the log does not describe it.
+        STRATEGY=auto: then Paddle makes the program, instead of this project.
 
         The header's section `program` must fit the schema.
         """

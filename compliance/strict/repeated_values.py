@@ -122,6 +122,8 @@ def _copies_of_settings(run: LoggedRun) -> list[_Expectation]:
     - `setting_by_hyperparameter`, for the optimizer of the run (`recipe_settings_of_hyperparameters`): with lars, for
       instance, lars_opt_momentum must be RECIPE.optimizer.momentum.
 
+    One pair is not in own_log.yaml: the epochs of warm-up must be RECIPE.warmup_epochs.
+
     Args:
         run: The facts that the log states of the run. A pair is left out if the log does not have its setting.
     """
@@ -189,6 +191,8 @@ def _consequences_of_sizes(run: LoggedRun, summary: schema.RunSummary) -> list[_
         train_samples               the field of the same name in the header's section `dataset`
         eval_samples                the field of the same name in the header's section `dataset`
         global_batch_size           devices * batch_per_device of run_summary
+
+    If `packages` has no paddlepaddle-gpu, None is expected as the framework, which no run_summary states.
 
     Args:
         run: The facts that the log states of the run.
@@ -272,7 +276,7 @@ def _consequence_of_learning_rate(run: LoggedRun, summary: schema.RunSummary) ->
 
 
 def _consequences_of_recipe(run: LoggedRun, summary: schema.RunSummary) -> list[_Expectation]:
-    """Return three values that the log must state because of its recipe, for `contradictory_values` to compare.
+    """Return up to three values that the log must state because of its recipe, for `contradictory_values` to compare.
 
     - The event model_bn_span: over how many images a batch normalization takes its statistics.
     - The setting RECIPE.name: the setting RECIPE, such as mlperf_lars. It is left out if RECIPE is empty, as the recipe
@@ -303,8 +307,8 @@ def _consequences_of_recipe(run: LoggedRun, summary: schema.RunSummary) -> list[
 def _values_fixed_by_recipe(run: LoggedRun) -> list[_Expectation]:
     """Return the settings that the recipe named in the log prescribes: target, length, evaluations and image size.
 
-    runlog/workloads.json has them for each recipe of this project. Without this check, a log whose target was lowered
-    afterwards would pass with its last epochs cut off.
+    runlog/workloads.json has them for each recipe of this project, but no length for mlperf_lars, whose length depends
+    on the batch. Without this check, a log whose target was lowered afterwards would pass with its last epochs cut off.
 
     Args:
         run: The facts that the log states of the run. The recipe is the one that its setting RECIPE.name names.
@@ -356,7 +360,7 @@ def _bn_span(run: LoggedRun, summary: schema.RunSummary) -> int | None:
 def _decay_steps(run: LoggedRun, summary: schema.RunSummary) -> float | None:
     """Return what a run must log as the decay steps of its learning rate, by the settings of its recipe.
 
-    `steps` is the step at which the decay ends: RECIPE.decay_ends, or without that setting the last one of the
+    `steps` is the step at which the decay ends: RECIPE.decay_ends, or if that is null or missing the last one of the
     training. The decay steps are
 
         steps                                                in general

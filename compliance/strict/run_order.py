@@ -29,7 +29,7 @@ KEYS_OF_EVERY_RANK = frozenset({schema.INIT_START.key, schema.CACHE_CLEAR.key}) 
 class RunOrder:
     """Follows a run from event to event, and reports what is out of order. Times are Unix milliseconds.
 
-    The parts of a run are blocks, epochs and evaluations. A block is several epochs together; some logs have blocks
+    The parts of a run are blocks, epochs and evaluations. A block is one or more epochs together; some logs have blocks
     alone. `measured` follows the windows of steps, the throughputs and the checkpoints in these parts.
     """
 
@@ -357,7 +357,7 @@ class RunOrder:
     # --- blocks, epochs and evaluations ---
 
     def _start_block(self, event: Event) -> None:
-        """Open a block, which is several epochs together, and report what is out of order.
+        """Open a block, which is one or more epochs together, and report what is out of order.
 
         The event should state the number of the block's first epoch, and how many epochs the block has. A block that
         does not state how many counts as one epoch.
@@ -381,7 +381,7 @@ class RunOrder:
         It is reported that
 
         - the epoch starts too long before run_start (`_check_time_of_start`);
-        - another epoch is still open (`_report_if_open`);
+        - an epoch is still open (`_report_if_open`);
         - its number is missing, or is not the next one (`_next_part_in_training`).
 
         From here on
@@ -509,10 +509,10 @@ class RunOrder:
             self._report_disorder(event, f"{part} is still open")
 
     def _stop_block(self, event: Event) -> None:
-        """Close the open block, which is several epochs together.
+        """Close the open block, which is one or more epochs together.
 
-        A block_stop without an open block, or with another number of epochs than its block_start, is reported. The rest
-        depends on the kind of log:
+        A block_stop without an open block is reported, or one with another first epoch or another number of epochs than
+        its block_start. The rest depends on the kind of log:
 
         - A log with events of the epochs: it is reported if the block does not stop after its last epoch.
         - A log of blocks alone: the time of the block is kept in place of the times of its epochs (`_keep_duration`,
@@ -683,9 +683,10 @@ class RunOrder:
 
         The number of its epoch is the first of these that is known:
 
-        - The one that the accuracy states. If it has no evaluation and repeats the accuracy before, as where each rank
-          logs it, it is reported and not kept. Otherwise it must have an evaluation, of this epoch, if the log has
-          had an eval_start, and the epoch must not be too far ahead of training.
+        - The one that the accuracy states; if that is no whole number, `epochs_counted` (`_epoch_of_accuracy`). If the
+          accuracy has no evaluation and repeats the accuracy before, as where each rank logs it, it is reported and not
+          kept. Otherwise it must have an evaluation, of this epoch, if the log has had an eval_start, and the epoch
+          must not be too far ahead of training.
         - The one that the eval_start of its evaluation states.
         - The count of accuracies so far, as in logs that state samples and no epochs.
 

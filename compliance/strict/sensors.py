@@ -11,8 +11,8 @@ from runlog import schema
 class Sensors:
     """The extremes of GPU memory and power in a run's windows so far, and the lines where they stand.
 
-    Until a window has such a figure, the lines are 0 and the memories None. The least figures are infinite until then,
-    and the most power is minus infinity.
+    Until a window has such a figure, the lines are 0, the first and the most memory None, the least figures infinite,
+    and the most power minus infinity. The most memory stays None as long as no memory is above 0.
     """
 
     def __init__(self) -> None:
@@ -57,8 +57,8 @@ class Sensors:
     def _take_memory(self, line: int, memory_mib: float) -> None:
         """Note the memory that a window states: the most that was held since the run began.
 
-        It cannot fall from one window to a later one. `line_of_less_memory` is the first window where it does, which
-        shows that the log is wrong. 0 is no fall: it comes from an allocator that counts nothing.
+        It cannot fall from one window to a later one. `line_of_less_memory` is the line of the first window where it
+        does, which shows that the log is wrong. 0 is no fall: it comes from an allocator that counts nothing.
 
         Also noted are the most so far with its line, the least, by which figures below 0 are found, and the first.
 

@@ -14,9 +14,9 @@ _MOST_ROUNDING = 0.01  # of the times of windows and of the log's clock, as a sh
 class SetClock:
     """Follows the windows of a run and the events clock_set, which a run logs when its clock was set.
 
-    A run compares its clock with a clock that nobody sets, after each window of steps and after each evaluation. If
-    they went apart by 1 s or more, it logs a clock_set with the seconds by which its clock was set: above 0 if ahead,
-    below 0 if back. A leap is a setting ahead.
+    A run compares its clock with a clock that nobody sets, after each window of steps, at the end of each epoch's
+    training and after each evaluation. If they went apart by 1 s or more, it logs a clock_set with the seconds by which
+    its clock was set: above 0 if ahead, below 0 if back. A leap is a setting ahead.
     """
 
     def __init__(self, run: LoggedRun) -> None:
