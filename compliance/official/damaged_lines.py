@@ -8,7 +8,6 @@ A damaged line need not be fatal, because that parser reads some of them as even
 """
 
 import io
-import itertools
 import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -264,6 +263,9 @@ def _lines_as_parser_reads(path: Path) -> Iterator[_ParsedLine]:
 
     The parser ends at some lines that it refuses. Here the later lines are yielded, too, each parsed by itself.
 
+    For the parser, as for our reader, a line ends with a carriage return (CR), a line feed (LF) or both. The number of
+    a line is that of our reader's findings: 1 plus the LFs before the line.
+
     Args:
         path: The path of the log.
 
@@ -271,8 +273,10 @@ def _lines_as_parser_reads(path: Path) -> Iterator[_ParsedLine]:
         The line's number and its event; None if the parser refuses the line. Any line of _MOST_CHARACTERS or more is
         yielded without an event, and is the last one.
     """
-    with io.TextIOWrapper(open_log(path), encoding="latin-1") as stream:
-        for number in itertools.count(1):
+    number = 1
+    # With newline="" a line ends where it does for the parser, but keeps its CR or LF, which the number depends on.
+    with io.TextIOWrapper(open_log(path), encoding="latin-1", newline="") as stream:
+        while True:
             line = stream.readline(_MOST_CHARACTERS)  # of a longer line, only this beginning
             is_end_of_log = line == ""
             is_too_long = len(line) == _MOST_CHARACTERS
@@ -284,6 +288,8 @@ def _lines_as_parser_reads(path: Path) -> Iterator[_ParsedLine]:
             if _TOKEN in line:
                 text = _from_last_token(line).strip()
                 yield _ParsedLine(number, _event_or_none(text, number))
+            if line.endswith("\n"):
+                number += 1
 
 
 def _from_last_token(line: str) -> str:

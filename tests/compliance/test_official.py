@@ -249,6 +249,15 @@ def test_of_a_line_with_two_events_the_official_checker_reads_the_last(tmp_path:
     assert report.passes_official and {f.rule for f in report.findings if f.severity == "error"} >= {"line-damaged"}
 
 
+def test_carriage_returns_move_no_finding_on_a_line_that_both_refuse(tmp_path: Path) -> None:
+    """Bars of progress write the carriage returns. The refused line has an event that a rule of both asks for."""
+    text = Altered(make_log.run()).line("global_batch_size", lambda line: line[:40]).text
+    found = agreed(tmp_path, f"1%|2%|3%\n{text}").findings
+    for bar in ("1%\r2%\r3%\n", "1%\r2%\r3%\r\n"):
+        assert agreed(tmp_path, bar + text).findings == found
+    assert ("line-damaged", True) in {(finding.rule, finding.official) for finding in found}
+
+
 # --- each benchmark of each ruleset ---
 
 VERSIONS = [version for version in rule_files.versions() if version >= "4.0.0"]
