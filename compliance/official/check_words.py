@@ -22,6 +22,8 @@ _WORDS = (
     (r"v\['value'\] <= (\S+)", r"at most \1"),
 )
 
+_OF_METADATA = "metadata has "  # begins the words of a check that asks for metadata
+
 
 def in_words(node: ast.expr) -> str:
     """Return in words what an expression of a rule file wants.
@@ -57,8 +59,11 @@ def _either_in_words(first: ast.expr, second: ast.expr) -> str:
         first: The syntax tree of the one check.
         second: The syntax tree of the other check.
     """
-    words_of_second = in_words(second).removeprefix("metadata has ")
-    return f"{in_words(first)} or {words_of_second}"
+    words_of_first = in_words(first)
+    words_of_second = in_words(second)
+    if words_of_first.startswith(_OF_METADATA):
+        words_of_second = words_of_second.removeprefix(_OF_METADATA)
+    return f"{words_of_first} or {words_of_second}"
 
 
 def _words_for_text(expression_text: str) -> str:

@@ -418,6 +418,21 @@ def test_a_form_that_is_not_known_is_an_error_that_names_it(rule: str, named: st
     assert named in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("check", "words"),
+    [
+        ("('a' in v['metadata']) | ('b' in v['metadata'])", "metadata has a or b"),
+        ("('a' in v['metadata']) | (v['value'] > 0)", "metadata has a or above 0"),
+        ("(v['value'] > 0) | ('a' in v['metadata'])", "above 0 or metadata has a"),
+    ],
+)
+def test_one_of_two_checks_in_words(check: str, words: str, tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "rules.yaml").write_text(f'- KEY:\n    NAME: some_key\n    CHECK: "{check}"\n')
+    monkeypatch.setattr(rule_files, "RULES", tmp_path)
+    [rule_check] = rule_files.load.__wrapped__("rules.yaml").rules["some_key"].checks
+    assert rule_check.words == words
+
+
 @pytest.mark.parametrize("check", ["s['names'] == ['a']", "sorted(s['names']) == sorted([v])", "sorted(s['x']) == []"])
 def test_a_check_at_the_end_is_of_names_alone(check: str, tmp_path: Path, monkeypatch) -> None:
     post = "s['names'] += [v['value']]"
