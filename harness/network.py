@@ -25,7 +25,8 @@ def node_address(cluster: ClusterSettings, node: int) -> str:
 
     Raises:
         RunError: The address of this node's name is unknown; or it is the loopback, and the other node's name is
-            unknown, cannot be reached, or has the address of the loopback, too.
+            unknown, cannot be reached, or has the address of the loopback, too. Or a part of this node's name, between
+            dots, is empty or has more than 63 characters.
     """
     if cluster.dgxnnodes == 1:
         return "127.0.0.1"
@@ -41,6 +42,9 @@ def node_address(cluster: ClusterSettings, node: int) -> str:
             address = _address_towards(name_of_other_node)  # from which this node would connect to the other
     except OSError as error:
         raise RunError(f"HOSTS: {machine} finds no way to {both_names} ({error.strerror})") from error
+    except UnicodeError as error:  # Python refuses such a name before it asks for its address
+        fix = "each part of a name between dots must have 1 to 63 characters"
+        raise RunError(f"HOSTS: {machine} cannot look up {own_name}: {fix}") from error
     if _is_loopback(address):  # the other node's name has the address of the loopback, too
         raise RunError(
             f"HOSTS: {machine} takes {both_names} for itself, at {address}, where no other node reaches it: "

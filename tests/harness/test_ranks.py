@@ -47,6 +47,9 @@ print(network.node_address(job.cluster, 0))
         ("localhost,localhost", "takes localhost and localhost for itself, at 127.0.0.1"),
         ("localhost,no-such-host.invalid", "finds no way to localhost and no-such-host.invalid"),
         ("no-such-host.invalid,192.0.2.2", "finds no way to no-such-host.invalid and 192.0.2.2"),
+        ("node..1,192.0.2.2", "cannot look up node..1: each part of a name between dots must have 1 to 63 characters"),
+        (f"{'n' * 64},192.0.2.2", f"cannot look up {'n' * 64}: each part of a name between dots must have 1 to 63"),
+        ("localhost,node..1", "finds no way to localhost and node..1"),
     ],
 )
 def test_a_nodes_address_is_one_that_the_others_reach(hosts: str, said: str) -> None:
@@ -79,6 +82,7 @@ MPI_TAKES, MPI_LEAVES = "OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_btl_tcp_if_excl
         ("192.0.2.1,192.0.2.2", 0, {MPI_LEAVES: "lo"}, {"NCCL_SOCKET_IFNAME": "=fabric"}, {MPI_LEAVES: "lo"}),
         ("172.18.0.9,192.0.2.2", 0, {}, {}, {}),  # an address that is another machine's
         ("no-such-host.invalid,192.0.2.2", 0, {}, {}, {}),
+        ("node..1,192.0.2.2", 0, {}, {}, {}),  # no name that can be looked up
     ],
 )
 def test_nccl_and_mpi_meet_on_the_interface_at_which_the_other_nodes_reach_this_one(
