@@ -353,7 +353,7 @@ def _nul_problem(block: bytes, line: int, *, is_start: bool) -> Problem:
 def _entries(raw: bytes, line: int, offset: int) -> Iterator[Entry]:
     """Yield what one line of a log holds: its events and their Problems, or else the section of a header line.
 
-    A line over MAX_LINE_BYTES gives only a Problem if it holds an event.
+    A line over MAX_LINE_BYTES gives only a Problem if it holds an event, and nothing if it holds none.
 
     Args:
         raw: The bytes of the line, with or without its line end.
@@ -408,22 +408,21 @@ def _header(raw: bytes, line: int) -> Header | None:
     """Return the header section that a line of a log holds; None for any other line.
 
     A header line is `# {"<section>": value}`. A file's byte-order mark, or a launcher's prefix such as
-    "[1,0]<stdout>:", may stand before the `#`.
+    "[1,0]<stdout>:", may stand before the `#`. A line over MAX_LINE_BYTES gives None, as not all of so
+    long a line is kept.
 
     Args:
         raw: The bytes of the line without its line end.
         line: The number of the line, counted from 1.
     """
     start = raw.find(HEADER)
-    if start < 0:
+    if start < 0 or len(raw) > MAX_LINE_BYTES:
         return None
     prefix = raw[:start].removeprefix(_BYTE_ORDER_MARK).strip()
     may_stand_there = prefix == b"" or _is_launcher_prefix(prefix)
     if not may_stand_there:
         return None
     comment = raw[start:]
-    if len(comment) > MAX_LINE_BYTES:
-        return None
     try:
         sections = parse_json(comment.removeprefix(b"# ").decode())
     except ValueError:  # an ordinary comment

@@ -114,11 +114,19 @@ def test_long_lines_are_passed_over_and_reported_only_if_they_hold_an_event() ->
     assert kinds(LINE.replace("1,", f'"{long}",', 1)) == ["oversized"]
 
 
+@pytest.mark.parametrize("mib", [1, 1.5, 5])
+def test_a_section_on_a_long_line_is_passed_over_wherever_the_line_is_long(mib: float) -> None:
+    spaces = " " * int(mib * (1 << 20))
+    assert kinds(f"{spaces}{SECTION}\n{LINE}") == ["Event"]
+    assert kinds(f"{SECTION.rstrip()}{spaces}\n{LINE}") == ["Event"]
+
+
 def test_blocks_of_any_size_give_the_same_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     """An event across two blocks is read once; of a line too long for one it is seen that it holds a token."""
     text = (
-        f"{make_log.run()[:4000]}{LINE}\r\n{LINE} x\n\0\n{'v' * 300}{LINE}\n{SECTION}{'w' * 900}{LINE}\n{LINE}".encode()
-    )
+        f"{make_log.run()[:4000]}{LINE}\r\n{LINE} x\n\0\n{'v' * 300}{LINE}\n{SECTION}{'w' * 900}{LINE}\n"
+        f"{' ' * 900}{SECTION}\n{LINE}"
+    ).encode()
     monkeypatch.setattr(reader, "MAX_LINE_BYTES", 500)
     whole = list(reader.read_stream(io.BytesIO(text)))
     for size in (1, 2, 7, 64, 97, 501):
