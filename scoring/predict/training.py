@@ -127,8 +127,8 @@ def assumed_training(records: Sequence[Record], measured: Point, epochs: float |
     - Evaluation is 3 (EVALUATION_SPEEDUP) times as fast as the measured training: always.
 
     Args:
-        records: The runs as read from their logs, at least one. The first run tells the model. A data set with as many
-            training images as ImageNet is taken for ImageNet.
+        records: The runs as read from their logs, at least one, all of one model. The first log that names a model
+            tells it. A data set with as many training images as ImageNet is taken for ImageNet.
         measured: The measured throughput of training.
         epochs: The epochs to the target, as the user gave them (--epochs). None leaves them to `epochs_to_target`.
     """
@@ -139,7 +139,7 @@ def assumed_training(records: Sequence[Record], measured: Point, epochs: float |
         train_samples=dataset.train,
         eval_samples=dataset.evaluation,
         eval_images_per_s_device=EVALUATION_SPEEDUP * measured.images_per_s / measured.devices,
-        is_resnet_on_imagenet=has_size_of_imagenet and _is_resnet(records[0]),
+        is_resnet_on_imagenet=has_size_of_imagenet and _is_resnet(records),
     )
     return Assumed(training, _assumptions_in_words(training))
 
@@ -164,10 +164,25 @@ def _assumptions_in_words(training: Training) -> list[str]:
     return assumptions
 
 
-def _is_resnet(record: Record) -> bool:
-    """Return whether a run is of the MLPerf benchmark `resnet`, by its model."""
-    workload = workloads.of_family(record.model)
+def _is_resnet(records: Sequence[Record]) -> bool:
+    """Return whether runs of one model are of the MLPerf benchmark `resnet`, by the model that their logs name."""
+    workload = _workload_of(records)
     return workload is not None and workload.benchmark == "resnet"
+
+
+def _workload_of(records: Sequence[Record]) -> workloads.Workload | None:
+    """Return the workload of the model that runs train, such as ResNet-50 on ImageNet.
+
+    Args:
+        records: The runs as read from their logs, all of one model, which some of the logs may not name.
+
+    Returns:
+        The workload by the first log that names a model. None if no log names one, or if no workload fits the name.
+    """
+    for record in records:
+        if record.model:
+            return workloads.of_family(record.model)
+    return None
 
 
 def _dataset_size(records: Sequence[Record]) -> DatasetSize:
@@ -208,7 +223,7 @@ def _benchmark_size(records: Sequence[Record]) -> DatasetSize:
         The size. If no benchmark of this project fits the model's name, it is the size of Cityscapes if a log is of
         segmentation, else the size of ImageNet.
     """
-    workload = workloads.of_family(records[0].model)
+    workload = _workload_of(records)
     if workload is not None:
         return DatasetSize(workload.train_samples, workload.eval_samples)
     if any(FORMATS[record.format].segmentation for record in records):

@@ -184,6 +184,16 @@ def test_only_resnet_has_resnets_epochs(published_logs: Path, tmp_path: Path) ->
         assert steps * 10 * given["step_time_s"] < 60 * given["time_to_train_min"] < steps * 12 * given["step_time_s"]
 
 
+def test_the_first_log_that_names_a_model_tells_the_epochs(logs: list[Path]) -> None:
+    options = ("--nodes", "1", "--json")
+    named = json.loads(command("--measured", *logs, *options).stdout)
+    logs[0].write_text(logs[0].read_text().replace(', "model": "resnet50_v1.5"', ""))
+    assert "resnet" not in logs[0].read_text()
+    found = json.loads(command("--measured", *logs, *options).stdout)
+    assert found["predictions"][0]["epochs"] is not None
+    assert found == named
+
+
 NO_SIZES = ('"train_samples": "many", "eval_samples": -1', '"train_samples": 0, "eval_samples": 0')
 
 
