@@ -319,8 +319,9 @@ def published_curves(record: Record, published: Sequence[Published]) -> Publishe
         published: All published figures.
 
     Returns:
-        The curves, and a note for the page on which tables these are. For a run on a CPU, or of an unknown model or
-        precision, there are no curves, and the note says why.
+        The curves, and a note for the page on which tables these are. There are no curves, and the note says why, for a
+        run on a CPU, for an unknown model or precision, and for a model and a kind of precision of which no published
+        table makes a curve.
     """
     if section(record, "hardware").get("device") == "cpu":
         note = "No published curves beside it: these runs are on a CPU, the published figures are of GPUs."
@@ -332,8 +333,12 @@ def published_curves(record: Record, published: Sequence[Published]) -> Publishe
         note = f"No published curves beside it: the log does not say a {unknown} that the published table knows."
         return PublishedCurves([], note)
 
+    curves = _curves_from_one_device(published, workload.family, precision)
+    if not curves:
+        without = f"no published table of {workload.title} at {precision} has figures of one device and of more"
+        return PublishedCurves([], f"No published curves beside it: {without}.")
     note = f"Published tables of {workload.title} at {precision}.{_warning_of_other_data(record, workload)}"
-    return PublishedCurves(_curves_from_one_device(published, workload.family, precision), note)
+    return PublishedCurves(curves, note)
 
 
 def _curves_from_one_device(published: Sequence[Published], family: str, precision: str) -> list[Curve]:

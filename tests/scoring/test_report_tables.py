@@ -265,6 +265,15 @@ def test_a_run_of_hrnet_on_full_crops_is_as_the_published_ones(width: int, is_sy
     assert published_curves(record, read_published()).note.endswith(said)
 
 
+def test_a_model_and_precision_without_published_curves_says_so() -> None:
+    fields: dict[str, Any] = {"model": "fcn_hrnetw18", "precision": "fp32", "math_mode": "tf32"}
+    record = Record(file="a", sha256="a", lines=2, format="mllog", windows=(), **fields)
+    published = published_curves(record, read_published())
+    assert published.curves == []
+    reason = "no published table of FCN-HRNetW18 at tf32 has figures of one device and of more."
+    assert published.note == f"No published curves beside it: {reason}"
+
+
 @pytest.mark.parametrize(("seconds", "more"), [((1.0, 2.0), ""), ((1.0, None), "; 1 more below")])
 def test_a_run_that_is_not_in_the_plot_of_all_runs_is_counted(seconds: tuple[float | None, ...], more: str) -> None:
     """A log without seconds has no rate to draw."""
