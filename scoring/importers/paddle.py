@@ -159,6 +159,7 @@ class _ModelSection:
 
     label_length: int  # characters of the launcher's label before each line
     indent: int | None = None  # spaces before the section's own keys; None before the first of them
+    is_in_backbone: bool = False  # the section's last own key is `backbone:`
 
 
 class PaddleSeg(Launch):
@@ -202,10 +203,11 @@ class PaddleSeg(Launch):
             0: model:
             0:   type: FCN           -> the network: indented as the first line of the section
             0:   backbone:
-            0:     type: HRNet_W48   -> the backbone: indented by 2 spaces more
+            0:     type: HRNet_W48   -> the backbone: in the block `backbone:`, indented by 2 spaces more
             0: iters: 1000           -> the end of the section: not indented
 
-        Of several lines `type: ` with the same indent, the first one counts.
+        A line `type: ` of another block of the section, such as one of losses, is ignored. Of several lines that name
+        the network, the first one counts, and so for the backbone.
 
         Args:
             line: Number of the line in the log.
@@ -231,12 +233,14 @@ class PaddleSeg(Launch):
 
         if section.indent is None:
             section.indent = indent  # of the first line of the section
+        if indent == section.indent:
+            section.is_in_backbone = entry.rstrip() == "backbone:"
         if not entry.startswith("type: "):
             return
         kind = entry.removeprefix("type: ").strip()
         if indent == section.indent:
             self.take_fact("network", kind, line)
-        elif indent == section.indent + 2:
+        elif indent == section.indent + 2 and section.is_in_backbone:
             self.take_fact("backbone", kind, line)
 
     def name_of_precision(self, word: str) -> str | None:

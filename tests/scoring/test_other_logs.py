@@ -364,3 +364,10 @@ def test_a_model_within_another_section_names_no_network(tmp_path: Path) -> None
     other = "distill:\n  model:\n    type: DeepLabV3\n"
     assert read(tmp_path, text.replace(section, other)).model is None
     assert read(tmp_path, text.replace(section, other + section)).model == "FCN HRNet_W18"
+
+
+def test_only_the_block_backbone_names_the_backbone(tmp_path: Path) -> None:
+    text = samples.paddleseg(run())
+    losses = "model:\n  aux_loss:\n    type: LovaszSoftmaxLoss\n"
+    assert read(tmp_path, text.replace("model:\n", losses)).model == "FCN HRNet_W18"
+    assert read(tmp_path, text.replace("model:\n  backbone:\n    type: HRNet_W18\n", losses)).model == "FCN"
