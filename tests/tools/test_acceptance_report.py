@@ -1,5 +1,6 @@
 """The report of an acceptance by the files of its jobs, wherever it is made."""
 
+import errno
 import functools
 import json
 from pathlib import Path
@@ -59,6 +60,27 @@ def test_a_damaged_line_is_named(damage: str, tmp_path: Path) -> None:
         file.write(damage.encode("latin-1"))
     said = f"{folder / 'fp32.lines'}:2: is damaged: remove the line, and its check counts as one that was not run"
     jobs.refused(reported("--report", folder), said)
+
+
+@pytest.mark.parametrize("name", ["fp32.lines", "tf32.failed"])
+def test_a_file_that_cannot_be_read_is_named(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = finished(tmp_path / "X-1")
+    (folder / "tf32.failed").write_text("a GPU was lost\n")
+    unreadable, read_text = folder / name, Path.read_text
+
+    def read(path: Path, *arguments: Any, **options: Any) -> str:
+        if path == unreadable:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return read_text(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "read_text", read)
+    jobs.refused(reported("--report", folder), f"{unreadable}: permission denied")
+
+
+def test_a_reason_in_undecodable_bytes_is_shown(tmp_path: Path) -> None:
+    folder = finished(tmp_path / "X-1")
+    (folder / "tf32.failed").write_bytes(b"no GPU \xff\n")
+    assert "  not run: no GPU \ufffd\n" in reported("--report", folder).stdout
 
 
 def test_a_report_that_cannot_be_written_is_shown_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

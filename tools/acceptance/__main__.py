@@ -98,12 +98,13 @@ def _lines_of_job(file: Path) -> list[JsonObject]:
         The objects in their order; an empty list if there is no file.
 
     Raises:
-        ValueError: A line is not as a job writes it. The message has its number.
+        ValueError: The file cannot be read, or a line is not as a job writes it. The message has the line's number.
     """
-    if not file.is_file():
-        return []
     lines: list[JsonObject] = []
-    for number, text in enumerate(file.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+    text_of_file = _text_of(file)
+    if text_of_file is None:
+        return lines
+    for number, text in enumerate(text_of_file.splitlines(), 1):
         try:
             line = json.loads(text)
             _check_line(line)
@@ -113,6 +114,23 @@ def _lines_of_job(file: Path) -> list[JsonObject]:
             ) from error
         lines.append(line)
     return lines
+
+
+def _text_of(file: Path) -> str | None:
+    """Return the text of a job's file, each byte that is no UTF-8 as U+FFFD; None if there is no file.
+
+    Args:
+        file: The file, such as fp32.lines or fp32.failed.
+
+    Raises:
+        ValueError: The file cannot be read.
+    """
+    try:
+        if not file.is_file():
+            return None
+        return file.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise ValueError(named_files.explain(error)) from error
 
 
 def _check_line(line: JsonObject) -> None:
@@ -161,19 +179,22 @@ def _verdict_on_check_not_run(check: str, precision: str, folder: Path) -> Verdi
 
     Returns:
         Unknown if the folder has no file of the job and this machine cannot run the precision; else fatal.
+
+    Raises:
+        ValueError: The file with the reason cannot be read.
     """
     reason_file = folder / f"{precision}.failed"  # launch/trials.sh writes why the job failed, or was not started
     lines_file = folder / f"{precision}.lines"  # the job writes its verdicts
-    has_file_of_job = reason_file.is_file() or lines_file.is_file()
+    reason = _text_of(reason_file)  # None without the file
+    has_file_of_job = reason is not None or lines_file.is_file()
     why_impossible = env.refusal(PRECISION=precision)  # empty if this machine can run the precision
     # A file of the job shows that the machine of the job can run the precision, even if this machine cannot.
     if why_impossible and not has_file_of_job:
         return Verdict(check=check, status=UNKNOWN, found=why_impossible, where=precision)
 
-    reason = "its job did not run it"
-    if reason_file.is_file():
-        reason = reason_file.read_text(encoding="utf-8").strip()
-    return Verdict(check=check, status=FATAL, found=f"not run: {reason}", where=precision)
+    if reason is None:
+        reason = "its job did not run it"
+    return Verdict(check=check, status=FATAL, found=f"not run: {reason.strip()}", where=precision)
 
 
 def report(job: env.Job, folder: Path, *, short: bool) -> int:
