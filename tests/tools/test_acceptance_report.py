@@ -49,6 +49,7 @@ def test_a_report_made_elsewhere_says_what_the_jobs_ran_on(tmp_path: Path) -> No
         '{"check": "loss',
         '{"check": "losses"}',
         '{"check": "losses", "status": "good", "found": ""}',
+        '{"check": "losses", "status": "warning", "found": ""}',
         "[1]",
         "\xff",
         '""',

@@ -22,11 +22,13 @@ from runlog.completion import complete
 from runlog.errors import one_line, print_to_reader
 from runlog.json_types import JsonObject
 from runlog.options import Parser
-from runlog.verdict import FATAL, OK, STATUSES, UNKNOWN, Verdict, as_text, worst
+from runlog.verdict import FATAL, OK, UNKNOWN, Verdict, as_text, worst
 from tools.acceptance import CHECKS
 from tools.acceptance.first_line import describe_job
 
 FORMAT = {"format": "paddle-reference-acceptance", "version": 2}  # 2: its lines are runlog.verdict's
+
+STATUSES = (OK, FATAL, UNKNOWN)  # of the checks: none gives a warning
 
 JOB_SUFFIXES = {".lines", ".failed"}  # of the files that a job, or launch/trials.sh for it, leaves in the folder
 
@@ -147,7 +149,7 @@ def _check_line(line: JsonObject) -> None:
     Raises:
         LookupError: `short`, `status` or `found` is missing.
         TypeError: The line is no object, a field above has another type than there, or a verdict has an unknown field.
-        ValueError: The status of a verdict is unknown.
+        ValueError: The status of a verdict is none that a check gives.
     """
     _require_type(line, dict)
     if "nodes" in line:
@@ -220,7 +222,7 @@ def report(job: env.Job, folder: Path, *, short: bool) -> int:
     # "short", "system", "ranks", "source" and "packages": of the jobs if a file has them, else of this environment
     description = results.job or describe_job(job, short=short)
     counts = Counter(verdict.status for verdict in results.verdicts)
-    total = ", ".join(f"{counts[status]} {status}" for status in (OK, FATAL, UNKNOWN))  # "12 ok, 1 fatal, 0 unknown"
+    total = ", ".join(f"{counts[status]} {status}" for status in STATUSES)  # "12 ok, 1 fatal, 0 unknown"
     if description["short"]:
         total += ", in the short form"
     document = FORMAT | {
