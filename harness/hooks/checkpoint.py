@@ -305,7 +305,7 @@ class Keeper(Hook):
         In three cases there is a warning in place of the checkpoint:
 
             - the checkpoint before is still being written
-            - there is no memory for the copy
+            - there is no memory for the copy, also if another rank has none for a copy of its statistics
             - no thread can be started
 
         If the thread fails later, as on a full disk, `_report` warns.
@@ -317,8 +317,8 @@ class Keeper(Hook):
         started_s = time.monotonic()
         # Also if this one is left out: CHECKPOINT_MINUTES count anew, so that a slow disk is not asked again at once.
         self._last_checkpoint_s = started_s
-        statistics = self._gather_statistics(main)
-        if statistics is None:  # this is not rank 0
+        statistics_by_rank = self._ranks.comm.gather(_statistics_or_error(main))
+        if statistics_by_rank is None:  # this is not rank 0
             return
         if self._is_writing():
             self._warn(f"checkpoint of step {position.step} left out: the one before is still being written")
@@ -326,7 +326,7 @@ class Keeper(Hook):
 
         self._report()  # logs the outcome of the checkpoint before, as the new thread will overwrite `self._outcome`
         try:
-            arrays = self._copy_shared(main) | statistics
+            arrays = self._copy_shared(main) | _by_rank_and_name(statistics_by_rank)
             blocked_s = time.monotonic() - started_s
             writer = threading.Thread(target=self._write, args=(arrays, position, blocked_s), name="checkpoint")
             writer.start()
@@ -335,21 +335,6 @@ class Keeper(Hook):
             self._report()  # logs that this one has failed
         else:
             self._writer = writer
-
-    def _gather_statistics(self, main: static.Program) -> dict[str, Array] | None:
-        """Collect the BN statistics of all ranks on rank 0; every rank must call this.
-
-        They are the running means and variances of batch normalization, the only state that differs from rank to rank.
-
-        Args:
-            main: The training program of this rank.
-
-        Returns:
-            On rank 0 {"rank0/NAME": value, "rank1/NAME": value, ...}. None on the other ranks.
-        """
-        own = {name: np.array(value) for name, value in state.statistics(main)}
-        statistics_by_rank = self._ranks.comm.gather(own)
-        return None if statistics_by_rank is None else _by_rank_and_name(statistics_by_rank)
 
     def _is_writing(self) -> bool:
         """Say whether this rank's thread still writes a checkpoint."""
@@ -533,14 +518,37 @@ def _prepare_folder(folder: Path, start: Start) -> None:
         path.unlink()
 
 
-def _by_rank_and_name(statistics_by_rank: list[dict[str, Array]]) -> dict[str, Array]:
+def _statistics_or_error(main: static.Program) -> dict[str, Array] | MemoryError:
+    """Copy the BN statistics of this rank: running means and variances, the only state that differs from rank to rank.
+
+    If there is no memory for them the error is returned, not raised: rank 0 waits for what each rank sends.
+
+    Args:
+        main: The training program of this rank.
+
+    Returns:
+        The copies by name, or the error.
+    """
+    try:
+        return {name: np.array(value) for name, value in state.statistics(main)}
+    except MemoryError as error:
+        return error
+
+
+def _by_rank_and_name(statistics_by_rank: list[dict[str, Array] | MemoryError]) -> dict[str, Array]:
     """Return the BN statistics of all ranks under the names that a checkpoint has for them, as "rank0/NAME".
 
     Args:
-        statistics_by_rank: For each rank its running means and variances of batch normalization, by name.
+        statistics_by_rank: For each rank its running means and variances of batch normalization, by name; or the error
+            of a rank that had no memory for a copy of them.
+
+    Raises:
+        MemoryError: A rank had no memory for a copy of its statistics.
     """
     named = {}
     for rank, statistics in enumerate(statistics_by_rank):
+        if isinstance(statistics, MemoryError):
+            raise statistics
         for name, value in statistics.items():
             named[f"rank{rank}/{name}"] = value
     return named

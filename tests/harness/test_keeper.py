@@ -265,6 +265,7 @@ def test_any_error_of_the_writing_is_told_and_costs_no_run(
     [
         ("threading.Thread.start", RuntimeError("can't start new thread"), "RuntimeError: can't start new thread"),
         ("numpy.empty_like", MemoryError("Unable to allocate 97.5 MiB"), "MemoryError: Unable to allocate 97.5 MiB"),
+        ("harness.state.statistics", MemoryError("Unable to allocate 2 KiB"), "MemoryError: Unable to allocate 2 KiB"),
     ],
 )
 def test_a_checkpoint_that_cannot_be_begun_is_told_and_costs_no_run(
