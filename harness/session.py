@@ -118,12 +118,14 @@ def identity_of(model: ModelSettings, task: Task) -> dict[str, Any]:
 
     Returns:
         {name: value}. Two values may differ, which only gives a warning (MAY_CHANGE of harness/hooks/resume.py): the
-        SHA-256 of the training files, None if unknown; and the number of images over which batch normalization takes
-        its statistics. All other values must be equal.
+        SHA-256 of the training files, None if it is unknown or if the data are synthetic; and the number of images over
+        which batch normalization takes its statistics. All other values must be equal.
     """
     recipe = task.workload.recipe
     # For records, the files from which the records were packed, if known; else the files that are trained on.
     files = task.dataset.train_source or task.dataset.train
+    if task.dataset.synthetic:  # the data set may have files, but none of them is read
+        files = None
     return {
         "workload": model.workload,
         "recipe": recipe.name,

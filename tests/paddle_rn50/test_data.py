@@ -21,6 +21,7 @@ from harness import ranks, sampling
 from harness.embedded import make_once
 from harness.job import job_of
 from harness.loader import Batch, Loader, ReaderConfig
+from harness.session import identity_of
 from harness.task import task_of
 from paddle_rn50 import data, digits
 from paddle_rn50 import folder as folder_of_images
@@ -344,3 +345,14 @@ def test_synthetic_data_needs_no_data_set_of_the_batchs_size(embedded: Path) -> 
     assert task.dataset.train_samples == IMAGENET_TRAIN
     with pytest.raises(ValueError, match="global batch 1500 is larger than the training set of 1437 images"):
         task_of(job_of(data="real", **settings), me)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", ["real", "synthetic"])
+def test_a_checkpoint_of_synthetic_data_depends_on_no_files(kind: str, embedded: Path, tmp_path: Path) -> None:
+    """Records that were packed from known files have these in their header, also if no image is read."""
+    me = ranks.Ranks(comm=MPI.COMM_SELF, rank=0, size=1, local_rank=0, node="here")
+    job = job_of(data=kind, datadir=str(packed("recordio", tmp_path / "packed", embedded)), batchsize=8, dgxngpu=1)
+    task = task_of(job, me)
+    source = task.dataset.train_source
+    assert source is not None
+    assert identity_of(job.model, task)["train_sha256"] == (source.sha256 if kind == "real" else None)
