@@ -315,6 +315,8 @@ def test_interfaces_have_no_port() -> None:
         ("=mlx5_0,mlx5_1", OK, "takes mlx5_0:1, mlx5_1:1"),
         ("mlx5_0,mlx5_1", WARNING, "mlx5_10, mlx5_11 by the beginning of a name"),
         ("mlx5", OK, "takes mlx5_0:1, "),  # meant so: there is no device of this name
+        ("mlx5_1,mlx5", OK, "takes mlx5_0:1, "),
+        ("mlx5_1,mlx4", WARNING, "mlx5_10, mlx5_11 by the beginning of a name"),
         ("=mlx5_7", WARNING, "takes no port, none of them ACTIVE"),
         ("=mlx5_2", WARNING, "takes mlx5_2:1, none of them ACTIVE"),
     ],

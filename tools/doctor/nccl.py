@@ -130,9 +130,20 @@ def _names_matched(choice: Choice, names: Sequence[str]) -> list[str]:
         return list(names)
     matched_names = []
     for name in names:
-        if any(_matches(entry, name, choice) for entry in choice.entries):
+        if _matches_any(choice.entries, name, choice):
             matched_names.append(name)
     return matched_names
+
+
+def _matches_any(entries: Iterable[str], name: str, choice: Choice) -> bool:
+    """Return whether one of some entries of a setting matches the name of an interface or a port.
+
+    Args:
+        entries: Devices with or without a port, such as "mlx5_0" or "mlx5_0:1".
+        name: Name of an interface ("eth0") or an InfiniBand port ("mlx5_0:1").
+        choice: The parsed setting, which says whether a device must equal the entry's or only begin with it.
+    """
+    return any(_matches(entry, name, choice) for entry in entries)
 
 
 def _matches(entry: str, name: str, choice: Choice) -> bool:
@@ -160,12 +171,14 @@ def devices_matched_by_accident(setting: str, ports: Sequence[str]) -> list[str]
 
     NCCL matches every device whose name begins with an entry of the value. A user who gives the full name of a device
     means that device alone. So another device whose name begins with the full name is matched by accident, unless the
-    value has the full name of this device, too. On a node with the devices mlx4_0, mlx5_1 and mlx5_10:
+    value has the full name of this device, too, or an entry that is no full name and matches it. On a node with the
+    devices mlx4_0, mlx5_1 and mlx5_10:
 
         "mlx5_1"       -> ["mlx5_10"], whose name begins with mlx5_1
         "^mlx5_1"      -> ["mlx5_10"], which is left out by accident
         "mlx5"         -> [], because mlx5 is no full name: both mlx5_1 and mlx5_10 are meant
         "mlx5_1,mlx4"  -> ["mlx5_10"], but not mlx4_0, which is meant by mlx4
+        "mlx5_1,mlx5"  -> [], because mlx5_10 is meant by mlx5
         "=mlx5_1"      -> [], because = compares full names
 
     Args:
@@ -176,10 +189,14 @@ def devices_matched_by_accident(setting: str, ports: Sequence[str]) -> list[str]
     if choice.is_exact:
         return []
     fully_named = _devices(choice.entries) & _devices(ports)  # the entries that are the full name of a device
-    others_matched = _devices(_names_matched(choice, ports)) - fully_named
-    # The others that begin with no full name were matched on purpose, by an entry such as "mlx4".
-    full_names = tuple(fully_named)  # `startswith` tries each name of a tuple
-    return sorted(device for device in others_matched if device.startswith(full_names))
+    full_names = [entry for entry in choice.entries if _device(entry) in fully_named]
+    beginnings = [entry for entry in choice.entries if _device(entry) not in fully_named]
+    matched_by_accident = []
+    for port in ports:
+        is_meant = _device(port) in fully_named or _matches_any(beginnings, port, choice)
+        if not is_meant and _matches_any(full_names, port, choice):
+            matched_by_accident.append(port)
+    return sorted(_devices(matched_by_accident))
 
 
 def _devices(names: Iterable[str]) -> set[str]:
@@ -188,4 +205,9 @@ def _devices(names: Iterable[str]) -> set[str]:
     Args:
         names: Names of ports, or of devices without a port.
     """
-    return {name.partition(":")[0] for name in names}
+    return {_device(name) for name in names}
+
+
+def _device(name: str) -> str:
+    """Return the device of a port, such as "mlx5_0" for "mlx5_0:1"; a device without a port is returned as it is."""
+    return name.partition(":")[0]
