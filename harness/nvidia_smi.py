@@ -35,7 +35,7 @@ def parse_topology(text: str) -> Topology:
         The names of the devices, a row of links for each, and the cores near to each GPU.
 
     Raises:
-        ValueError: The heading has no column "CPU Affinity", or a device in the heading has no whole row.
+        ValueError: The heading has no device or no column "CPU Affinity", or a device in the heading has no whole row.
     """
     text_without_escapes = _ESCAPES.sub("", text)  # by which nvidia-smi underlines the heading
     devices, text_with_rows = _split_behind_devices(text_without_escapes)  # names in the heading; text behind it
@@ -63,12 +63,15 @@ def _split_behind_devices(text: str) -> tuple[list[str], str]:
         text: What `nvidia-smi topo -m` printed.
 
     Raises:
-        ValueError: The text has no "CPU".
+        ValueError: The text has no "CPU", or nothing before it.
     """
     names_in_heading, cpu_column, text_behind = text.partition("CPU")
     if not cpu_column:
         raise ValueError("no matrix of nvidia-smi topo -m: there is no column 'CPU Affinity'")
-    return names_in_heading.split(), text_behind
+    devices = names_in_heading.split()
+    if not devices:
+        raise ValueError("no matrix of nvidia-smi topo -m: no device has a column")
+    return devices, text_behind
 
 
 def _row_pattern(name: str, device_count: int) -> re.Pattern[str]:

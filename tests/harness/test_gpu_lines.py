@@ -219,3 +219,7 @@ def test_the_topology_is_what_nvidia_smi_prints(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "matrix").write_text(A100_TOPOLOGY.replace("\nGPU7\t", "\nGPU9\t"))
     with pytest.raises(ValueError, match="GPU7 has a column and no whole row"):
         nvidia_smi.topology()
+    (tmp_path / "matrix").write_text("\x1b[4m\tCPU Affinity\tNUMA Affinity\x1b[0m\n")
+    with pytest.raises(ValueError, match="no matrix of nvidia-smi topo -m: no device has a column"):
+        nvidia_smi.topology()
+    assert provenance.node().topology is None
