@@ -18,6 +18,7 @@ class OwnLogRules(NamedTuple):
     recipe_settings: Mapping[str, Sequence[str]]
     values_of_setting: Mapping[str, Sequence[str]]
     knobs_of_strategy: Mapping[str, str]
+    least_of_knob: Mapping[str, float]
     setting_by_name: Mapping[str, str]
     setting_by_hyperparameter: Mapping[str, str]
     source_patterns: Mapping[str, str]

@@ -159,8 +159,8 @@ def _faults_of_sum(sum_of_gradients: re.Match[str], devices: int, parts: int | N
     Args:
         sum_of_gradients: The match of _GRADIENTS with the proof, which is a line in the log's header.
         devices: How many ranks the run has.
-        parts: Into how many parts the setting STRATEGY divides a batch. None if the setting has no number there: the
-            divisor is not checked then.
+        parts: Into how many parts the setting STRATEGY divides a batch. None if the setting has no possible number
+            there: the divisor is not checked then.
     """
     proof = printable(sum_of_gradients.string)
     stated_ranks = int(sum_of_gradients["ranks"] or 1)

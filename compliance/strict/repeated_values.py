@@ -345,10 +345,11 @@ def _bn_span(run: LoggedRun, summary: schema.RunSummary) -> int | None:
         summary: The value of the event run_summary: the devices, and the images of a step on each.
 
     Returns:
-        The number of images. None if the parts are not a whole number above 0 that divides batch_per_device.
+        The number of images. None if no run can have these parts (see `parts_of_batch`), or if they do not divide
+        batch_per_device.
     """
     parts = parts_of_batch(str(run.settings["STRATEGY"]))
-    if parts is None or parts < 1 or summary.batch_per_device % parts != 0:  # no run starts with such a STRATEGY
+    if parts is None or summary.batch_per_device % parts != 0:  # no run starts with such a STRATEGY
         return None
     images_at_once = summary.batch_per_device // parts
     are_statistics_of_all_devices = run.settings.get("RECIPE.sync_bn")

@@ -8,33 +8,38 @@ from runlog.text import printable
 AUTO = "auto"  # Paddle makes the program
 _SWITCH_VALUES = ("0", "1", "true", "false")
 _PARTS = "gradient_merge"
+_MOST = 2**31 - 1  # of a number; Paddle's flags and attributes are of C's integers
 
 
 def _entries(strategy: str) -> Iterator[tuple[str, str]]:
     """Yield name and value of each knob that a STRATEGY names, as ("gradient_merge", "2"), in its order."""
-    for entry in strategy.split(","):
-        name, _, value = entry.strip().partition("=")
-        if name or value:
+    for part in strategy.split(","):
+        entry = part.strip()
+        if entry:
+            name, _, value = entry.partition("=")
             yield name, value
 
 
 def wrong_knobs(strategy: str) -> Iterator[str]:
-    """Yield a sentence for each invalid knob of a STRATEGY: an unknown one, or one with a value of another kind.
+    """Yield a sentence for each invalid knob of a STRATEGY: an unknown one, or one that cannot have its value.
 
-    own_log.yaml has the knobs of this project and the kinds of their values. No run starts with an invalid one. A value
-    of the right kind is not judged: gradient_merge=0 gives no sentence, though no run starts with it either.
+    own_log.yaml has the knobs of this project, the kinds of their values, and the least value of each knob that is a
+    number. No run starts with an invalid knob.
 
     Args:
         strategy: The value of the setting: `auto`, or knobs as "enable_addto=0,gradient_merge=2"; empty for none.
     """
     if strategy.strip() == AUTO:
         return
+    rules = own_log_rules()
     for name, value in _entries(strategy):
-        kind = own_log_rules().knobs_of_strategy.get(name)
+        kind = rules.knobs_of_strategy.get(name)
         if kind is None:
             yield f"STRATEGY has {printable(name)}, which is no knob of this project"
         elif not _is_of_kind(value, kind):
             yield f"STRATEGY has {name}={printable(value)}, which is no {kind}"
+        elif kind != "switch" and not _is_in_range(name, float(value)):
+            yield f"STRATEGY has {name}={printable(value)}; it must be {rules.least_of_knob[name]} to {_MOST}"
 
 
 def _is_of_kind(value: str, kind: str) -> bool:
@@ -49,6 +54,16 @@ def _is_of_kind(value: str, kind: str) -> bool:
     if kind == "whole number":
         return _whole_number(value) is not None
     return _is_written_plainly(value) and _is_float(value)
+
+
+def _is_in_range(knob: str, number: float) -> bool:
+    """Return whether a number is one that a knob can have: from its least value in own_log.yaml to 2^31 - 1 (_MOST).
+
+    Args:
+        knob: The name of a knob whose value is a number.
+        number: The number. NaN is in no range.
+    """
+    return own_log_rules().least_of_knob[knob] <= number <= _MOST
 
 
 def _is_float(text: str) -> bool:
@@ -82,10 +97,13 @@ def parts_of_batch(strategy: str) -> int | None:
             user adds one to those of a config file, the last one counts.
 
     Returns:
-        The number; 1 without gradient_merge, and None if its value is not a whole number.
+        The number; 1 without gradient_merge, and None if its value is not a whole number from 1 to 2^31 - 1 (_MOST).
     """
-    parts = "1"
-    for name, value in _entries(strategy):
+    value = "1"
+    for name, value_of_knob in _entries(strategy):
         if name == _PARTS:
-            parts = value  # a later one replaces it
-    return _whole_number(parts)
+            value = value_of_knob  # a later one replaces it
+    parts = _whole_number(value)
+    if parts is None or not _is_in_range(_PARTS, parts):
+        return None
+    return parts

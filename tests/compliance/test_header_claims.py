@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from compliance.strict.own_log import own_log_rules
+from compliance.strict.strategy import parts_of_batch, wrong_knobs
 from program import strategy
 from tests import make_log
 from tests.compliance import altered as by
@@ -208,6 +209,8 @@ FORGED: dict[str, tuple[Callable[[], Altered], Alter, str]] = {
         log, STRATEGY="gradient_merge=0_4"), "STRATEGY and the recipe it is null"),
     "a switch that is neither on nor off": (lambda: Altered(make_log.run()), lambda log: by.settings(
         log, STRATEGY="enable_addto=2"), "enable_addto=2, which is no switch"),
+    "buckets of no size": (lambda: Altered(make_log.run()), lambda log: by.settings(
+        log, STRATEGY="fuse_grad_size_in_MB=nan"), "MB=nan; it must be 0.001 to 2147483647"),
     "statistics of other images": (lambda: Altered(make_log.run()), lambda log: log.value(
         "model_bn_span", 32), "model_bn_span is 32; by the batch, STRATEGY and the recipe it is 16"),
     "statistics of one rank's images, with sync_bn": (lambda: Altered(make_log.hrnet_run()), lambda log: by.settings(
@@ -332,6 +335,29 @@ def test_the_check_knows_the_knobs_of_the_training_program() -> None:
         [kind] = [kind for kind in ("bool", "float", "int") if kind in str(knob.type)]
         kinds[knob.name] = {"bool": "switch", "int": "whole number", "float": "number"}[kind]
     assert own_log_rules().knobs_of_strategy == {name: kind for name, kind in kinds.items() if name != strategy.AUTO}
+    least = {knob.name: knob.metadata["least"] for knob in dataclasses.fields(strategy.Strategy)}
+    assert own_log_rules().least_of_knob == {name: value for name, value in least.items() if value is not None}
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        *(("gradient_merge=1", 1), ("gradient_merge= 4", 4), ("enable_addto=0, gradient_merge=2147483647,", 2**31 - 1)),
+        *(("gradient_merge=0", None), ("gradient_merge=-2", None), ("gradient_merge=2147483648", None)),
+        *(("gradient_merge=" + "9" * 4301, None), ("gradient_merge=" + "9" * 400, None), ("gradient_merge", None)),
+        *(("fuse_grad_size_in_MB=0.001", 1), ("fuse_grad_size_in_MB=0", 1), ("fuse_grad_size_in_MB=nan", 1)),
+        *(("fuse_grad_size_in_MB=1e400", 1), ("fuse_grad_size_in_MB=-inf", 1), ("fuse_grad_size_in_MB=2147483648", 1)),
+        *(("conv_workspace_size_limit=0", 1), ("conv_workspace_size_limit=-1", 1), ("=", 1), ("auto", 1), (" , ", 1)),
+    ],
+)
+def test_the_check_takes_the_strategies_that_the_training_program_takes(text: str, parts: int | None) -> None:
+    is_refused = False
+    try:
+        strategy.parse(text)
+    except ValueError:
+        is_refused = True
+    assert bool(list(wrong_knobs(text))) is is_refused
+    assert parts_of_batch(text) == parts
 
 
 @pytest.mark.parametrize("name", HONEST)
