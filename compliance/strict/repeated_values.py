@@ -290,7 +290,7 @@ def _consequences_of_recipe(run: LoggedRun, summary: schema.RunSummary) -> list[
         summary: The value of the event run_summary: the devices, and the images of a step on each.
     """
     settings = run.settings
-    if settings["WORKLOAD"] not in own_log_rules().recipe_settings:
+    if str(settings["WORKLOAD"]) not in own_log_rules().recipe_settings:
         return []
     bn_span = _bn_span(run, summary)
     expectations = [_Expectation("model_bn_span", follows_from="the batch, STRATEGY and the recipe", expected=bn_span)]

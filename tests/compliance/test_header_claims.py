@@ -201,6 +201,8 @@ FORGED: dict[str, tuple[Callable[[], Altered], Alter, str]] = {
         "cache_clear", False), "a cache_clear of false with the status done"),
     "a cleared cache, and a setting that forbids it": (lambda: Altered(make_log.run()), lambda log: by.settings(
         log, CLEAR_CACHES=0), "CLEAR_CACHES is 0"),
+    "a list of workloads": (lambda: Altered(make_log.run()), lambda log: by.settings(
+        log, WORKLOAD=["rn50"]), "run_summary.model is resnet50_v1.5; by WORKLOAD it is null"),
     "a knob that does not exist": (lambda: Altered(make_log.run()), lambda log: by.settings(
         log, STRATEGY="train_faster=1"), "train_faster, which is no knob"),
     "parts in Arabic digits": (_with_strategy_of_four_parts, lambda log: by.settings(
