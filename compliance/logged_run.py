@@ -167,6 +167,16 @@ class LoggedRun:
         """Return the values of the settings in the header's section `config`."""
         return settings_of(self.headers.get(schema.CONFIG.name))
 
+    def whole_setting(self, name: str) -> int | None:
+        """Return the value of a setting; None if it is missing or not a whole number of usable size (`is_number`).
+
+        Args:
+            name: The name of the setting, such as "PRINT_STEPS".
+        """
+        value: Any = self.settings.get(name)
+        is_whole_number = type(value) is int and is_number(value)
+        return int(value) if is_whole_number else None
+
     @property
     def recipe_target(self) -> float | None:
         """Return the quality target among the header's settings, a number named RECIPE.target_...; None without one."""

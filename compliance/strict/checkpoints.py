@@ -4,7 +4,6 @@ import bisect
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 from compliance.logged_run import EVENTS_KEPT, LoggedRun
 from compliance.strict.possible_values import is_possible_checkpoint
@@ -194,8 +193,8 @@ class Checkpoints:
             step: The number of the step, from 1.
             epoch_steps: The steps of an epoch; 0 if they are not known.
         """
-        every_epochs: Any = self._run.settings.get("CHECKPOINT_EPOCHS")
-        if type(every_epochs) is not int:
+        every_epochs = self._run.whole_setting("CHECKPOINT_EPOCHS")
+        if every_epochs is None:
             return False
         steps_between = every_epochs * epoch_steps  # 0: none is due by epochs
         return steps_between > 0 and step % steps_between == 0
@@ -256,13 +255,13 @@ class Checkpoints:
             epoch_steps: The steps of an epoch; 0 if they are not known.
 
         Returns:
-            The complaint. An empty text if there are not too many, if one of the two settings is no whole number, or if
-            the log has no run_stop.
+            The complaint. An empty text if there are not too many, if one of the two settings is no whole number of
+            usable size, or if the log has no run_stop.
         """
-        every_epochs: Any = self._run.settings.get("CHECKPOINT_EPOCHS")
-        every_minutes: Any = self._run.settings.get("CHECKPOINT_MINUTES")
+        every_epochs = self._run.whole_setting("CHECKPOINT_EPOCHS")
+        every_minutes = self._run.whole_setting("CHECKPOINT_MINUTES")
         stop = self._run.stop
-        if type(every_epochs) is not int or type(every_minutes) is not int or stop is None:
+        if every_epochs is None or every_minutes is None or stop is None:
             return ""
         by_time = [step for step in self._waited_ms_by_step if not self._is_due_after_epoch(step, epoch_steps)]
         minutes = self._most_minutes_of_run(stop)

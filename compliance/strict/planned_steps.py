@@ -1,6 +1,6 @@
 """The steps that a run must do by its settings: how many each of its windows has, and where its epochs end."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from compliance.logged_run import LoggedRun
 from runlog import schema
@@ -67,22 +67,16 @@ def plan_of_run(run: LoggedRun) -> Plan:
         The plan. Batch and epoch steps are 0 unless the log states both events. The ends of the phases are 0 unless the
         run only measures throughput.
     """
-    settings = run.settings
-    plan = Plan(most_window_steps=_whole_number_or_0(settings.get("PRINT_STEPS")))
+    plan = Plan(most_window_steps=run.whole_setting("PRINT_STEPS") or 0)
 
     samples = int(run.stated_count(schema.TRAIN_SAMPLES))  # 0 if it is not stated
     batch = int(run.stated_count(schema.GLOBAL_BATCH_SIZE))  # 0 if it is not stated
     if samples > 0 and batch > 0:
         plan = plan._replace(batch=batch, epoch_steps=samples // batch)
 
-    only_measures_throughput = settings.get("MODE") == "throughput"
+    only_measures_throughput = run.settings.get("MODE") == "throughput"
     if only_measures_throughput:
-        warmup_steps = _whole_number_or_0(settings.get("WARMUP_STEPS"))
-        measured_steps = _whole_number_or_0(settings.get("MEASURED_STEPS"))
+        warmup_steps = run.whole_setting("WARMUP_STEPS") or 0
+        measured_steps = run.whole_setting("MEASURED_STEPS") or 0
         plan = plan._replace(warmup_end=warmup_steps, measured_end=warmup_steps + measured_steps)
     return plan
-
-
-def _whole_number_or_0(setting: Any) -> int:
-    """Return a setting that is a whole number; 0 for any other value."""
-    return setting if type(setting) is int else 0

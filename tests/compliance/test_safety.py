@@ -37,6 +37,7 @@ def test_any_bytes_and_any_events_in_any_order(seed: int) -> None:
         fuzz.run_one(bytes(damaged))
 
 
+NINES = 10**4300 - 1  # a sum with it has more digits than Python prints
 HUGE, GPU = 10**400, '{"name": "A100", "memory_gib": 40.0, "driver": "1"}'
 FORGED = {
     "images": lambda log: log.inside("step_window", images=HUGE),
@@ -45,6 +46,9 @@ FORGED = {
     "accuracy": lambda log: log.value("eval_samples", 2**62).value("eval_accuracy", 1e299),
     "cores": lambda log: by.replaced(log, ('"cores": 2', f'"cores": {HUGE}')),
     "TELEMETRY_S": lambda log: by.settings(log, TELEMETRY_S=HUGE),
+    "CHECKPOINT_MINUTES": lambda log: by.settings(log, CHECKPOINT_MINUTES=HUGE),
+    "steps of a measurement": lambda log: by.settings(
+        log.inside("run_summary", mode="throughput"), MODE="throughput", WARMUP_STEPS=NINES, MEASURED_STEPS=NINES),
     "image_size": lambda log: by.settings(log, RECIPE_image_size=HUGE),
     "batch": lambda log: by.settings(log.inside("run_summary", batch_per_device=HUGE), RECIPE_base_batch=256),
     "steps of a warm-up": lambda log: by.settings(
