@@ -297,7 +297,7 @@ class Measured:
         window = from_json(schema.StepWindow, event.value)  # None if it does not fit the schema
         position = from_json(schema.InWindow, event.metadata)  # None if it does not fit the schema
         self._keep_loss_and_time(window)
-        if window is None or position is None or not is_possible_window(window):
+        if window is None or position is None or not is_possible_window(window, position.step):
             self.report_if_project_log(
                 event.line, f"a step_window is not as the schema has it: {printable(event.value)}"
             )

@@ -16,16 +16,18 @@ _MOST_WRITTEN_MIB_PER_S = 100_000
 _ROUNDING_OF_CHECKPOINT_S = 5e-5  # of its times, which have four digits
 
 
-def is_possible_window(window: schema.StepWindow) -> bool:
-    """Return whether a window's counts are not below 0 and have 63 bits at most, and its loss is not below 0.
+def is_possible_window(window: schema.StepWindow, last_step: int) -> bool:
+    """Return whether a window's counts and last step are from 0 to 2^63 - 1, and its loss is not below 0.
 
     Args:
         window: The figures of some steps. A loss of None is possible: it was infinite or not a number.
+        last_step: The number of the step at which the window ends.
     """
     is_good_loss = window.loss is None or window.loss >= 0
     has_good_steps = 0 <= window.steps < 2**63
     has_good_images = 0 <= window.images < 2**63
-    return is_good_loss and has_good_steps and has_good_images
+    has_good_end = 0 <= last_step < 2**63
+    return is_good_loss and has_good_steps and has_good_images and has_good_end
 
 
 def has_impossible_time(window: schema.StepWindow) -> bool:

@@ -49,6 +49,8 @@ FORGED = {
     "CHECKPOINT_MINUTES": lambda log: by.settings(log, CHECKPOINT_MINUTES=HUGE),
     "steps of a measurement": lambda log: by.settings(
         log.inside("run_summary", mode="throughput"), MODE="throughput", WARMUP_STEPS=NINES, MEASURED_STEPS=NINES),
+    "the first step of a resumed run": lambda log: log.inside("run_summary", resumed=True).metadata(
+        "step_window", step=-NINES).inside("step_window", steps=21),
     "image_size": lambda log: by.settings(log, RECIPE_image_size=HUGE),
     "batch": lambda log: by.settings(log.inside("run_summary", batch_per_device=HUGE), RECIPE_base_batch=256),
     "steps of a warm-up": lambda log: by.settings(
