@@ -20,6 +20,8 @@ from scoring.report import render
 from scoring.report.build import GivenLog, build, read_findings
 from scoring.report.content import Curve, Group, Report, ReportedRun, ScalingRow, values_of
 
+NAMES_OF_STANDARD_OUTPUT = ("-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `python -m scoring report`."""
@@ -70,7 +72,7 @@ def _text_by_file(report: Report, args: argparse.Namespace) -> dict[str, str]:
     """
     text_by_file = {}
     if args.csv:
-        text_by_file[args.csv] = as_csv(report)
+        text_by_file[_file_or_dash(args.csv)] = as_csv(report)
     if args.json:
         text_by_file["-"] = json.dumps(jsonable(values(report)), indent=1) + "\n"
     markdown_file = args.markdown
@@ -80,10 +82,21 @@ def _text_by_file(report: Report, args: argparse.Namespace) -> dict[str, str]:
     if args.html or markdown_file:
         page = render.page(report, command_words(args))
         if args.html:
-            text_by_file[args.html] = render.html(page)
+            text_by_file[_file_or_dash(args.html)] = render.html(page)
         if markdown_file:
-            text_by_file[markdown_file] = render.markdown_text(page)
+            text_by_file[_file_or_dash(markdown_file)] = render.markdown_text(page)
     return text_by_file
+
+
+def _file_or_dash(file: str) -> str:
+    """Return `-` for a name of standard output, such as /dev/stdout, and any other path as it is.
+
+    A shell's `> FILE` makes /dev/stdout a regular file. A new file in its place would lose what the command prints.
+
+    Args:
+        file: Path of a file to write to, or `-` for standard output.
+    """
+    return "-" if file in NAMES_OF_STANDARD_OUTPUT else file
 
 
 def _build_report(args: argparse.Namespace) -> Report:
@@ -134,12 +147,9 @@ def _refuse_to_print_several_forms(args: argparse.Namespace) -> None:
         InputError: More than one form is to be printed. The message names their options.
     """
     printed = []
-    if args.html == "-":
-        printed.append("--html -")
-    if args.markdown == "-":
-        printed.append("--markdown -")
-    if args.csv == "-":
-        printed.append("--csv -")
+    for option, file in (("--html", args.html), ("--markdown", args.markdown), ("--csv", args.csv)):
+        if file in NAMES_OF_STANDARD_OUTPUT:
+            printed.append(f"{option} {file}")
     if args.json:
         printed.append("--json")
     if len(printed) > 1:

@@ -131,13 +131,21 @@ def test_hostile_text_is_shown_and_not_obeyed(tmp_path: Path) -> None:
 
 
 def test_a_pipe_may_be_named_by_its_number(tmp_path: Path) -> None:
-    """As by the shell's `>(..)`, or /dev/stdout; the path that it leads to, `pipe:[..]`, is in no folder."""
+    """As by the shell's `>(..)`; the path that it leads to, `pipe:[..]`, is in no folder."""
     log = write_log(tmp_path / "a.txt")
     reading, writing = os.pipe()
     report(log, "--csv", f"/dev/fd/{writing}")
     os.close(writing)
     with os.fdopen(reading, encoding="utf-8", newline="") as pipe:
         assert pipe.read() == report(log, "--csv", "-").stdout
+
+
+def test_standard_output_may_be_named_as_a_device_and_gets_one_form(tmp_path: Path) -> None:
+    """A shell's `> FILE` makes it a regular file, which must not be replaced."""
+    log = write_log(tmp_path / "a.txt")
+    assert report(log, "--csv", "/dev/stdout").stdout == report(log, "--csv", "-").stdout
+    refused = report(log, "--html", "/dev/stdout", "--csv", "-", code=2)
+    assert "--html /dev/stdout and --csv -: only one form can be printed" in refused.stderr
 
 
 def test_files_are_written_though_a_reader_of_the_printed_form_has_seen_enough(tmp_path: Path) -> None:
