@@ -22,7 +22,8 @@ def select(record: Record, protocol: Protocol, *, skip: int | None = None) -> Se
         The rows, at least one: windows or, if the protocol skips epochs, the summaries of epochs that print a rate.
 
     Raises:
-        NothingMeasuredError: No row is left after the warm-up. This is a kind of InputError.
+        NothingMeasuredError: No row is left after the warm-up, or the run was resumed from a checkpoint and the log has
+            no windows. This is a kind of InputError.
         InputError: The log has no windows, or only windows that are marked as warm-up, or too few steps after the
             warm-up, or does not say steps that are needed. Also if the first row after the warm-up has more steps than
             the protocol takes, or a row to measure is marked as warm-up.
@@ -57,9 +58,14 @@ def _after_warm_up(record: Record, protocol: Protocol, skip: int | None) -> Sequ
         skip: The value of the option --skip; None if not given.
 
     Raises:
-        InputError: No window is left. In case 4 also if a window that is left is marked as warm-up, or if the steps are
-            not known.
+        NothingMeasuredError: No window is left because of the warm-up, or because the run was resumed from a checkpoint
+            and the log has no windows. This is a kind of InputError.
+        InputError: No window is left for another reason. In case 4 also if a window that is left is marked as warm-up,
+            or if the steps are not known.
     """
+    if record.is_resumed and not record.windows:
+        says = "the log has no windows after its resume: nothing was measured; take a longer run"
+        raise NothingMeasuredError(f"{record.file}: {says}")
     not_warm_up = [window for window in record.windows if window.phase != "warmup"]
     if not not_warm_up:
         what = "warm-up windows only" if record.windows else "no windows"

@@ -67,7 +67,8 @@ class MLLog(FormatReader):
         - the events `step_window` that can be read: only this project's program logs them, and each states the figures
           of some steps,
         - the epochs with a time or a rate,
-        - the stretches of training in the blocks, which are groups of successive epochs (`_windows_of_blocks`).
+        - the stretches of training in the blocks, which are groups of successive epochs (`_windows_of_blocks`): not in
+          a run of this project that was resumed, which may have trained only a part of a block.
 
         Raises:
             InputError: The run has over MAX_ROWS windows.
@@ -94,7 +95,8 @@ class MLLog(FormatReader):
         blocks = self._windows_of_blocks()
         epochs = _with_speed(self.epochs)
         if not epochs:
-            self._add_windows(blocks)
+            if not self._is_own_resumed_run():  # such a run may have trained only a part of a block, or nothing of it
+                self._add_windows(blocks)
             return
         self._add_windows(epochs)
         if all(epoch.seconds is None for epoch in epochs):
@@ -138,12 +140,29 @@ class MLLog(FormatReader):
             self.checks.append(check)
 
     def _windows_of_epochs(self) -> list[Window]:
-        """Return a window for each epoch. If the samples are not images, it has neither images nor a rate."""
+        """Return a window for each epoch. If the samples are not images, it has neither images nor a rate.
+
+        A run of this project that was resumed after the last step of an epoch, and before its evaluation, logs the
+        start and the stop of this epoch with no step in between. Such an epoch is left out.
+        """
         epochs = read_epochs(self.events, samples=self._images_of_epoch(), batch=self.value("batch_of_all"))
+        if self._is_own_resumed_run():
+            trained = self._epochs_with_own_figures()
+            epochs = [epoch for epoch in epochs if epoch.epoch in trained]
         if not self._samples_are_images():
             for epoch in epochs:
                 epoch.printed_rate = None
         return epochs
+
+    def _is_own_resumed_run(self) -> bool:
+        """Return whether the log is of this project's program, and says that the run was resumed from a checkpoint."""
+        summary = table_or_none(self.header.get("run_summary")) or {}
+        return summary.get("resumed") is True
+
+    def _epochs_with_own_figures(self) -> set[int | None]:
+        """Return the numbers of the epochs with an event `step_window` or `epoch_throughput` of this project."""
+        of_rates = {epoch_number(rate.number) for rate in self.events.rates if rate.key == schema.EPOCH_THROUGHPUT.key}
+        return of_rates | {window.epoch for window in self.windows}
 
     def _add_windows(self, windows: Iterable[Window]) -> None:
         """Add windows to the windows of this run."""
