@@ -168,11 +168,11 @@ def read_described(log: str | Path, **options: Any) -> Record:
         OSError: The log cannot be opened.
     """
     record = read_record(log, **options)
-    are_devices_stated = record.devices is not None and not _are_devices_from_batch(record)
-    if are_devices_stated:
-        return record
     description = _read_description(log)
     if description is None:
+        return record
+    are_devices_stated = record.devices is not None and not _are_devices_from_batch(log, record, options)
+    if are_devices_stated:
         return record
     is_batch_given = "batch_per_device" in record.from_options
     if is_batch_given:
@@ -195,26 +195,22 @@ def read_described(log: str | Path, **options: Any) -> Record:
     )
 
 
-def _are_devices_from_batch(record: Record) -> bool:
-    """Tell whether the number of devices was worked out as the batch of all devices divided by --batch.
+def _are_devices_from_batch(log: str | Path, record: Record, options: dict[str, Any]) -> bool:
+    """Tell whether a run's number of devices was worked out as the batch of all devices divided by --batch.
 
-    The record does not say how its number of devices was found. But the importer notes for each value the line of the
-    log from which the value was taken (`field_lines`). So if --batch is given, the line noted for `devices` is a sign:
-
-    - the same line as for `batch_of_all`: the number was worked out from this batch and --batch
-    - another line: the log states the number
-    - no line: the number is not from the log, but from --devices, for example
-
-    The sign would be wrong for a log that states `devices` and `batch_of_all` on one line.
+    The record does not say how its number of devices was found. So the log is read once more without --batch: a number
+    that was worked out by --batch is then not known.
 
     Args:
-        record: The run as read from its log.
+        log: Path of the log.
+        record: The run as read from the log. Its number of devices is known.
+        options: The options of `read_record` with which the log was read.
     """
     is_batch_given = "batch_per_device" in record.from_options
-    line_of_devices = record.field_lines.get("devices")
-    line_of_batch_of_all = record.field_lines.get("batch_of_all")
-    are_of_one_line = line_of_devices is not None and line_of_devices == line_of_batch_of_all
-    return is_batch_given and are_of_one_line
+    if not is_batch_given:
+        return False
+    record_without_option = read_record(log, **(options | {"batch_per_device": None}))
+    return record_without_option.devices is None
 
 
 def _refuse_other_batch(record: Record, description: SystemDescription) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from runlog import schema
+from scoring.figure.systems import read_described
 from scoring.importers.text import CUT, NUMBER
 from scoring.published import reproduce
 from scoring.record import InputError
@@ -70,6 +71,19 @@ def test_silent_ranks_contradict_no_count(tmp_path: Path) -> None:
 def test_lists_of_gpus(tmp_path: Path, gpus: str, devices: int | None) -> None:
     """`gpus` lists numbers, in brackets or not. A larger number alone may be a number of GPUs as well as one GPU."""
     assert read(tmp_path, mxnet(f"gpus : {gpus}  ")).devices == devices
+
+
+@pytest.mark.parametrize("batch", [32, 64])
+def test_devices_that_a_log_states_need_no_description(tmp_path: Path, batch: int) -> None:
+    """The line of the parameters has both the eight GPUs and the batch of all: 256. The description is another's."""
+    log = tmp_path / "Lab" / "results" / "v100_n2" / "resnet" / "result_0.txt"
+    log.parent.mkdir(parents=True)
+    log.write_text(mxnet("gpus : [0, 1, 2, 3, 4, 5, 6, 7]  "))
+    description = tmp_path / "Lab" / "systems" / "v100_n2.json"
+    description.parent.mkdir()
+    description.write_text('{"number_of_nodes": 2, "accelerators_per_node": 8}')
+    record = read_described(log, batch_per_device=batch)
+    assert (record.devices, record.batch_per_device, record.described_by) == (8, batch, None)
 
 
 @pytest.mark.parametrize(("gpus", "devices"), [("[0]", 1), ("[0, 1, 2, 3, 4, 5, 6, 7]", None)])
