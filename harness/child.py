@@ -40,8 +40,10 @@ class Talk:
 def talk(script: Path, *arguments: str, environ: Mapping[str, str] | None, silent_s: float) -> Talk:
     """Run a Python script in a child process, and return what the child printed and whether the child hung or died.
 
-    The child is taken to hang, and is killed, if it prints nothing for `silent_s` seconds, or if it closes its output
-    and does not end within `silent_s` seconds. Python runs the script in isolated mode (-I), which ignores PYTHONPATH.
+    The child is taken to hang, and is killed, if it prints nothing for `silent_s` seconds and has not ended, or if it
+    closes its output and does not end within `silent_s` seconds. A process that the child leaves behind may keep the
+    output open: then the output is read until it is silent for `silent_s` seconds. Python runs the script in isolated
+    mode (-I), which ignores PYTHONPATH.
 
     Args:
         script: The script to run.
@@ -63,8 +65,9 @@ def talk(script: Path, *arguments: str, environ: Mapping[str, str] | None, silen
     assert process.stdout is not None  # it is a pipe
     output, was_silent = _listen(process.stdout.fileno(), silent_s)
     if was_silent:
-        _kill(process)
-        status = None  # the child hung
+        status = process.poll()  # the child may have ended: a process that it started can keep the pipe open
+        if status is None:  # the child hung
+            _kill(process)
     else:  # the child has closed its output
         status = _status_or_kill(process, silent_s)  # None if the child did not end and was killed: it hung, too
     process.stdout.close()

@@ -42,3 +42,14 @@ def test_a_killed_child_that_had_closed_its_output_leaves_no_zombie(
     assert said.hang_or_death == "no answer in 2 s"
     (process,) = killed
     assert process.returncode == -signal.SIGKILL, "its status was read, so it is gone"
+
+
+@pytest.mark.parametrize(("status", "said"), [(0, ""), (3, "ended with status 3: {}")])
+def test_a_child_that_has_ended_is_not_taken_to_hang_by_what_it_leaves_behind(
+    tmp_path: Path, status: int, said: str
+) -> None:
+    """What it started keeps its output open, and is silent."""
+    script = "import subprocess, sys\nprint('{}', flush=True)\nsubprocess.Popen(['sleep', '4'])\n"
+    (tmp_path / "parent.py").write_text(f"{script}sys.exit({status})\n")
+    talk = child.talk(tmp_path / "parent.py", environ=None, silent_s=2)
+    assert talk.hang_or_death == said and talk.lines == ("{}",)
