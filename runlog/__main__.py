@@ -20,12 +20,12 @@ def main() -> int:
         LOG has no end yet:             an end is added that states REASON, which is printed
         LOG has an end with a reason:   nothing is added, and that reason is printed
         LOG has an end without one:     nothing is added, and REASON is printed
-        LOG does not exist:             it is not created, and REASON is printed; likewise if LOG is no file
-        LOG cannot be read or written:  REASON is printed, and why
+        LOG does not exist:             it is not created, and REASON is printed
+        LOG cannot be read or written:  REASON is printed, and why; likewise if LOG is no file
 
     Returns:
-        0 if the command succeeded. 1 if the log cannot be read or written, or if the schema cannot be printed. A wrong
-        command line does not return: the parser ends the process with status 2.
+        0 if the command succeeded. 1 if the log cannot be read or written or is no file, or if the schema cannot be
+        printed. A wrong command line does not return: the parser ends the process with status 2.
     """
     parser = Parser(prog="python -m runlog", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

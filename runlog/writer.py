@@ -196,7 +196,8 @@ def close_log_of_killed_run(path: Path, reason: str) -> str:
         Why the run ended: the reason that the log states, if it had its end already and states one; else `reason`.
 
     Raises:
-        RunError: The log cannot be read or written. The message is `reason`, and why the log cannot be closed.
+        RunError: The log cannot be read or written, or the path leads to no file, as to a folder. The message is
+            `reason`, and why the log cannot be closed.
     """
     try:
         return _close_log_of_killed_run(path, reason)
@@ -209,7 +210,7 @@ def close_log_of_killed_run(path: Path, reason: str) -> str:
 def _close_log_of_killed_run(path: Path, reason: str) -> str:
     """Write the end of a dead run's log, that it was aborted and why, and return why the run ended.
 
-        no file at `path`:                  nothing is written, `reason` is returned
+        nothing at `path`:                  nothing is written, `reason` is returned
         the log has its end with a reason:  nothing is written, that reason is returned
         the log has its end without one:    nothing is written, `reason` is returned
         the log has no end:                 the end is written with `reason`, which is returned
@@ -220,9 +221,9 @@ def _close_log_of_killed_run(path: Path, reason: str) -> str:
 
     Raises:
         OSError: The log cannot be read or written.
-        ValueError: The log cannot be opened for writing.
+        ValueError: The log cannot be opened for writing, or the path leads to no file, as to a folder.
     """
-    if not path.is_file():
+    if not path.exists():
         return reason
 
     events = [entry for entry in read_log(path) if isinstance(entry, Event)]

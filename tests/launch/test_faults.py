@@ -12,6 +12,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -398,6 +399,18 @@ def test_a_trials_name_is_one_jobs_and_no_link(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError, match="is a link, or no plain file: remove it, or set LOGDIR"):
         trial.open_messages(link)
     assert precious.read_text() == "mine"
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo], ids=["folder", "pipe"])
+def test_a_log_that_is_no_file_is_said_not_to_be_closed(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    log = tmp_path / "result_0.txt"
+    close = [sys.executable, "-m", "runlog", "close", str(log), "its node was lost"]
+    done = jobs.run(close)
+    assert (done.returncode, done.stdout) == (0, "its node was lost\n"), "where nothing is, nothing is to be closed"
+    make(log)
+    done = jobs.run(close)
+    why = f"the log cannot be closed as aborted: {log}: not a regular file; give the text file of one run"
+    assert (done.returncode, done.stdout, done.stderr) == (1, f"its node was lost; {why}\n", "")
 
 
 TRIAL = "launch.trial {log} --nodes 1 --launcher {launcher} --reason /dev/null -- sh -c"
