@@ -3,11 +3,12 @@
 import itertools
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from runlog.digits import percent, percent_above, significant
 from runlog.verdict import Verdict
 from scoring.figure.level_change import DEVIATIONS_OF_MEDIAN_DISTANCE, LevelChange, change_point
+from scoring.figure.rates import rate_of
 from scoring.figure.stragglers import warn_of_slow_rank
 from scoring.figure.warnings import MOST_RATE_GAP, warning
 from scoring.importers.text import steps_as_weights, weighted_mean
@@ -51,9 +52,8 @@ def warn_about_windows(record: Record, windows: Sequence[Window], averages_rates
     if record.cumulative and averages_rates:
         message = "the printed rates are running averages of the epoch: their mean counts early steps many times"
         yield warning("cumulative_windows", message, record)
-    times = comparable_times(windows)
-    all_have_times = len(times) == len(windows)  # `times` leaves out a window without one
-    if all_have_times and len(times) > 1:
+    times = comparable_times(record, windows)  # empty if they are not known of all windows
+    if len(times) > 1:
         yield from _warn_of_uneven_times(record, windows, times, averages_rates)
     yield from _warn_if_waiting_is_long(record, windows)
     yield from warn_of_slow_rank(record, windows, "data_wait", action="waits for its input")
@@ -93,46 +93,24 @@ def waiting_share(windows: Sequence[Window]) -> float | None:
     return waited_s / total_s if total_s else None
 
 
-def comparable_times(windows: Iterable[Window]) -> list[float]:
-    """Return a time for each window of a run that can be compared with the times of the others, such as its step time.
+def comparable_times(record: Record, windows: Sequence[Window]) -> list[float]:
+    """Return a time for each window of a run, all of one unit: seconds per step, or else seconds per image.
 
-    Use only ratios of these times: their unit depends on the log (a time per step, per image, or 1 / a printed rate).
-
-    Args:
-        windows: The windows of one log. A window is what one printed row covers.
-
-    Returns:
-        The times, in the order of `windows`. A window that gives no time is left out.
-    """
-    # The rows of a log mostly print the same things. The times of all of its windows then have one unit.
-    times = [_comparable_time(window) for window in windows]
-    return [time for time in times if time is not None]
-
-
-def _comparable_time(window: Window) -> float | None:
-    """Return the time of a step or of an image in a window, by the first of these that its row gives.
-
-    1. seconds and steps: the seconds per step
-    2. seconds and images: the seconds per image
-    3. a printed step time: this time
-    4. a printed rate: 1 / rate, which is per image
-
-    The rows of a log mostly give the same things, so that all of its times are per step, or all are per image. The time
-    of a row that lacks a figure may be per image where the other times are per step.
+    Use only ratios of these times: the unit depends on what the rows of the log give.
 
     Args:
-        window: What one printed row of the log covers.
+        record: The run as read from its log.
+        windows: The windows of the run. A window is what one printed row covers.
 
     Returns:
-        The time in seconds; None if the row gives none of these.
+        The times, in the order of `windows`. The list is empty if neither unit is known of all windows.
     """
-    if window.seconds is not None and window.steps:
-        return window.seconds / window.steps
-    if window.seconds is not None and window.images:
-        return window.seconds / window.images
-    if window.printed_step_time_s is not None:
-        return window.printed_step_time_s
-    return 1 / window.printed_rate if window.printed_rate else None
+    step_times = [window.step_s for window in windows if window.step_s is not None]
+    if len(step_times) == len(windows):
+        return step_times
+    rates = [rate_of(record, window) for window in windows]
+    image_times = [1 / rate for rate in rates if rate is not None]
+    return image_times if len(image_times) == len(windows) else []
 
 
 def _warn_of_uneven_times(

@@ -4,13 +4,18 @@ import dataclasses
 import itertools
 import math
 import statistics
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from runlog import schema
 from runlog.schema import RankTimes
 from scoring.figure import stragglers, window_warnings
+from scoring.importers import read_record
 from scoring.record import Record, Window
+from tests import make_log
+from tests.scoring.samples import write
 
 
 def record_of(times: list[float], **fields: Any) -> Record:
@@ -101,3 +106,21 @@ def test_stamps_tell_windows_that_speed_up_smoothly_from_running_averages(separa
     )
     found = {one.check for one in window_warnings.warn_about_windows(plain, windows, False)}
     assert found == ({"warm_up_not_over"} if separate else {"warm_up_not_over", "cumulative_windows"})
+
+
+def test_an_epoch_with_a_rate_alone_is_compared_by_the_image(tmp_path: Path) -> None:
+    """An MLPerf log whose last epoch but one has no start: no steps and no time are known of it, but its rate."""
+    log = make_log.Log(tick_ms=0)
+    log.facts({"submission_benchmark": "resnet", "global_batch_size": 256, "train_samples": 256_000})
+    log.mark(schema.RUN_START)
+    for number in range(1, 13):
+        where = schema.InEpoch(epoch_num=number)
+        if number != 11:
+            log.mark(schema.EPOCH_START, where)
+        log.now_ms += 100_000
+        log.mllog.event("throughput", 2560, {"epoch_num": number}, time_ms=int(log.now_ms))
+        log.mark(schema.EPOCH_STOP, where)
+    log.mark(schema.RUN_STOP, schema.Ended(status="success"))
+    record = read_record(write(tmp_path, "log.txt", log.text.getvalue()))
+    assert [window.epoch for window in record.windows if window.steps is None] == [11]
+    assert list(window_warnings.warn_about_windows(record, record.windows, averages_rates=True)) == []
