@@ -145,7 +145,7 @@ class ProjectLog:
         - a second event of a key that a run writes once;
         - a seed that is no whole number from 0 on;
         - another number of epoch_throughput than of epoch_stop, because a run writes one for each epoch in which it
-          trains a step;
+          trains a step. The first epoch of a resumed run may have none left (`_is_first_epoch_without_steps`);
         - an optimizer that the schema does not have, or none, unless Paddle chose it;
         - a key that the log must have (see `_needed_keys`), and has no event of.
         """
@@ -160,6 +160,8 @@ class ProjectLog:
             if not is_whole_number or seed.value < 0:
                 yield Fault(seed.line, f"seed is {printable(seed.value)}, no whole number from 0 on")
         epochs = run.number_of_events(schema.EPOCH_STOP)
+        if self._is_first_epoch_without_steps:
+            epochs -= 1
         throughputs = run.number_of_events(schema.EPOCH_THROUGHPUT)
         if throughputs != epochs:
             yield Fault(None, f"{throughputs} epoch_throughput of {epochs} epochs")
@@ -167,6 +169,15 @@ class ProjectLog:
         for key in self._needed_keys():
             if run.event_counts[key] == 0:
                 yield Fault(None, f"no {key}")
+
+    @property
+    def _is_first_epoch_without_steps(self) -> bool:
+        """Whether the run went on from a checkpoint of an epoch's last step: no window comes before the epoch's end."""
+        first_stop = self.run.first_event(schema.EPOCH_STOP)
+        first_window = self.run.first_event(schema.STEP_WINDOW)
+        has_epoch = first_stop.line > 0  # the line of a missing event is 0
+        has_window_before = 0 < first_window.line < first_stop.line
+        return self.run.is_resumed and has_epoch and not has_window_before
 
     def _unknown_optimizer(self) -> Iterator[Fault]:
         """Yield a fault if the schema does not have the optimizer, or if none is stated, unless Paddle chose it."""

@@ -230,6 +230,19 @@ def test_a_resumed_run_is_refused_for_that_alone(make: Callable[..., str], block
     assert [(f["rule"], f["severity"]) for f in file["findings"] if f["severity"] != "info"] == [("run-mode", "error")]
 
 
+@pytest.mark.parametrize(("make", "blocks"), [(run, 1), (run, 2), (closed_run, 3), (closed_hrnet_run, 2)])
+def test_a_run_resumed_after_an_epochs_last_step_has_no_throughput_of_it(make, blocks: int, tmp_path: Path) -> None:
+    log = _resumed(make, blocks=blocks).drop("epoch_throughput")
+    _, [file] = check(*write(tmp_path, log.text))
+    assert "epoch_throughput of" in str(file)
+    window = log.fields(log.at("step_window"))["value"]
+    log.drop("rank_times").drop("step_window").later("epoch_start", 1000 * window["time_s"])
+    _, [file] = check(*write(tmp_path, log.text))
+    assert rules_broken(file) == {"run-mode"}
+    _, [file] = check(*write(tmp_path, log.inside("run_summary", resumed=False).text))
+    assert "epoch_throughput of" in str(file)
+
+
 def test_the_last_step_of_an_epoch_is_no_fast_epoch_of_a_resumed_run(tmp_path: Path) -> None:
     size: dict[str, Any] = {"samples": (1281167, 50000), "batch": 32, "devices": 8, "cores": 4096, "epoch_ms": 500_000}
     log = _resumed(lambda **changes: run(**size, **changes), blocks=1)
