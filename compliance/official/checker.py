@@ -29,7 +29,7 @@ class Judge:
         self._collector = collector
         self._keys = keys(version)
         self._events: list[Event] = []
-        self.target_reached_ms: float | None = None  # after `finish`: when an accuracy first met the check for it
+        self.target_reached_ms: float | None = None  # after `finish`: when an accuracy first reached the target
 
     def take(self, event: Event) -> None:
         """Keep a reduced copy of an event until `finish`, if a rule of any file is about its key.
@@ -61,10 +61,7 @@ class Judge:
             last_result_by_key |= file_result.result_by_key  # replaces the results of earlier files
         result_of_accuracy = last_result_by_key.get(schema.EVAL_ACCURACY.key)
         if result_of_accuracy is not None:
-            # The check that one eval_accuracy must meet is that it reaches the target. Most files for open runs have no
-            # target, but only check that the accuracy is below 1. The result of the key keeps the time of the earliest
-            # event that meets the check.
-            self.target_reached_ms = result_of_accuracy.earliest_met_ms
+            self.target_reached_ms = result_of_accuracy.target_reached_ms
         for key_result in last_result_by_key.values():
             key_result.report_failures(self._collector)
             key_result.report_wrong_count(self._collector)

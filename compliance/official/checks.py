@@ -70,6 +70,23 @@ class Check:
                 comparisons.add(type(part.ops[0]))
         return ast.LtE in comparisons and ast.GtE not in comparisons
 
+    @functools.cached_property
+    def has_target(self) -> bool:
+        """Whether the check has a number that a run must reach, beside the bounds of any share, 0 and 1.
+
+        v['value'] >= 0.8 and v['value'] <= 1.0  -> True
+        v['value'] >= s['target_accuracy']       -> True, the state has the number
+        v['value'] < 1.0                         -> False, as most rule files of the open division have it
+        """
+        for part in ast.walk(self.node):
+            if isinstance(part, ast.Name) and part.id == "s":
+                return True
+            if isinstance(part, ast.Constant) and isinstance(part.value, int | float):
+                is_bound_of_shares = part.value in (0, 1)
+                if not is_bound_of_shares:
+                    return True
+        return False
+
 
 def read_check(text: str, key_by_state_name: KeyByStateName = _NO_STATE) -> Check:
     """Return the check that a text of a rule states: compiled, and with the aspect of an event that the check looks at.

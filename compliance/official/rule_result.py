@@ -85,6 +85,16 @@ class KeyResult:
         if self.earliest_met_ms is None or event.time_ms < self.earliest_met_ms:
             self.earliest_met_ms = event.time_ms
 
+    @property
+    def target_reached_ms(self) -> float | None:
+        """Return the time of the earliest event that reached the rule's target; None if none did, or without a target.
+
+        A rule has a target if its `any_check` has one: any accuracy meets a check that it is below 1.
+        """
+        check = self.rule.any_check
+        has_target = check is not None and check.has_target
+        return self.earliest_met_ms if has_target else None
+
     def keep_failure(self, failure: Finding) -> None:
         """Keep a failure of an event. It is reported only if no later rule file has a rule for the key.
 

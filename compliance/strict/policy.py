@@ -69,7 +69,7 @@ class Policy:
         Args:
             benchmark_asked: The benchmark that the log must be of, such as "resnet"; None allows any.
             target_reached_ms: When the earliest evaluation met the official target, in Unix milliseconds; None if none
-                did, or if there is no target, as in the open division.
+                did, or if there is no target, as for most benchmarks in the open division.
         """
         run = self.run
         name = run.stated_text(schema.SUBMISSION_BENCHMARK)

@@ -7,6 +7,7 @@ import pytest
 
 from compliance import rules
 from compliance.check import Checker, check_file
+from compliance.official import rule_files
 from compliance.official.metrics import JoinedMetrics, join_metrics
 from compliance.submission.refusals import refusals_by_missed_target
 from runlog.reader import Event, read_log
@@ -169,6 +170,34 @@ def test_a_clock_that_stops_before_the_target_is_reached_is_refused_of_any_bench
     reached_ms = log.fields(log.at("eval_accuracy", -1))["time_ms"]
     log.change("run_stop", lambda fields: fields.update(time_ms=reached_ms - early_ms))
     assert agreed(tmp_path, log.text, "6.1.0").passes_strict == passes
+
+
+def test_each_closed_benchmark_has_a_target_and_few_open_ones() -> None:
+    """Version 6.1.0 asks dlrmv4 for 0.75, and has the target of its closed runs in the state of its rules."""
+    without_target = set()
+    for name in rule_files.names():
+        rule = rule_files.load(name).rules.get("eval_accuracy")
+        check = None if rule is None else rule.any_check
+        if check is not None and not check.has_target:
+            without_target.add(name)
+    assert {name.split("/")[1].split("_")[0] for name in without_target} == {"open"}
+    assert "training_4.0.0/open_bert.yaml" in without_target
+    assert "training_6.1.0/open_dlrmv4.yaml" not in without_target
+
+
+@pytest.mark.parametrize(
+    ("division", "benchmark", "passes"), [("open", "bert", True), ("open", "gpt3", False), ("closed", "bert", False)]
+)
+def test_a_clock_may_stop_before_an_evaluation_where_there_is_no_target(
+    division: str, benchmark: str, passes: bool, tmp_path: Path
+) -> None:
+    """Any accuracy below 1 meets the check for open runs of most benchmarks."""
+    log = Altered(Writer("4.0.0", division, benchmark).text())
+    stop_ms = log.fields(log.at("run_stop"))["time_ms"]
+    log.change("eval_accuracy", lambda fields: fields.update(time_ms=stop_ms + 5000))
+    report = agreed(tmp_path, log.text)
+    late = [finding for finding in report.findings if "the first evaluation that reached the target" in finding.actual]
+    assert (late == []) is passes
 
 
 @pytest.mark.parametrize(("early_ms", "epoch", "passes"), [(900, 3, True), (2500, 3, False), (2500, 2, True)])
