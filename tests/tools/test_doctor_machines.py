@@ -40,6 +40,7 @@ SOUND = CudaStart(
 ON_ETHERNET = NcclStart(code=0, message="", interface="eth0", address="10.0.0.1")
 PORTS = {f"mlx5_{number}:1": "ACTIVE 200 Gb/sec (4X HDR)" for number in range(12)}
 STORAGE_DOWN = PORTS | {"mlx5_4:1": "DOWN 40 Gb/sec (4X QDR)", "mlx5_5:1": "INIT 40 Gb/sec (4X QDR)"}
+ONE_GPU = nvidia_smi.parse_topology("\tGPU0\tCPU Affinity\nGPU0\t X \t0-127\n")
 CORES: dict[str, Any] = {"rank_cores": [list(range(256))] * 8, "topology": LINKED}
 
 
@@ -162,6 +163,7 @@ NO_UVM = dataclasses.replace(SYSTEM, devices={"/dev/nvidia-uvm": "Operation not 
         ),
         ({}, {"topology": None, "topology_error": "no answer in 20 s"}, "gpu.topology", WARNING, "no answer", "host"),
         ({}, {"topology": None}, "gpu.topology", WARNING, "there is no nvidia-smi", "CAPABILITIES"),
+        ({}, {"topology": ONE_GPU}, "gpu.topology", WARNING, "nvidia-smi topo -m shows no GPU1, GPU2", "on the host"),
     ],
 )
 def test_one_gpu_of_eight_is_not_in_order(

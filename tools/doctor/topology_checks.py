@@ -14,7 +14,7 @@ from tools.doctor.rows import CAPABILITIES, Facts, gpu_name, judge_check, ok_if
 def judge_topology(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     """Yield verdicts on the links between the job's GPUs, and on whether each rank may run on cores near its GPU.
 
-    If nvidia-smi does not show how the GPUs are linked, there is one verdict, which says why.
+    If nvidia-smi shows no links at all, there is one verdict, which says why.
 
     Args:
         facts: What was seen of the node: "topology" is the table of links (None: unknown) and "topology_error" says why
@@ -27,15 +27,19 @@ def judge_topology(facts: Facts, job: env.Job) -> Iterator[Verdict]:
         return
     gpus_of_job = facts["gpus"][: job.cluster.dgxngpu]  # the job uses the first ones in CUDA's order
     names = [gpu_name(gpu) for gpu in gpus_of_job]
-    yield _judge_links(topology, names, job)
+    missing = [name for name in names if name not in topology.devices]
+    if missing:
+        yield _unknown_topology(f"nvidia-smi topo -m shows no {', '.join(missing)}", job)
+    else:
+        yield _judge_links(topology, names, job)
     yield _judge_binding(topology, facts, job)
 
 
 def _unknown_topology(error: str, job: env.Job) -> Verdict:
-    """Return the verdict, a warning, for a node on which the links between GPUs are unknown.
+    """Return the verdict, a warning, for a node on which the links between the job's GPUs are unknown.
 
     Args:
-        error: Why nvidia-smi did not show them; empty if there is no nvidia-smi.
+        error: Why nvidia-smi did not show the links; empty if there is no nvidia-smi.
         job: Settings of the training job, for the texts of the verdict.
     """
     found = error
