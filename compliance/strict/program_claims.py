@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from compliance.logged_run import LoggedRun
-from compliance.strict.strategy import AUTO, parts_of_batch
+from compliance.strict.strategy import is_automatic, parts_of_batch
 from runlog import schema
 from runlog.digits import six_digits
 from runlog.json_types import JsonObject
@@ -46,7 +46,7 @@ def faults_of_program(run: LoggedRun, summary: schema.RunSummary) -> Iterator[st
         run: The facts that the log states of the run. The header's section `program` must fit the schema.
         summary: The value of the event run_summary: the number of devices and the precision.
     """
-    if run.settings.get("STRATEGY") == AUTO:
+    if is_automatic(str(run.settings.get("STRATEGY"))):
         return
 
     program = run.header_section(schema.PROGRAM)

@@ -16,7 +16,7 @@ from compliance.strict.peak_rates import rates_beyond_peak
 from compliance.strict.repeated_values import contradictory_values, missing_settings
 from compliance.strict.run_order import RunOrder
 from compliance.strict.schema_types import fits
-from compliance.strict.strategy import AUTO, wrong_knobs
+from compliance.strict.strategy import is_automatic, wrong_knobs
 from runlog import schema
 from runlog.digits import six_digits
 from runlog.json_types import JsonObject
@@ -101,7 +101,7 @@ class ProjectLog:
     @property
     def _is_planned_by_paddle(self) -> bool:
         """Whether Paddle makes the program and chooses the optimizer (STRATEGY=auto), which no event states then."""
-        return bool(self.run.settings.get("STRATEGY") == AUTO)
+        return is_automatic(str(self.run.settings.get("STRATEGY")))
 
     @property
     def _is_resnet(self) -> bool:

@@ -5,10 +5,18 @@ from collections.abc import Iterator
 from compliance.strict.own_log import own_log_rules
 from runlog.text import printable
 
-AUTO = "auto"  # Paddle makes the program
+_AUTO = "auto"  # Paddle makes the program
 _SWITCH_VALUES = ("0", "1", "true", "false")
 _PARTS = "gradient_merge"
 _MOST = 2**31 - 1  # of a number; Paddle's flags and attributes are of C's integers
+
+
+def is_automatic(strategy: str) -> bool:
+    """Return whether Paddle makes the program and chooses the optimizer by this value of STRATEGY, `auto`.
+
+    Spaces around it do not count, as they do not when a run reads the setting.
+    """
+    return strategy.strip() == _AUTO
 
 
 def _entries(strategy: str) -> Iterator[tuple[str, str]]:
@@ -29,7 +37,7 @@ def wrong_knobs(strategy: str) -> Iterator[str]:
     Args:
         strategy: The value of the setting: `auto`, or knobs as "enable_addto=0,gradient_merge=2"; empty for none.
     """
-    if strategy.strip() == AUTO:
+    if is_automatic(strategy):
         return
     rules = own_log_rules()
     for name, value in _entries(strategy):

@@ -14,7 +14,7 @@ from program import strategy
 from tests import make_log
 from tests.compliance import altered as by
 from tests.compliance.altered import Altered, foreign, write
-from tests.compliance.test_check import check
+from tests.compliance.test_check import check, errors
 from tests.compliance.test_strict import broken_rules
 
 Alter = Callable[[Altered], Altered]
@@ -373,3 +373,12 @@ def test_ranks_on_gpus_end_an_epoch_together_but_for_their_hosts(late_ms: int, p
     log = by.clock(on_gpus(), lambda ms: ms + late_ms, "epoch_stop", 1)
     [found] = broken_rules("4.0.0", log.text)
     assert ("throughput-agrees" not in found) is passes
+
+
+def test_spaces_around_the_name_of_paddles_automatic_mode_do_not_count(tmp_path: Path) -> None:
+    """A run takes them away, too. Its program is Paddle's, so its log need not state an optimizer."""
+    rules = []
+    for value in ("auto", " auto "):
+        log = by.settings(Altered(make_log.run()), STRATEGY=value).drop("opt_name")
+        rules.append(errors(check(*write(tmp_path, log.text))[1][0]))
+    assert rules[0] == rules[1]
