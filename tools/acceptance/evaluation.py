@@ -108,9 +108,10 @@ class Totals(NamedTuple):
 def _totals_over_ranks(
     machine: Machine, main: static.Program, model: ResNet50, images: ImageList, *, resize: int
 ) -> Totals:
-    """Evaluate images on all ranks, and return the numbers of right answers and of images, summed over the ranks.
+    """Evaluate images on all ranks; return how many answers are right and how many images were counted.
 
-    Each rank evaluates its share of the images. The sums are the same on every rank. All ranks must call this together.
+    Each rank evaluates its own share of the images. Then `Evaluator.run` adds up the counts of all ranks, so every rank
+    returns the same two sums. All ranks must call this together.
 
     Args:
         machine: What the checks share on this rank, such as Paddle's executor.
@@ -120,17 +121,20 @@ def _totals_over_ranks(
         resize: Length in pixels to which the shorter side of each image is resized, before the centre is cropped.
     """
     me = machine.me
+    # The batches of this rank: numbers of images. With 2 ranks, rank 0 has the images 0, 2, 4, ...
     share_of_rank = sampling.evaluation_plan(len(images), batch=BATCH, rank=me.rank, ranks=me.size)
-    steps = sampling.evaluation_steps(len(images), BATCH * me.size)  # as many on every rank
-    reader = machine.reader(data.ImageFormat(size=SIDE), device="cpu")  # decodes alike on every machine
+    steps = sampling.evaluation_steps(len(images), BATCH * me.size)  # batches of a rank, as many on every rank
+    # How images are read. The CPU decodes them, so that the program gets the same images on every machine.
+    reader = machine.reader(data.ImageFormat(size=SIDE), device="cpu")
 
-    # The names of the variables in which the program counts right answers and images.
+    # The program adds to two variables: the right answers of each batch, and its number of images.
     correct_name = model.QUALITY
     counted_name = COUNTED
     evaluator = Evaluator(executor=machine.executor, main=main, totals=(correct_name, counted_name), ranks=me)
     with contextlib.closing(data.Loader(images, share_of_rank, reader, resize=resize)) as batches:
         batches_as_fed = _in_format(batches, model.image)  # in the layout and type that the program takes
-        total_by_name = evaluator.run(batches_as_fed, steps=steps)  # sums each variable over the ranks
+        # Evaluates this rank's batches, then sums each of the two variables over all ranks: {name: sum}.
+        total_by_name = evaluator.run(batches_as_fed, steps=steps)
     return Totals(correct=int(total_by_name[correct_name]), counted=int(total_by_name[counted_name]))
 
 

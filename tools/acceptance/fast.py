@@ -23,23 +23,26 @@ LARS_ROUNDED = Tolerance(1.5e-2, 5e-2, f"{RATES} 1.9e-3, then 6.7e-3, where valu
 
 
 def units(machine: Machine) -> Verdict:
-    """Train some steps with fused operators, and return the verdict on whether the losses are those of plain operators.
+    """Return the verdict of the check "units": whether training with fused operators gives the losses of plain ones.
 
-    The fused operator is Paddle's `resnet_unit`: a convolution, its batch norm, an addend and a relu in one. An earlier
-    check, `losses`, has trained the same steps with plain operators. All ranks must call this together.
+    A unit is Paddle's fused operator `resnet_unit`: a convolution, its batch norm, an addend and a relu in one. This
+    check trains some steps with units. The check "losses", which runs earlier, has trained the same steps with plain
+    operators and kept the losses in `machine`. All ranks must call this together.
 
     Args:
-        machine: This rank's part of the machine. It has kept the losses of the check `losses`.
+        machine: This rank's part of the machine.
 
     Returns:
-        Fatal if the plain losses show no training. Otherwise ok if every fused loss differs from the plain loss by at
-        most the tolerance UNITS, and fatal if any differs more.
+        Fatal if the plain losses show no training: one is not finite, or none ever changes. Otherwise ok if every fused
+        loss differs from the plain loss of the same step by at most the tolerance UNITS, and fatal if any differs more.
 
     Raises:
-        RunError: The check `losses` has failed and kept no losses.
+        RunError: The check "losses" has kept no losses, as after a failure.
     """
-    plain_losses = machine.kept_by("losses")
-    fused_losses = machine.train(machine.plan(strategy="resnet_unit=1"))
+    plain_losses = machine.kept_by("losses")  # [ranks, steps]
+    fused_losses = machine.train(machine.plan(strategy="resnet_unit=1"))  # [ranks, steps], from the same first weights
+    # Compares the losses step by step. UNITS says how far a fused loss may be off, as a share of the plain loss: 0.002
+    # in the first steps, 0.01 in later ones.
     return _judge_fast_step("units", fused_losses, plain_losses, UNITS)
 
 

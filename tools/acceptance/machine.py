@@ -204,10 +204,11 @@ class Machine:
             return [(np.array(batch.image), np.array(batch.label)) for batch in itertools.islice(source, steps)]
 
     def train(self, plan: build.Plan, other_recipe: config.Recipe | None = None) -> Array:
-        """Train ResNet-50 for a few steps, on the same images and from the same weights each time; return the losses.
+        """Train ResNet-50 for 20 steps, or 4 in the short form; return the losses of all ranks.
 
-        This repeats, on this machine, the training whose losses a CPU recorded in paddle_rn50/golden.json. The caller
-        chooses how its program is built, and may choose another recipe. All ranks must call this together.
+        Each call trains on the same images and from the same first weights. With the default recipe this repeats, on
+        this machine, the training whose losses a CPU recorded in paddle_rn50/golden.json. All ranks must call this
+        together.
 
         Args:
             plan: The layout, precision and strategy of the program. With the strategy cuda_graph=1 the steps are
@@ -218,7 +219,8 @@ class Machine:
             The losses, float32 [ranks, steps].
         """
         recipe, images, schedule = self.recorded_training(other_recipe)
-        # The CPU computes both. This comes before a capture, because a capture binds the process to its GPU.
+        # The CPU decodes the images and draws the first weights, so both are the same on every machine. This must be
+        # done before a CUDA graph is captured below: after a capture the process is bound to its GPU.
         cpu_batches = self.batches(images, recipe, self.steps)
         weights = first_weights(recipe)
         model = ResNet50(recipe, plan, batch=BATCH)
@@ -227,7 +229,7 @@ class Machine:
             self.executor.run(training.startup)
             feeds = [self._feed(image, label, model.image) for image, label in cpu_batches]
             if plan.strategy.cuda_graph:  # steps are replayed from a CUDA graph
-                step = self._captured_step(training, weights, feeds[0])
+                step = self._captured_step(training, weights, feeds[0])  # also sets the program's weights to `weights`
             else:  # steps are launched operator by operator
                 step = LaunchedStep(self.executor, training)
                 state.set_weights(training.main, weights)
@@ -407,7 +409,7 @@ class VerdictWriter:
 def run_on_all_ranks(me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -> Verdict:
     """Run a check on all ranks; return this rank's verdict, or the gravest failure if the check failed on any rank.
 
-    An exception in the check is a failure. All ranks must call this together.
+    A check fails on a rank if it raises an exception there. All ranks must call this together.
 
     Args:
         me: This rank. The ranks tell each other of failures by `me.comm`, so the check must use another communicator.
@@ -415,11 +417,13 @@ def run_on_all_ranks(me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -
         check: Runs the check on this rank, and returns its verdict.
 
     Raises:
-        RunError: The check has failed here while another rank still waits in it.
+        RunError: The check has failed fatally on this rank, and LEAVE_S (60) seconds later another rank is still in it.
     """
     here = _run_here(name, check)
     failure = here.verdict if here.has_failed else None
-    # Raises RunError if the failure is fatal and another rank stays in the check: the allgather has no time limit.
+    # A rank may stay in the check for ever, because it waits there for a message of a rank that has failed. The
+    # allgather below would then never end. So this call first waits until all ranks have left the check. It raises
+    # RunError if `failure` is fatal and another rank is still in the check after LEAVE_S seconds.
     _wait_for_other_ranks(me, failure)
     failure_by_rank: list[Verdict | None] = me.comm.allgather(failure)  # None for a rank that has not failed
     if all(failed is None for failed in failure_by_rank):
@@ -466,14 +470,14 @@ def _gravest_failure(failure_by_rank: Sequence[Verdict | None]) -> Verdict:
 
 
 def _wait_for_other_ranks(me: ranks.Ranks, failure: Verdict | None) -> None:
-    """Wait until all ranks have left a check.
+    """Wait until all ranks have left a check; after a fatal failure on this rank, give up with RunError after 60 s.
 
-    How long a rank waits depends on its failure:
+    A rank that failed fatally left in the middle of the check. Another rank may wait there for its messages for ever,
+    so the failed rank gives up after LEAVE_S (60) seconds.
 
-        fatal     LEAVE_S (60) seconds: it left in the middle of the check, where another rank may wait for it for ever
-        unknown   without a limit: the machine lacks what the check needs, and as all GPUs are of one kind, every rank
-                  leaves the check
-        none      without a limit
+    Every other rank waits without a limit, also a rank whose failure has the status "unknown". Such a failure means
+    that the machine lacks what the check needs. All GPUs are of one kind, so every rank fails like this and leaves the
+    check.
 
     All ranks must call this together.
 
@@ -484,8 +488,8 @@ def _wait_for_other_ranks(me: ranks.Ranks, failure: Verdict | None) -> None:
     Raises:
         RunError: The failure is fatal, and another rank has not left the check LEAVE_S (60) seconds later.
     """
-    all_have_left = me.comm.Ibarrier()
-    fatal_failure = None
+    all_have_left = me.comm.Ibarrier()  # does not wait; `Test` below is true once every rank has called `Ibarrier`
+    fatal_failure = None  # stays None on a rank that waits without a limit
     if failure is not None and failure.status == FATAL:
         fatal_failure = failure
     give_up_s = time.monotonic() + LEAVE_S

@@ -137,27 +137,28 @@ def _time_training(machine: Machine, trainer: Trainer, batch: loader.Batch) -> T
 
 
 def _logged_program(machine: Machine, model: workload.Workload, log: RunLog) -> build.TrainingProgram:
-    """Build the job's training program, start it with the same parameters on all ranks, and return it.
+    """Return the job's training program, ready for its first step, with the same parameters on all ranks.
 
-    The log says that the data set is synthetic. All ranks must call this together.
+    No step is taken here. All ranks must call this together.
 
     Args:
         machine: This rank's part of the machine, with the settings of the job.
         model: The job's model.
-        log: Gets a preamble, which says what is trained, and a summary of the program.
+        log: Gets a preamble, which says that synthetic data is trained on, and a summary of the program.
     """
     job = machine.job
     me = machine.me
-    # The schedule of the learning rate depends on the number of images. With as many as ImageNet has, or more, the rate
-    # is still in its warm-up, as in the first minute of a run.
+    # Synthetic data has no number of images, but the schedule of the learning rate needs one. So as many are assumed as
+    # ImageNet has, and the learning rate is what a run on ImageNet has at its beginning. A schedule refuses fewer
+    # images than a global batch.
     images = max(config.IMAGENET_TRAIN, job.global_batch)
     dataset = schema.Dataset(name="none", train_samples=images, eval_samples=0, synthetic=True)
     header.preamble(log, job, machine.origins, me, recipe=model.recipe, dataset=dataset)
     schedule = model.recipe.make_schedule(samples=images, global_batch=job.global_batch)
     training = model.training_program(schedule, seed=SEED + me.rank)
     log.section(schema.PROGRAM, schema.Program(**build.summary(training)))
-    machine.executor.run(training.startup)
-    state.broadcast_parameters(training.main, me)  # from the first rank: each rank drew others from its own seed
+    machine.executor.run(training.startup)  # draws the first parameters, other ones on each rank by its seed
+    state.broadcast_parameters(training.main, me)  # gives all ranks those of the first rank
     return training
 
 
@@ -184,7 +185,10 @@ def energy_j(machine: Machine) -> float | None:
 
 
 def judge_rate(machine: Machine, timed: TimedTraining, flops_per_image: float) -> Verdict:
-    """Judge the images/s of a training by a published rate of the same card.
+    """Return the verdict on a training's speed: whether its images/s reach 90 % of a rate published for the same card.
+
+    Of the published rates, the nearest in batch size and number of devices counts. That rate is divided by its devices
+    and multiplied by the ranks here: 2800 images/s of 8 devices are 350 of a device, or 1400 of 4 ranks.
 
     Args:
         machine: This rank's part of the machine, with the settings of the job.
@@ -192,8 +196,8 @@ def judge_rate(machine: Machine, timed: TimedTraining, flops_per_image: float) -
         flops_per_image: Floating-point operations of training on one image, for the share of the card's peak.
 
     Returns:
-        Ok if the rate reaches LEAST_SHARE_OF_PUBLISHED (0.9) of the published rate of a device, for each rank; else
-        fatal. Unknown if no rate is published for this card, model, precision and image size, as for a CPU.
+        Unknown if no rate is published for this card, model, precision and image size, as for a CPU. Otherwise ok if
+        the training's rate reaches LEAST_SHARE_OF_PUBLISHED (0.9) of the published one, and fatal if it does not.
     """
     card = _card_of_machine(machine)
     measured = _rate_of_training(machine, card, timed, flops_per_image)
@@ -205,9 +209,11 @@ def judge_rate(machine: Machine, timed: TimedTraining, flops_per_image: float) -
         found += "; none published for this card, precision and image size"
         return Verdict(check="throughput", status=UNKNOWN, found=found, figures=figures)
 
-    # The published job may have another number of devices than this one has ranks.
+    # In images/s of all ranks: `_rate_of_device` gives the published images/s of a single device.
     least_rate = LEAST_SHARE_OF_PUBLISHED * _rate_of_device(published) * machine.me.size
-    wanted = _text_of_wanted_rate(least_rate, published)  # it names the published batch, too
+    # Such as "1260.0 images/s: 90% of the nearest published figure a device, 2800 at batch 256 x 8 (...)".
+    wanted = _text_of_wanted_rate(least_rate, published)
+    # "that batch" is the batch size of the published rate, 256 in this example.
     fix = "look at clocks, power limit and links by ./run_and_time.sh --check, and take that batch"
     return judged("throughput", measured.images_per_s >= least_rate, found, wanted, fix, figures=figures)
 
