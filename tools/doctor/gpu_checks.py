@@ -173,15 +173,13 @@ def _judge_compute_capability(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
 def _judge_driver(gpu: nvidia.Gpu, facts: Facts, job: env.Job) -> Verdict:
     """Return the verdict on whether the GPU's driver runs the CUDA of this Paddle.
 
-    DRIVERS.bundled is the driver that comes with this CUDA, DRIVERS.oldest the oldest one that runs it. The cases, in
-    order:
+    DRIVERS.bundled is the driver that comes with this CUDA, DRIVERS.oldest the oldest one that runs this CUDA:
 
-        at least DRIVERS.bundled    ok
-        at least DRIVERS.oldest     a warning if the job's images would be decoded by the GPU's JPEG unit, and this
-                                    driver is too old for DALI to use that unit; else ok
-        older or unknown            ok if CUDA has started in the version of this Paddle or a later one
-        unknown                     a warning
-        older                       fatal
+        at least DRIVERS.bundled   ok
+        at least DRIVERS.oldest    a warning if the GPU's JPEG unit would decode the job's images, and this driver is
+                                   too old for DALI to use that unit; otherwise ok
+        older, or unknown          ok if CUDA has started all the same, in the version of this Paddle or a later one;
+                                   otherwise a warning if the driver is unknown, and fatal if the driver is older
 
     Args:
         gpu: Properties of the GPU by NVML, with the driver's version.
@@ -195,11 +193,14 @@ def _judge_driver(gpu: nvidia.Gpu, facts: Facts, job: env.Job) -> Verdict:
     if _is_at_least(driver, DRIVERS.bundled):
         return verdict(OK, found=shown_driver)
     if _is_at_least(driver, DRIVERS.oldest):
+        # The GPU has a JPEG unit, as A100 and H100 have, and the job's input takes memory for the unit: `unit_mib` is 0
+        # if the unit would decode nothing, as for synthetic data.
         would_use_jpeg_unit = gpu.capability in nvidia.JPEG_UNIT_CAPABILITIES and memory.input_memory(job).unit_mib > 0
         if would_use_jpeg_unit and _is_too_old_for_jpeg_unit(gpu):
             return verdict(WARNING, found=f"{shown_driver}: {JPEG_UNIT_IS_UNUSED}")
         return verdict(OK, found=f"{shown_driver}: {WHY_AN_OLDER_DRIVER_RUNS}")
-    if _cuda_has_started(facts):  # although the driver is old or unknown
+    # From here on the driver is older than DRIVERS.oldest, or its version is unknown (None).
+    if _cuda_has_started(facts):  # all the same, as with NVIDIA's package cuda-compat
         return verdict(OK, found=f"{shown_driver}: {_start_in_words(driver, facts['cuda_start'])}")
     if driver is None:
         return verdict(WARNING, found=shown_driver, fix=NOT_SAID)

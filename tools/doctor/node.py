@@ -84,7 +84,8 @@ def _gpus_of_open_nvml(job: env.Job) -> Iterator[_NvmlGpus]:
 def probe(job: env.Job, *, rank_cores: list[list[int]], node: int) -> JsonObject:
     """Return the facts of this node that the doctor, a check of the machine before a run, judges.
 
-    The packages are imported, and CUDA and NCCL started, in child processes while the other facts are gathered.
+    Child processes import the packages Paddle and DALI, and start CUDA and NCCL. Meanwhile this process gathers the
+    other facts.
 
     Args:
         job: Settings of the training job.
@@ -92,15 +93,17 @@ def probe(job: env.Job, *, rank_cores: list[list[int]], node: int) -> JsonObject
         node: Number of this node in HOSTS, from 0.
 
     Returns:
-        Facts by name, such as "host", "gpus", "numa", "imports" and "data". Those of the starts, such as "cuda_start",
-        are missing for a job on CPUs.
+        Facts by name, such as "host", "gpus", "numa", "imports" and "data". For a job on CPUs, CUDA and NCCL are not
+        started, and facts on their starts, such as "cuda_start", are missing.
     """
-    # NVML, NVIDIA's library for monitoring, is asked first: later its memory in use would include what CUDA takes. NVML
-    # stays open until CUDA's start has ended, because on a driver without persistence closing NVML unloads the driver.
+    # NVML, NVIDIA's library for monitoring, is asked first, because it reports the GPUs' memory in use, and CUDA takes
+    # some memory when it starts. NVML stays open until the end of the `with` block, when CUDA's start has ended: on a
+    # driver without persistence, closing NVML unloads the driver.
     with _gpus_of_open_nvml(job) as nvml, ThreadPoolExecutor() as pool:
-        # The imports and the starts take seconds, so they run in threads while the other facts are gathered.
+        # `_try_import` and `_start_cuda_and_nccl` start child processes and wait for seconds, so they run in threads.
         import_attempts = {name: pool.submit(_try_import, module) for name, module in IMPORTED.items()}
         library_starts = pool.submit(_start_cuda_and_nccl, job, node)
+        # Meanwhile this thread gathers the other facts.
         facts: JsonObject = {"host": socket.gethostname(), "gpus": nvml.gpus, "gpu_absence": nvml.absence}
         facts |= _topology() | _software(job) | {"rank_cores": rank_cores, "numa": _numa()}
         facts |= _resources(job) | _network_devices()
@@ -108,7 +111,8 @@ def probe(job: env.Job, *, rank_cores: list[list[int]], node: int) -> JsonObject
         facts["imports"] = imports
         has_packages = not any(failure.error for failure in imports.values())
         facts["data"] = data_facts(job, has_packages=has_packages)
-        return facts | library_starts.result()  # waits for the starts while NVML is open
+        # `result` waits for the starts of CUDA and NCCL, here within the block, where NVML is still open.
+        return facts | library_starts.result()
 
 
 def _software(job: env.Job) -> JsonObject:
@@ -497,27 +501,28 @@ def _can_have_embedded_set(cache: Path) -> bool:
 
 
 def data_facts(job: env.Job, *, has_packages: bool) -> JsonObject | None:
-    """Examine the job's data set and return what was found in its training and its validation part.
+    """Return facts on the training and the validation part of the job's data set; None if there is none to examine.
+
+    Facts are {"train": {"samples": 1281167, "notes": [...], ...}, "val": {...}}. A part that cannot be read has only an
+    "error" that says why. The first case that applies counts:
+
+        no folder, and the embedded set cannot be made   {"train": {"error": "..."}}
+        no folder, or the data is synthetic              None
+        Paddle or DALI is missing                        {"train": {"error": "..."}}
+        none of these                                    the facts
+
+    The embedded set is a small data set of this project. A run without a folder of data makes the embedded set in the
+    folder DATA_CACHE. This holds for a run on synthetic data, too, because every run looks for the files of a data set
+    at its start.
 
     Args:
-        job: Settings of the training job. They name the folder of the data set, or ask for synthetic data.
+        job: Settings of the training job: the folder of the data set (DATADIR), which may be empty, and whether the
+            data is synthetic.
         has_packages: Whether Paddle and DALI, which read the data, can be imported on this machine.
-
-    Returns:
-        Facts by part, as {"train": {"samples": 1281167, "notes": [...], ...}, "val": {...}}. A part that cannot be read
-        has only an "error" that says why.
-
-        A job without a folder needs the embedded data set, a small one that this project makes itself in DATA_CACHE,
-        even if its data is synthetic. The cases, in order:
-
-            no folder, and this set cannot be made         an "error" of "train"
-            no folder otherwise, or the data is synthetic  None: there is nothing to examine
-            Paddle or DALI is missing                      an "error" of "train"
-            else                                           the facts
     """
     if not job.data.folder and not _can_have_embedded_set(Path(job.data.embedded_in)):
         return {"train": {"error": f"{job.data.embedded_in}: the embedded data set cannot be made there: {SET_CACHE}"}}
-    if not job.data.folder or job.data.is_synthetic:
+    if not job.data.folder or job.data.is_synthetic:  # if there is no folder, the embedded set can be made
         return None
     if not has_packages:
         return {"train": {"error": f"{job.data.folder}: is not looked at without Paddle and DALI"}}

@@ -27,19 +27,21 @@ def judge_processes(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
         OK       none of these
 
     Args:
-        gpu: Properties of the GPU by NVML, with its memory in use and the ids of the processes on it.
+        gpu: Properties of the GPU by NVML: its memory in use, and the ids of processes that compute (`processes`), that
+            are only services (`services`, some of `processes`), and that draw (`displays`).
         job: Settings of the training job, for the texts of the verdict.
     """
     # The memory in use shows a process even where none is listed: a container lists no process outside it.
     memory_in_use = _memory_in_use(gpu)
-    # NVML may list the process of a display as one that computes.
+    # The ids in `gpu.processes` without those of displays, which NVML may list there, too.
     computing = [pid for pid in gpu.processes or () if pid not in gpu.displays]
     found = f"{gpu_name(gpu)}: {_processes_in_words(gpu, computing)}, {memory_in_use.words}"
-    # Makes a verdict from a status, with the text `found` and the texts of checks.yaml, where `most` fills in {most}.
+    # `verdict(WARNING, fix=...)` is the verdict of the check "gpu.processes" with that status, the text `found`, and
+    # the check's text on what is wanted: "no process, under 500 MiB in use", if `most` is 500.
     verdict = functools.partial(judge_check, job, "gpu.processes", found=found, most=memory_in_use.most_mib)
 
-    services = [pid for pid in computing if pid in gpu.services]
-    is_used_by_other_job = len(services) < len(computing)  # some process computes and is no service
+    services = [pid for pid in computing if pid in gpu.services]  # a part of `computing`, perhaps all of it
+    is_used_by_other_job = len(services) < len(computing)  # a process in `computing` is no service
     if is_used_by_other_job:
         return verdict(FATAL)
     if memory_in_use.is_too_much and gpu.displays:  # the display may explain it

@@ -73,20 +73,25 @@ def _judge_cuda(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 
 
 def _judge_context_count(start: CudaStart, facts: Facts, job: env.Job) -> Verdict:
-    """Return the verdict on whether CUDA gave a context on each GPU of the job.
+    """Return the verdict on whether CUDA made a context on each GPU that the job needs.
 
-    Without a context a process cannot compute on a GPU. Too few GPUs are fatal. It is a warning if some were not tried
-    in time.
+    A process needs a context to compute on a GPU. The start of CUDA tries to make a context on one GPU after the other,
+    until time runs out. The first case that applies counts:
+
+        CUDA shows fewer GPUs than the job needs          fatal
+        fewer GPUs than the job needs were tried in time  a warning
+        neither                                           ok
 
     Args:
-        start: The result of a start of CUDA in which no step failed, so that each GPU that was tried has its context.
+        start: The result of a start of CUDA in which no step failed. So a context was made on each GPU that was tried.
         facts: What was seen of the node, for the cause if there are too few GPUs.
         job: Settings of the training job, with the number of GPUs that a node uses (DGXNGPU).
     """
     needed_gpus = job.cluster.dgxngpu
-    shown_gpus = start.shown_gpus or 0
-    tried_gpus = len(start.step_by_gpu)
+    shown_gpus = start.shown_gpus or 0  # 0: CUDA did not say how many there are
+    tried_gpus = len(start.step_by_gpu)  # on each of these a context was made
     if shown_gpus < needed_gpus:
+        # Always fatal. The text is what was seen and its cause.
         return _cause_verdict(f"CUDA shows {counted(shown_gpus, 'GPU')}", _cause_of_few_gpus(facts), facts, job)
     if tried_gpus < needed_gpus:
         found = f"{tried_gpus} of {needed_gpus} GPUs asked in time"
@@ -365,21 +370,24 @@ def _judge_interface(start: NcclStart, hosts_address: str, job: env.Job) -> Verd
 
 
 def _accident_and_fix(setting: str, names: str) -> tuple[str, str]:
-    """Return which devices a value of NCCL_IB_HCA matches by accident, in words, and how to mend the value.
+    """Return two texts on a value of NCCL_IB_HCA: which devices it matches by accident, and how to mend the value.
 
-    NCCL compares beginnings of names, so "mlx5_1" also matches mlx5_10. "=mlx5_1" makes NCCL compare full names.
+    NCCL compares beginnings of names, so "mlx5_1" also matches the device mlx5_10. The value "=mlx5_1" makes NCCL
+    compare full names. A value that begins with ^ names the devices to leave out.
 
     Args:
         setting: The value of NCCL_IB_HCA, such as "mlx5_1" or "^mlx5_1".
-        names: The devices that are matched by accident, as text: "mlx5_10, mlx5_11".
+        names: The devices that are matched by accident, as text: "mlx5_10" or "mlx5_10, mlx5_11".
 
     Returns:
-        (accident, fix), both as text. For "mlx5_1" and the device "mlx5_10" they are
+        (accident, fix). `accident` ends a sentence of the caller, which begins with the ports that NCCL takes:
 
-            "mlx5_10 by the beginning of a name", which the caller appends to "... takes mlx5_1:1, mlx5_10:1; "
-            "begin it with =, so that names count whole: NCCL_IB_HCA==mlx5_1"
+            "NCCL_IB_HCA=^mlx5_1 takes mlx5_0:1; " + "it leaves out mlx5_10 too, by the beginning of a name"
+            "NCCL_IB_HCA=mlx5_1 takes mlx5_1:1, mlx5_10:1; " + "mlx5_10 by the beginning of a name"
+
+        `fix` ends with the mended value: "NCCL_IB_HCA=^=mlx5_1" or "NCCL_IB_HCA==mlx5_1".
     """
-    if choice_of(setting).leaves_out:  # the setting begins with ^
+    if choice_of(setting).leaves_out:  # the value begins with ^
         fix = f"begin it with ^=, so that names count whole: NCCL_IB_HCA=^={setting.removeprefix('^')}"
         return f"it leaves out {names} too, by the beginning of a name", fix
     fix = f"begin it with =, so that names count whole: NCCL_IB_HCA=={setting}"
