@@ -127,7 +127,7 @@ def _totals_over_ranks(
     # How images are read. The CPU decodes them, so that the program gets the same images on every machine.
     reader = machine.reader(data.ImageFormat(size=SIDE), device="cpu")
 
-    # The program adds to two variables: the right answers of each batch, and its number of images.
+    # The program adds to two variables: the right answers of each batch, and the number of images.
     correct_name = model.QUALITY
     counted_name = COUNTED
     evaluator = Evaluator(executor=machine.executor, main=main, totals=(correct_name, counted_name), ranks=me)

@@ -409,7 +409,7 @@ class VerdictWriter:
 def run_on_all_ranks(me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -> Verdict:
     """Run a check on all ranks; return this rank's verdict, or the gravest failure if the check failed on any rank.
 
-    A check fails on a rank if it raises an exception there. All ranks must call this together.
+    The check fails on a rank if `check` raises an exception there. All ranks must call this together.
 
     Args:
         me: This rank. The ranks tell each other of failures by `me.comm`, so the check must use another communicator.
@@ -417,13 +417,14 @@ def run_on_all_ranks(me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -
         check: Runs the check on this rank, and returns its verdict.
 
     Raises:
-        RunError: The check has failed fatally on this rank, and LEAVE_S (60) seconds later another rank is still in it.
+        RunError: The check has failed fatally on this rank, and another rank is still in the check LEAVE_S (60) seconds
+            later.
     """
     here = _run_here(name, check)
     failure = here.verdict if here.has_failed else None
     # A rank may stay in the check for ever, because it waits there for a message of a rank that has failed. The
-    # allgather below would then never end. So this call first waits until all ranks have left the check. It raises
-    # RunError if `failure` is fatal and another rank is still in the check after LEAVE_S seconds.
+    # allgather below would then never end. So first wait until all ranks have left the check. This call raises RunError
+    # if `failure` is fatal and another rank is still in the check after LEAVE_S seconds.
     _wait_for_other_ranks(me, failure)
     failure_by_rank: list[Verdict | None] = me.comm.allgather(failure)  # None for a rank that has not failed
     if all(failed is None for failed in failure_by_rank):
@@ -472,8 +473,8 @@ def _gravest_failure(failure_by_rank: Sequence[Verdict | None]) -> Verdict:
 def _wait_for_other_ranks(me: ranks.Ranks, failure: Verdict | None) -> None:
     """Wait until all ranks have left a check; after a fatal failure on this rank, give up with RunError after 60 s.
 
-    A rank that failed fatally left in the middle of the check. Another rank may wait there for its messages for ever,
-    so the failed rank gives up after LEAVE_S (60) seconds.
+    A rank that failed fatally left in the middle of the check. Another rank may wait there for ever for a message of
+    the failed rank, so the failed rank gives up after LEAVE_S (60) seconds.
 
     Every other rank waits without a limit, also a rank whose failure has the status "unknown". Such a failure means
     that the machine lacks what the check needs. All GPUs are of one kind, so every rank fails like this and leaves the
