@@ -506,14 +506,14 @@ def data_facts(job: env.Job, *, has_packages: bool) -> JsonObject | None:
     Facts are {"train": {"samples": 1281167, "notes": [...], ...}, "val": {...}}. A part that cannot be read has only an
     "error" that says why. The first case that applies counts:
 
-        no folder, and the embedded set cannot be made   {"train": {"error": "..."}}
-        no folder, or the data is synthetic              None
-        Paddle or DALI is missing                        {"train": {"error": "..."}}
-        none of these                                    the facts
+        no folder, and the embedded set cannot be had   {"train": {"error": "..."}}
+        no folder, or the data is synthetic             None
+        Paddle or DALI is missing                       {"train": {"error": "..."}}
+        none of these                                   the facts
 
     The embedded set is a small data set of this project. A run without a folder of data makes the embedded set in the
-    folder DATA_CACHE. This holds for a run on synthetic data, too, because every run looks for the files of a data set
-    at its start.
+    folder DATA_CACHE. Even a run on synthetic data does so, because every run looks for the files of a data set at its
+    start.
 
     Args:
         job: Settings of the training job: the folder of the data set (DATADIR), which may be empty, and whether the
@@ -522,7 +522,7 @@ def data_facts(job: env.Job, *, has_packages: bool) -> JsonObject | None:
     """
     if not job.data.folder and not _can_have_embedded_set(Path(job.data.embedded_in)):
         return {"train": {"error": f"{job.data.embedded_in}: the embedded data set cannot be made there: {SET_CACHE}"}}
-    if not job.data.folder or job.data.is_synthetic:  # if there is no folder, the embedded set can be made
+    if not job.data.folder or job.data.is_synthetic:  # without a folder the embedded set is there or can be made
         return None
     if not has_packages:
         return {"train": {"error": f"{job.data.folder}: is not looked at without Paddle and DALI"}}

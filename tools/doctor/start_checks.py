@@ -88,7 +88,7 @@ def _judge_context_count(start: CudaStart, facts: Facts, job: env.Job) -> Verdic
         job: Settings of the training job, with the number of GPUs that a node uses (DGXNGPU).
     """
     needed_gpus = job.cluster.dgxngpu
-    shown_gpus = start.shown_gpus or 0  # 0: CUDA did not say how many there are
+    shown_gpus = start.shown_gpus or 0  # 0 also if CUDA did not say how many there are
     tried_gpus = len(start.step_by_gpu)  # on each of these a context was made
     if shown_gpus < needed_gpus:
         # Always fatal. The text is what was seen and its cause.
@@ -370,7 +370,7 @@ def _judge_interface(start: NcclStart, hosts_address: str, job: env.Job) -> Verd
 
 
 def _accident_and_fix(setting: str, names: str) -> tuple[str, str]:
-    """Return two texts on a value of NCCL_IB_HCA: which devices it matches by accident, and how to mend the value.
+    """Return two texts on a value of NCCL_IB_HCA: which devices are matched by accident, and how to mend the value.
 
     NCCL compares beginnings of names, so "mlx5_1" also matches the device mlx5_10. The value "=mlx5_1" makes NCCL
     compare full names. A value that begins with ^ names the devices to leave out.
