@@ -343,18 +343,25 @@ def _take_turn_together(me: ranks.Ranks, measurements: RankMeasurements, failed_
 
 
 def merge_by_host(hosts: list[str], times_by_rank: Sequence[RankTimes]) -> JsonObject:
-    """Merge what the ranks measured by themselves into one series of times for each metric and host, as in fleet.json.
+    """Return the entry "metrics" of fleet.json: for each metric the times of each host, from what its ranks measured.
+
+    All ranks measured in the same turns, each metric once in a turn. The time of a host in a turn is that of its
+    slowest rank.
 
     Args:
         hosts: The names of the compared hosts.
         times_by_rank: What each rank measured, with the index of its host in `hosts`.
 
     Returns:
-        {metric: {"series": [[0.21, 0.22], None], "reasons": {"1": "no DATADIR"}}}. "series" has for each host the time
-        of its slowest rank in each turn; None if it was not measured or failed. "reasons" says, by the index of a host,
-        why it failed.
+        For each metric "series" and "reasons". An example with two turns and two hosts; the second host has failed:
+
+            {"disk_s_per_gib": {"series": [[0.21, 0.22], None], "reasons": {"1": "not possible here: no DATADIR"}}}
+
+        "series" has an item for each host, in the order of `hosts`: the list of the host's times, one for each turn;
+        None if no rank of the host measured the metric, or one failed. "reasons" says why a host has failed, by the
+        index of the host in `hosts`, as text.
     """
-    metric_names: dict[str, None] = {}  # an ordered set, in the order in which the ranks have them
+    metric_names: dict[str, None] = {}  # an ordered set, in the order in which the ranks have the metrics
     ranks_by_host: list[list[RankTimes]] = [[] for _ in hosts]
     for of_rank in times_by_rank:
         metric_names |= dict.fromkeys((*of_rank.values, *of_rank.failures))

@@ -219,29 +219,29 @@ def _judge_class(ranks_of_class: Sequence[Rank], digests: Digests) -> dict[int, 
 
 
 def _judge_measured(measured: Sequence[Rank], digests: Digests) -> dict[int, Judgement]:
-    """Judge the ranks of one class by whether their results are the same bits.
+    """Return a judgement on each rank of one class, by whether the ranks computed the same bits.
 
-    The cases, in order:
+    A rank is unsteady if its repetitions of the same steps gave different results. The first case that applies counts:
 
-        most ranks differ from themselves   unknown for all: their kernels sum in a random order (`_is_order_random`);
-                                            not of a single rank, which may compute wrongly
-        the class has no majority           each rank is judged by its own repetitions
-        else                                each rank is judged by the result of the majority
+        most of at least two ranks are unsteady   unknown for all ranks: their kernels sum in a random order
+        the class has no majority                 each rank is judged by its own repetitions
+        neither                                   each rank is judged by the result of the majority
 
     Args:
         measured: The ranks of one class (same device model and libraries) that did not fail.
         digests: The entry "digests" of fleet.json, with the digests (hashes of tensors) of the results.
 
     Returns:
-        A judgement on each rank, by the rank's number.
+        The judgements by the number of the rank.
     """
     unsteady_count = sum(not rank.is_steady for rank in measured)
+    # False for a single rank, which may be unsteady because it computes wrongly.
     if _is_order_random(measured_ranks=len(measured), unsteady_ranks=unsteady_count):
         # Such kernels give other bits each time, which says nothing about faults.
         found = f"{NOT_REPEATABLE}: {unsteady_count} of {len(measured)} ranks of a class differ from themselves"
         return {rank.rank: Judgement(UNKNOWN, found) for rank in measured}
     summary_of_class = _summarize_class(measured)
-    majority = summary_of_class.majority
+    majority = summary_of_class.majority  # the result that more than half of the ranks usually gave
     if majority is None:
         return {rank.rank: _judge_by_own_repetitions(rank, digests, summary_of_class) for rank in measured}
     return {rank.rank: _judge_by_majority(rank, digests, summary_of_class, majority) for rank in measured}
@@ -303,12 +303,13 @@ def _majority_of(measured: Sequence[Rank]) -> RightResult | None:
 def _judge_by_own_repetitions(rank: Rank, digests: Digests, summary_of_class: ClassSummary) -> Judgement:
     """Judge a rank by whether its own repetitions agree, because its class has no majority of ranks with one result.
 
-    The rank's usual result is the one of more than half of its repetitions. The cases, in order:
+    The usual result of a rank is the result that more than half of its repetitions gave. The first case that applies
+    counts:
 
-        all repetitions agree                    unknown: nothing confirms or refutes their result
-        there is no usual result                 unknown
-        another result is of this host alone     fatal: a fault of this host's hardware (`_judge_unsteady`)
-        else                                     unknown (`_judge_unsteady`)
+        all repetitions agree       unknown: no majority confirms or refutes their result
+        there is no usual result    unknown
+        neither                     `_judge_unsteady` judges: fatal if a result other than the usual one came from this
+                                    host alone, because broken hardware makes errors of its own; otherwise unknown
 
     Args:
         rank: The rank, which did not fail.
@@ -320,7 +321,7 @@ def _judge_by_own_repetitions(rank: Rank, digests: Digests, summary_of_class: Cl
     if rank.usual_result is None:
         found = f"{NOT_REPEATABLE}: its repetitions differ, and no result came out in more than half of them"
         return Judgement(UNKNOWN, found)
-    # The usual result counts as right. `given_by` ends the message "1 of 20 repetitions differ from ...".
+    # The usual result counts as right. A fault is reported as "1 of 20 repetitions differ from the others of its own".
     right = RightResult(rank.usual_result, given_by="the others of its own")
     return _judge_unsteady(rank, digests, summary_of_class, right)
 
@@ -342,14 +343,16 @@ def _judge_without_majority(rank_count: int) -> Judgement:
 def _judge_by_majority(rank: Rank, digests: Digests, summary_of_class: ClassSummary, right: RightResult) -> Judgement:
     """Judge a rank by the result that most ranks of its class gave, which counts as right.
 
-    Broken hardware makes errors of its own. So a wrong result that several hosts share shows no such fault: another
-    library or setting of these hosts may be the cause. The cases, in order:
+    The first case that applies counts:
 
-        all repetitions of the rank gave the right result   ok
-        more than half of them gave the same wrong result   fatal if it came from this host alone, else unknown
-                                                            (`_judge_usually_wrong`)
-        else                                                fatal if any wrong one came from this host alone, else
-                                                            unknown (`_judge_unsteady`)
+        no repetition gave a wrong result          ok
+        more than half of the repetitions gave     `_judge_usually_wrong` judges: fatal if no other host gave this
+        the same wrong result                      wrong result; otherwise unknown
+        neither                                    `_judge_unsteady` judges: fatal if the rank gave a wrong result that
+                                                   no other host gave; otherwise unknown
+
+    Broken hardware makes errors of its own: two hosts would not get the same wrong bits. So a wrong result that several
+    hosts gave has another cause, such as another library or setting of these hosts.
 
     Args:
         rank: The rank, which did not fail.
@@ -361,7 +364,7 @@ def _judge_by_majority(rank: Rank, digests: Digests, summary_of_class: ClassSumm
     if not wrong_results:
         return Judgement(OK, f"the same bits as {right.given_by}")
     usual_result = rank.usual_result  # of more than half of the rank's repetitions; None: there is none
-    if usual_result in wrong_results:  # never true of None
+    if usual_result in wrong_results:  # False if `usual_result` is None
         host_count = summary_of_class.host_count_by_result[usual_result]
         return _judge_usually_wrong(rank, digests, right, host_count=host_count)
     return _judge_unsteady(rank, digests, summary_of_class, right)

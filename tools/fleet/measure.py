@@ -91,24 +91,26 @@ def _run_doctor(job: Job, cores_of_ranks: list[list[int]], *, node_number: int) 
 
 
 def gather_nodes(representatives: MPI.Comm, mine: JsonObject) -> list[JsonObject] | None:
-    """Gather what `examine_node` found for each compared host, and add how far its clock is from the first host's.
+    """Return on the first rank what `examine_node` found on each compared host, with the offset of the host's clock.
 
-    A host is a node of the job here; if the job has only one node, it is a rank. All ranks of `representatives` must
-    call this together. The first rank asks one host after the other for its clock; only this rank gets the offsets.
+    The compared hosts are the nodes of the job or, if the job has only one node, its ranks. All ranks of
+    `representatives` must call this together.
 
     Args:
         representatives: An MPI communicator with one rank of each compared host.
-        mine: The result for this rank's node: {"failed": [...], "facts": {...}}.
+        mine: What `examine_node` found on this rank's node: {"failed": [...], "facts": {...}}.
 
     Returns:
-        On the first rank the results of all hosts, each with "clock_offset_s": how many seconds its clock is ahead of
-        the first host's. None on the other ranks.
+        On the first rank a list with an item for each host, such as {"failed": [], "facts": {...}, "clock_offset_s":
+        0.002}, if the host's clock is 2 ms ahead of the first host's. None on the other ranks.
     """
     offsets_s = [0.0]  # of the first host from itself
     for other in range(1, representatives.Get_size()):
+        # The first rank asks rank `other` for its clock, and gets the offset. Every other rank gets 0, which is not
+        # used.
         offsets_s.append(clock_offset_s(representatives, other))
-    nodes = representatives.gather(mine)
-    if nodes is None:  # not the first rank
+    nodes = representatives.gather(mine)  # `mine` of each compared host, in order; None on all ranks but the first
+    if nodes is None:
         return None
     return [node | {"clock_offset_s": offset_s} for node, offset_s in zip(nodes, offsets_s, strict=True)]
 
@@ -319,27 +321,28 @@ def _measure_training(
     hosts: ComparedHosts,
     times_alone_by_rank: Sequence[Sequence[float]],
 ) -> TrainingResults:
-    """Train each rank by itself, to find ranks that compute wrongly, and then all together, to time their steps.
+    """Train twice, and return the results: hashes of what each rank computes by itself, and times of common steps.
 
-    All ranks must call this together.
+    In the first training each rank repeats the same steps by itself, without all-reduces. Hashes of the rank's tensors,
+    called digests, later show whether a rank computes wrongly. In the second training all ranks take steps together,
+    and the steps are timed. All ranks must call this together.
 
     Args:
         machine: This rank's part of the machine.
-        training_programs: The programs of both trainings. Each has run before.
+        training_programs: The programs of the two trainings.
         hosts: The hosts to compare, and which of them this rank belongs to.
-        times_alone_by_rank: For each rank the seconds of the steps that it took alone. From these
-            `time_steps_together` works out how many steps to take together.
+        times_alone_by_rank: For each rank the seconds of steps that it took alone in an earlier measurement, not in the
+            first training here. These times decide how many steps the second training takes.
 
     Returns:
-        The digests of all ranks, and the seconds of the steps together. If a rank took no step alone, none is taken
-        together, and the list of seconds is empty.
+        The digests of all ranks, and the seconds of each step of the second training on its slowest rank. If a rank
+        took no step alone in the earlier measurement, the second training takes no steps, and the list is empty.
     """
     me = machine.me
-    # First each rank repeats the same steps without all-reduces. Short hashes of its tensors, the digests, show whether
-    # it computes as the others do.
+    # The first training gives the digests of all ranks.
     repeated = training_programs.repeatable_training
     digests_of_all = digests.measure_all_ranks(machine.job.cluster, me, repeated, host_index=hosts.my_index)
-    # Then all ranks take steps together.
+    # The second training takes about 5 seconds and gives the seconds of each step.
     times_s = time_steps_together(me, training_programs.step_of_all, times_alone_by_rank)
     return TrainingResults(digests_of_all, times_s)
 

@@ -121,11 +121,15 @@ def _check_links(links: Iterable[Mapping[str, Any]], hosts: Sequence[str]) -> No
 
 
 def _check_times(record: Record) -> None:
-    """Check every series of times in a record: of the metrics, of the links, and of the whole fleet.
+    """Raise ValueError unless every time in a record is above 0 and finite, and each series of times is complete.
 
-    Two entries are times of the whole fleet: "whole_s", the seconds of each step that all ranks took together, and
-    "took_s", the seconds of the whole measurement. A node may have measured nothing, and "whole_s" may be empty. A link
-    must have times, because only links that were measured are listed.
+    A series is the list of the times of a node or link, one for each turn (a repetition of the measurement). The record
+    has times in four entries:
+
+        "metrics"   by metric a series for each node; None for a node that measured nothing
+        "links"     by metric a series for each link; never None, because only measured links are listed
+        "whole_s"   the seconds of each step that all ranks took together; may be empty
+        "took_s"    the seconds of the whole measurement, a single time
 
     Args:
         record: The content of fleet.json. The lengths of its lists and the numbers of its links have been checked.
@@ -143,9 +147,8 @@ def _check_times(record: Record) -> None:
             if times is None:
                 raise ValueError(f"{metric} of {name} is null: a link has a time of each turn")
         _check_series(metric, times_by_link)
-    # The times of the whole fleet are checked as those of a node with the name "all". An empty "whole_s" means that it
-    # was not measured, and `_check_series` takes None for that.
-    times_of_all_s = record["whole_s"] or None
+    # `_check_series` takes series by name. The name "all" only stands in messages: "whole_s of all is ...".
+    times_of_all_s = record["whole_s"] or None  # None instead of an empty list, which `_check_series` would refuse
     _check_series("whole_s", {"all": times_of_all_s})
     _check_series("took_s", {"all": [record["took_s"]]})
 

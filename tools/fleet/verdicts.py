@@ -194,25 +194,28 @@ def _judge_measured(metric: str, series: Series, slowness_by_name: Mapping[str, 
 
 
 def _compare(log_ratios_by_name: Mapping[str, Sequence[float]], *, alpha: float) -> dict[str, Slowness]:
-    """Compare the nodes of a fleet, or its links, with each other; return by name how much slower each one is.
+    """Return for each node (or link) of a fleet how much slower than the fleet it is, and whether it counts as slow.
 
     Args:
         log_ratios_by_name: For each node or link its log ratio in each turn: log(time / the fleet's median time of the
-            turn), so 0.05 is about 5 % slower. A robust mean over the turns, its level, is compared.
+            turn), so 0.05 is about 5 % slower.
         alpha: The accepted chance of a false alarm in a healthy fleet.
 
     Returns:
-        By name, how much slower it is than the median of all levels, with the 95 % interval, and whether it counts as
-        slow.
+        By name, the extra time as a share of the fleet's median (0.05 is 5 % slower) with the 95 % interval, and
+        whether the node or link counts as slow.
     """
+    # The level of a node or link is a robust mean of its log ratios over the turns. Levels are compared.
     levels = {name: level_of(log_ratios) for name, log_ratios in log_ratios_by_name.items()}
+    # The standard error of each level. The median of these errors is taken as the noise of every level.
     errors_of_levels = [error_of_level(log_ratios) for log_ratios in log_ratios_by_name.values()]
     slow_names = find_slow(levels, noise=statistics.median(errors_of_levels), alpha=alpha)
 
     level_of_fleet = statistics.median(levels.values())
     slowness_by_name = {}
     for name, level in levels.items():
-        extra_time = extra_time_of(level - level_of_fleet)
+        extra_time = extra_time_of(level - level_of_fleet)  # from a difference of logarithms to a share
+        # `compared`: the fewer are compared, the less certain is `level_of_fleet`, and the wider is the interval.
         interval = _interval_of_extra_time(log_ratios_by_name[name], level, level_of_fleet, compared=len(levels))
         slowness_by_name[name] = Slowness(extra_time, interval, is_slow=name in slow_names)
     return slowness_by_name
@@ -226,32 +229,29 @@ def extra_time_of(log_ratio: float) -> float:
 def _interval_of_extra_time(
     log_ratios: Sequence[float], level: float, level_of_fleet: float, *, compared: int
 ) -> tuple[float, float] | None:
-    """Return the 95 % interval of how much slower than the fleet a node or link is, as shares: 0.05 is 5 % slower.
-
-        low, high = interval of the median of `log_ratios`
-        wide_low = level + (low - level) * widening       likewise wide_high
-        exp(wide_low - level_of_fleet) - 1                the share; likewise the upper bound
-
-    The bounds of the median stand in for those of `level`, a robust mean, which varies less. The widening, for the
-    error of the fleet's level, stretches their distances from `level`.
+    """Return the 95 % interval of how much slower than the fleet a node or link is: (0.04, 0.06) is 4 % to 6 % slower.
 
     Args:
-        log_ratios: Its log(time / the fleet's median time) in each turn.
-        level: Its level, a robust mean of `log_ratios`.
+        log_ratios: The log ratio of the node or link in each turn: log(time / the fleet's median time of the turn).
+        level: The level of the node or link, a robust mean of `log_ratios`.
         level_of_fleet: The median of the levels of all compared nodes or links.
-        compared: How many nodes or links these are. With fewer, `level_of_fleet` has a larger error, and the interval
-            is stretched more.
+        compared: The number of compared nodes or links. The fewer are compared, the larger is the error of
+            `level_of_fleet`, and the wider is the interval.
 
     Returns:
-        The bounds (low, high). None if there are fewer than five turns.
+        The bounds (low, high) as shares. None if there are fewer than five turns.
     """
+    # The interval of the median of `log_ratios` is taken as the interval of `level`. A robust mean varies less than the
+    # median, so this interval is rather too wide than too narrow.
     interval_of_level = medians.median_interval(log_ratios)
     if interval_of_level is None:
         return None
     low, high = interval_of_level
-    widening = _widening_by_error_of_median(compared)  # because the fleet's level has an error as well
+    # The distance of each bound from `level` grows by this factor, because `level_of_fleet` has an error as well.
+    widening = _widening_by_error_of_median(compared)
     wide_low = level + (low - level) * widening
     wide_high = level + (high - level) * widening
+    # `extra_time_of` turns a difference of logarithms into a share: log(1.05) -> 0.05.
     return extra_time_of(wide_low - level_of_fleet), extra_time_of(wide_high - level_of_fleet)
 
 
@@ -372,33 +372,31 @@ class StallCount(NamedTuple):
 
 
 def judge_stalls(median_steps: Series, mean_steps: Series) -> list[Verdict]:
-    """Return a verdict on each measured node by its stalls: training steps that take far longer than usual.
+    """Return a verdict on each measured node: a warning if stalls cost the node noticeable time, and not by chance.
 
-    A warning needs both:
-
-    - more stalls than chance explains
-    - lost time > smallest_difference(): the share of time lost by stalls, above what is usual in the fleet
+    A stall is a training step that takes far longer than the other steps of its turn. A turn is some steps that all
+    nodes take at the same time. The mean seconds of a turn's steps, divided by their median, shows a stall: a stall
+    raises the mean and hardly the median.
 
     Args:
-        median_steps: For each node the median seconds of its steps in each turn (a repetition on all nodes at the same
-            time); None: not measured.
-        mean_steps: For each of these nodes the mean seconds, in the same form.
+        median_steps: For each node the median seconds of a step in each turn; None: not measured.
+        mean_steps: For each of these nodes the mean seconds of a step in each turn; None: not measured.
 
     Returns:
-        A warning for each node that meets both conditions; ok for the others. The list is empty if fewer than
-        LEAST_NODES (4) are measured.
+        A warning if the node has more stalls than chance explains, and loses noticeable time by them; otherwise ok. The
+        list is empty if fewer than LEAST_NODES (4) nodes are measured.
     """
-    # A stall raises the mean of a turn's steps and hardly the median.
-    ratios_by_host = _mean_over_median(median_steps, mean_steps)
+    ratios_by_host = _mean_over_median(median_steps, mean_steps)  # a ratio for each turn, such as 1.2 with a stall
     if len(ratios_by_host) < LEAST_NODES:
         return []
     count_by_host = {host: _count_stalls(ratios) for host, ratios in ratios_by_host.items()}
     stalling_hosts = _hosts_with_more_stalls_than_by_chance(count_by_host)
 
     verdicts = []
+    # The lost time is the share by which the node's steps take longer by stalls than is usual in the fleet.
     for host, lost_time in _lost_time_by_host(ratios_by_host).items():
-        is_noticeable = lost_time > smallest_difference()  # the share by which hosts of one kind differ
-        is_slow = host in stalling_hosts and is_noticeable
+        is_noticeable = lost_time > smallest_difference()  # the share by which hosts of one kind differ anyway
+        is_slow = host in stalling_hosts and is_noticeable  # whether the verdict is a warning
         slowness = Slowness(lost_time, interval_95=None, is_slow=is_slow)
         count = count_by_host[host]
         suffix = f"; {count.stalled_turns} of {count.turns} turns have a stall"
