@@ -95,7 +95,7 @@ def pack(source: Path, target: Path, part: str) -> str:
         RunError: The disk returns other bytes than were written.
     """
     images = folder.find(source, part, recordio.MOST_CLASSES)
-    print_warning(images.passed_over)
+    print_warning(images.passed_over)  # a note on files that are no images of a class; empty, nothing is printed
     list_sha256 = _list_sha256(source, images)
     files = PackFiles.of_part(target, part)
     target.mkdir(parents=True, exist_ok=True)
@@ -103,8 +103,8 @@ def pack(source: Path, target: Path, part: str) -> str:
         _lock(growing)  # against another process that packs this part
         is_packed_already = files.packed.exists()
         if is_packed_already:
-            # The finished pack has given its own `growing` the final name. A `growing` that is there now is the empty
-            # one that open() made; none is there if that pack ended between open() and the lock.
+            # Remove the empty file that open() has just made. There is none if another process finished the pack
+            # between open() and the lock: then open() opened the records, and they have the name `packed` now.
             files.growing.unlink(missing_ok=True)
             _raise_unless_packed_from(images, list_sha256, files)
             return f"{files.packed}: is whole already"
@@ -158,14 +158,14 @@ def _write_records(growing: BinaryIO, journal: Path, images: folder.ImageList, l
 
 
 def _write_index_and_sizes(files: PackFiles, images: folder.ImageList, entries: list[Entry], list_sha256: str) -> None:
-    """Check the records of a part, and write its two small files: the index and the file of sizes.
+    """Check the records of a part, and write the part's two small files: the index and the file of sizes.
 
     1. Write the index: where each record begins.
-    2. Read each record back by it and compare it with what was to be written (RunError).
-    3. Compare the size of each image file with its record (ValueError).
-    4. Write the file of sizes: the width and height of the largest image, and the number of images. It also notes what
-       the part was packed from: the hash of its list, and the passport of its image files (their number, the sum of
-       their sizes and a digest).
+    2. Read each record back from the disk, and compare image and label with what was to be written (RunError).
+    3. Compare how many bytes each image file has now with how many the image in the record has (ValueError).
+    4. Write the file of sizes, in JSON: width and height in pixels of the largest image, the number of images, and what
+       the part was packed from: the hash of its list, and the passport of its image files. A passport is the number of
+       files, the sum of their bytes and a digest.
 
     Args:
         files: The files of the part. The unfinished file `growing` has all records already.
@@ -175,14 +175,15 @@ def _write_index_and_sizes(files: PackFiles, images: folder.ImageList, entries: 
 
     Raises:
         RunError: The disk returns other bytes than were written.
-        ValueError: An image file was changed or removed after it was packed.
+        ValueError: An image file has another number of bytes than when it was packed, or is absent or empty now.
     """
     index_lines = [f"{number}\t{entry.offset}\n" for number, entry in enumerate(entries)]
     files.index.write_text("".join(index_lines))
-    packed = recordio.find(files.growing, files.index)
+    packed = recordio.find(files.growing, files.index)  # the records, found by the index
     _check_written(packed, entries, images.labels, images.part)
+    # `contents` gives names, sizes in bytes and labels without decoding. `_show_nothing` shows no progress.
     files_now = images.contents(_show_nothing)
-    sizes_in_pack = packed.contents(_show_nothing).sizes
+    sizes_in_pack = packed.contents(_show_nothing).sizes  # bytes of the image in each record
     _raise_if_changed_since_packed(sizes_in_pack, files_now.sizes, images, files)
     packed_from = {"list_sha256": list_sha256, "source": as_json(passport.passport(files_now))}
     write_sizes(files.sizes, [(entry.width, entry.height) for entry in entries], packed_from)
@@ -566,14 +567,14 @@ def _require_target_outside_parts(source: Path, target: Path) -> None:
 
 
 def _files_of_part(source: Path, part: str) -> passport.Contents:
-    """Return names, sizes and labels of the image files of one part of a data set.
+    """Return names, sizes and labels of the image files of one part of a data set; refuse a part of records alone.
 
-    A part may have image files and packed records (RecordIO or TFRecord) in the same folder; the image files are then
-    taken. Records alone are refused, because they are packed already. If there are records, a part has image files if
+    A part without packed records (RecordIO or TFRecord) has image files by a list or in class folders. A part with
+    records may have image files, too. For the part "train" the first case that applies counts:
 
-    - there is a list of them, or
-    - there is a folder train/ or val/, which holds class folders, and the records lie in `source` itself. TFRecord
-      files may lie in train/ or validation/ instead; then train/ has no class folders.
+        train_list.txt is in `source`                            the images of the list are taken
+        the records and a folder train/ are both in `source`     the images of the class folders in train/ are taken
+        neither, for example because the records are in train/   ValueError: there are records alone
 
     Args:
         source: Folder of the data set.
@@ -581,12 +582,13 @@ def _files_of_part(source: Path, part: str) -> passport.Contents:
 
     Raises:
         ValueError: The part has no image files, or records alone.
-        ValueError: Its list is wrong, a file is absent or empty, or TFRecord files of a numbered set are absent.
+        ValueError: The list is wrong, a file is absent or empty, or TFRecord files of a numbered set are absent.
     """
+    # The TFRecord files of the part or, if there are none, the path of its RecordIO file, which may not exist.
     record_files = tfrecord.files_of(source, part) or (source / recordio.FILE.format(part),)
-    last_record_file = record_files[-1]  # all are in one folder; without TFRecord files it may not exist
+    last_record_file = record_files[-1]  # all are in one folder
     has_list = (source / folder.LIST.format(part)).is_file()
-    # RecordIO files lie in `source` itself. TFRecord files lie there, or in a folder: train/ or validation/.
+    # TFRecord files may lie in train/ or validation/ instead of `source`. Then train/ has records, not class folders.
     has_class_folders = (source / part).is_dir() and last_record_file.parent == source
     has_image_files = has_list or has_class_folders
     if last_record_file.is_file() and not has_image_files:

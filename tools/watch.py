@@ -593,14 +593,15 @@ def _show(args: argparse.Namespace, view: View, console: Console) -> None:
 
 @one_line
 def main() -> int:
-    """Show the newest run of a folder; on a terminal again every second until the run ends.
+    """Print a view of the newest run of a folder; on a terminal draw the view again every second until the run ends.
 
     Returns:
         0, also after Ctrl-C or when the reader of a pipe has gone.
 
     Raises:
-        ValueError: There is no run, or the folder or a file cannot be read.
-        RunError: With --json: the JSON cannot be written.
+        ValueError: There is no run, the folder or a file cannot be read, or the view cannot be written, as on a full
+            disk.
+        RunError: With --json, the view cannot be written.
     """
     args = _parse()
     view = View(args.logdir)
@@ -609,15 +610,17 @@ def main() -> int:
         if not args.logdir.exists():
             raise ValueError(f"{args.logdir}: no such folder or log: give the LOGDIR of a job")
         if args.logdir.is_dir():
-            # Raises PermissionError for an unreadable folder. The search for logs would silently find nothing in it.
+            # Only to raise PermissionError for an unreadable folder, in which the search for logs would find nothing.
             os.listdir(args.logdir)  # noqa: PTH208
-        _show(args, view, console)
+        _show(args, view, console)  # reads the files and prints; raises RunError if JSON cannot be written
     except KeyboardInterrupt:
         pass
     except BrokenPipeError:
         drop_output()
     except OSError as error:
-        if error.filename is None:  # no file could not be read: the output, on a full disk, could not be written
+        # A file that cannot be opened is named in the error. Without a name, the output is taken as what could not be
+        # written. `drop_output` drops what is still to be printed, or Python would report the error again at its end.
+        if error.filename is None:
             drop_output()
         raise ValueError(named_files.explain(error)) from error
     return 0

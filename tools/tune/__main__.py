@@ -87,13 +87,10 @@ def _choice_in_words(winner: Candidate) -> str:
 
 
 def _print_plan(runner: Runner, chosen: list[Candidate], repeats: int, path: Path) -> None:
-    """Print what a search would run, and the config file that it would write.
+    """Print the plan of a search: the commands of the first turn, and a line on all runs and the config file.
 
-    The commands printed are those of the first turn, "screen_1". Both phases have `repeats` turns:
-
-        first    the user's job (base) and all candidates, with a control in the first turn
-        second   the base, the fastest candidate and, if others that were faster can be joined with it, one that joins
-                 them; nothing is run if no candidate was faster than the base
+    For 5 turns and 8 candidates the line is "5 turns of 9 runs and one control, then 5 turns of the base and what was
+    faster (at most 3 runs); writes config_DGXA100_tuned.sh".
 
     Args:
         runner: Makes the commands of the runs.
@@ -101,8 +98,11 @@ def _print_plan(runner: Runner, chosen: list[Candidate], repeats: int, path: Pat
         repeats: The number of turns; in a turn each candidate runs once.
         path: The config file.
     """
+    # BASE is the user's job without changes. CONTROL, with an input changed by rounding, runs in the first turn only.
     for candidate in (BASE, CONTROL, *chosen):
         print_to_reader(shlex.join(runner.command(candidate, "screen_1")))
+    # The "at most 3 runs" are the base, the fastest candidate, and a new one that joins the fastest with others. If no
+    # candidate was faster than the base, nothing runs again.
     print_to_reader(
         f"{repeats} turns of {1 + len(chosen)} runs and one control, then {repeats} turns of the base "
         f"and what was faster (at most 3 runs); writes {path}"
@@ -110,29 +110,33 @@ def _print_plan(runner: Runner, chosen: list[Candidate], repeats: int, path: Pat
 
 
 def _measure_and_judge(runner: Runner, chosen: list[Candidate], repeats: int) -> tuple[Verdicts, list[str]]:
-    """Measure the candidates, then the best of them again; return verdicts and the lines of all tables.
+    """Measure the candidates, then the best of them again; return the last verdicts and the lines of all tables.
+
+    The base (BASE), the user's own job without changes, runs in both measurements, and the candidates are compared with
+    the base. The control (CONTROL) is the base with an input changed by rounding. The control only shows how much
+    rounding changes a loss: from this follows how far a candidate's loss may be from the base's.
 
     Args:
         runner: Starts the runs of the job.
-        chosen: The candidates: changes to the user's own job. That job without changes (the base) and a control, with
-            an input changed by rounding, run together with them.
+        chosen: The candidates: changes to the user's own job.
         repeats: How often each candidate runs, in each of the two measurements.
 
     Returns:
         The verdicts of the second measurement, or of the first if no candidate was faster than the base; and the lines
-        of text.
+        of text of all measurements.
 
     Raises:
         RunError: The base or the control fails.
     """
     screened = runner.measure("screen", (BASE, CONTROL, *chosen), repeats)
-    base_runs = screened.runs.pop(BASE)  # taken out, so that `screened` has only the candidates to judge
+    # `pop` takes the runs of base and control out of `screened`, which then has only the candidates to judge.
+    base_runs = screened.runs.pop(BASE)
     control_runs = screened.runs.pop(CONTROL)
-    allowed = allowed_loss([*base_runs, *control_runs])  # how far a loss may be from the base's
+    allowed = allowed_loss([*base_runs, *control_runs])  # of each window of steps, for both measurements
     verdicts = judge_candidates(screened, base_runs, allowed)
     lines = as_text(verdicts.values()).splitlines()
-    to_measure_again = finalists(verdicts)
-    if not to_measure_again:
+    to_measure_again = finalists(verdicts)  # at most two: the fastest, and one that joins the fastest with others
+    if not to_measure_again:  # no candidate was faster than the base
         return verdicts, lines
 
     # Among many candidates, the best may have been faster only by luck, so new runs decide.
@@ -226,12 +230,18 @@ def _export_unless_set(variable: str, value: str) -> str:
 
 
 def provenance(job: env.Job, repeats: int, record: Record) -> list[str]:
-    """Return five lines of text for the config file: where a search's figures come from, and how to read them.
+    """Return five lines of text for the config file: where a search's figures come from, and how to read the figures.
 
-    The figures follow them in the file, with a line for each candidate. The last line returned here explains its
-    columns:
+    In the file a table of figures follows these lines, with a row for each candidate. A row reads
 
         ok  <candidate>  403.20 (401.10 to 405.90); 1.0312 (1.0290 to 1.0335) of the base; loss 0.12: faster
+
+    and the last of the five lines explains the columns of the row:
+
+        ok                          the candidate is better than the base
+        403.20 (401.10 to 405.90)   images/s, the mean of all runs, and the range
+        1.0312 (1.0290 to 1.0335)   the speed divided by the base's speed, with the 95 % interval
+        0.12                        the largest difference of a loss from the base's, divided by the allowed one
 
     Args:
         job: The user's own job (the base), which the candidates change.
