@@ -170,20 +170,19 @@ def _read(read: Callable[[Path], T], content: Path | Unreadable) -> T | Unreadab
 
 
 def _check_log(file: TreeFile, ruleset: Ruleset, root: Path) -> _CheckedLog:
-    """Check a log of a results repository, and find out whether its events have the old form of MLPerf v0.5 and v0.6.
+    """Return the report on a log, and whether the log has the old form of MLPerf v0.5 and v0.6.
 
-    The check does not read events of the old form. So only two kinds of logs may be of that form: one in which the
-    check reads no events, and one that cannot be read at all, whose folder may name the round. The report on both has
-    the `run` NOTHING, which has no facts.
+    The check of a log reads no events of the old form. So a log of which the check read an event does not have the old
+    form. For any other log, the names of its folders and its first lines decide (`results_tree.is_of_old_form`).
 
     Args:
-        file: The log, by its path in the repository.
+        file: The log, by its path in the results repository.
         ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
         root: Folder or tar archive of the repository.
 
     Returns:
-        The report, whose path is the name of the log without its folders, and whether the log has the old form. If the
-        log cannot be read, the report has only a question, which asks the submitter for the log.
+        The report, whose path is the name of the log without folders, and whether the log has the old form. If the log
+        cannot be read, the only finding of the report is a question, which asks the submitter for the log.
     """
     name = Path(file.name.name)
     checked = _read(functools.partial(check_file, ruleset=ruleset), file.content)
@@ -192,26 +191,28 @@ def _check_log(file: TreeFile, ruleset: Ruleset, root: Path) -> _CheckedLog:
         report = Report(path=name, findings=(question,), run=NOTHING)
     else:
         report = replace(checked, path=name)
+    # Of a log without events that the check can read, `check_file` also returns the run NOTHING.
     has_no_events = report.run is NOTHING
     is_of_old_form = has_no_events and results_tree.is_of_old_form(root, file)
     return _CheckedLog(report, is_of_old_form)
 
 
 def _refuse_log_of_other_project(report: Report, file: TreeFile, root: Path) -> None:
-    """Raise ValueError if a log of unknown round is of another project, because its rules are then not known.
+    """Raise ValueError if a log of a round that is not known was written by another project.
 
-    Call it for a log whose folders name no round that has rules, if the user named no ruleset either. Logs of this
-    project are judged by NEWEST in this case.
+    The caller has found no rules for the log: the user named no ruleset, and no folder above the log names a round that
+    has rules. A log of this project is then judged by the rules NEWEST. For a log of another project, the user must
+    name the ruleset. A log of which no event can be read is let pass, because nothing shows which project wrote it.
 
     Args:
         report: The report on the log.
         file: The log, by its path in the repository.
-        root: Folder or tar archive of the repository.
+        root: Folder or tar archive of the repository, for the message.
 
     Raises:
-        ValueError: The log is of another project. The message asks for --ruleset.
+        ValueError: Another project wrote the log. The message asks for --ruleset.
     """
-    has_no_events = report.run is NOTHING  # then its project is not known, and there is nothing to judge
+    has_no_events = report.run is NOTHING  # or the log cannot be read: nothing shows its project
     if has_no_events or report.run.is_project_log:
         return
     raise ValueError(

@@ -311,10 +311,10 @@ def _number_of_accelerators(description: Description) -> int:
 def _contradictions_of_node(node: Node, description: Description) -> dict[str, str]:
     """Return the hardware fields of a system description that one node of a log contradicts, with the node's values.
 
-    A fact that the log or the description does not state contradicts nothing. Two facts of a description are wrong
-    whatever the log states. If the log states nothing, the value is `None cores ...` or `Linux None`:
+    Most fields are compared only if both the log and the description state them. Two values of a description are always
+    wrong, even if the log does not state what to compare them with:
 
-    - a number of 0 processors or cores, because each node has some
+    - 0 processors or 0 cores, because each node has some
     - Windows, macOS or a BSD as operating system, because only this project's logs describe nodes, and only on Linux
 
     Args:
@@ -322,16 +322,19 @@ def _contradictions_of_node(node: Node, description: Description) -> dict[str, s
         description: Fields of the description by name.
 
     Returns:
-        The values as text by the name of the field, such as {"host_memory_capacity": "503 GiB"}.
+        The node's values as text by the name of the field, such as {"host_memory_capacity": "503 GiB"}. For the two
+        values that are always wrong, the text has the word None if the log states no value: `None cores a node that the
+        job may use` or `Linux None`.
     """
     contradicted = {}
     if _is_other_processor(node, description):
         contradicted["host_processor_model_name"] = str(node["cpu"])
-    usable_cores = f"{node.get('cores')} cores a node that the job may use"  # all that a log counts of its processors
+    # The log does not count processors, so the text on their number has the number of cores, too.
+    usable_cores = f"{node.get('cores')} cores a node that the job may use"
     for name in _PARTS_OF_EACH_NODE:
         if _is_zero(description.get(name)):
             contradicted[name] = usable_cores
-    if _are_cores_out_of_range(node, description):  # never if the description has 0 processors or cores
+    if _are_cores_out_of_range(node, description):  # False for 0 processors or cores, which the loop above has found
         contradicted["host_processor_core_count"] = usable_cores
     if _is_other_memory(node.get("memory_gib"), description, "host_memory_capacity"):
         contradicted["host_memory_capacity"] = f"{node['memory_gib']} GiB"

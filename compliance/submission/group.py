@@ -180,20 +180,26 @@ def standing_of(checked: Sequence[Report], ruleset: Ruleset) -> Standing:
 
 
 def convergence_test(checked: Sequence[Report], ruleset: Ruleset) -> ConvergenceTest:
-    """Test whether the runs of a submission needed far fewer epochs to the target than the MLPerf reference.
+    """Return the outcome of the test whether a submission's runs reached the target in suspiciously few epochs.
 
-    Far fewer epochs are a sign that the runs trained another model or in another way: the runs fail. If they needed
-    only a few epochs less, the test gives a factor (`scaling`) above 1, by which the minutes of the submission are
-    multiplied, so that luck gains nothing. The test follows rcp_checker, a tool of mlperf-logging.
+    If the runs needed far fewer epochs than the MLPerf reference, it is a sign that they trained another model or in
+    another way. The test follows rcp_checker, a tool of mlperf-logging. The outcome has a status, and in `scaling` a
+    factor by which the submission's minutes are multiplied, so that luck gains nothing. The first case that holds
+    decides:
+
+        the division is not closed                           NOT_APPLIED, factor 1
+        the benchmark is none of MLPerf                      NOT_APPLIED, factor 1
+        mlperf-logging has no reference for the benchmark    NOT_KNOWN, factor None
+        rcp_checker cannot read a log                        NOT_KNOWN, factor None
+        the runs cannot be compared, as with two batches     FAILED, factor 1
+        the runs needed far fewer epochs                     FAILED, factor 1
+        the runs needed a few epochs fewer, as 40 and 42     PASSED, factor 42 / 40
+        any other case                                       PASSED, factor 1
 
     Args:
-        checked: The reports on the logs of the submission, at least one.
+        checked: The reports on the logs of the submission, at least one. The first log tells the division and
+            benchmark.
         ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
-
-    Returns:
-        The outcome. Runs that do not state the closed division, and runs of benchmarks that are not of MLPerf, are not
-        tested: the factor is 1. The outcome and the factor are not known, and `scaling` is None, if there are no
-        reference points, if the tool has no number of runs for the benchmark, or if the tool cannot read a log.
     """
     first_run = checked[0].run
     benchmark = first_run.stated_text(schema.SUBMISSION_BENCHMARK)
@@ -205,8 +211,9 @@ def convergence_test(checked: Sequence[Report], ruleset: Ruleset) -> Convergence
     try:
         reference = convergence.reference_set(benchmark, ruleset.version)
     except NoReferenceError as error:
-        return ConvergenceTest(status=NOT_KNOWN, reason=str(error), scaling=None)  # a test might give another than 1
-    return _test_against(reference, checked)
+        # The factor is not known: with a reference, the test might have given 1 or more.
+        return ConvergenceTest(status=NOT_KNOWN, reason=str(error), scaling=None)
+    return _test_against(reference, checked)  # the other cases
 
 
 def _test_against(reference: ReferenceSet, checked: Sequence[Report]) -> ConvergenceTest:

@@ -182,42 +182,46 @@ def _description_path(system: str) -> Path:
 
 
 def _fill_package(stage: Path, logs: Sequence[Path], description_path: Path, ruleset: Ruleset) -> Content:
-    """Write all files of a submission package into an empty folder, in this order:
+    """Write all files of a submission package into an empty folder, in three steps:
 
-    1. the logs of the scored runs, and the description. Manifest and report are computed from these copies. The package
-       is refused if the logs or the description forbid it, or if a log changed since `check --receipt` read it.
-    2. the code of the commit that the logs name. The package is refused if the runs used another lock file than this
-       code has, or began more than a day before the commit was made.
-    3. the manifest, the report, and the hashes of all files
+    1. The logs of the scored runs and the system description are copied. From the copies, the manifest and the report
+       are computed. The package is refused if the logs cannot be scored together, if a log changed since `check
+       --receipt` read it, or if the logs or the description forbid publication.
+    2. The code of the commit that the logs name is written. The package is refused if the runs used another lock file
+       than the code has, or began more than a day before the commit was made.
+    3. The manifest, the report and the hashes of all files are written.
 
-    A refusal ends the work: the later files are not written.
+    A refusal is a RefusedError, which ends the work: the files of later steps are not written.
 
     Args:
-        stage: The folder.
+        stage: The empty folder.
         logs: Paths of the logs.
-        description_path: Path of the system description, which is copied.
+        description_path: Path of the system description.
         ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
 
     Returns:
         The manifest, the report, and how the scored runs were chosen.
 
     Raises:
-        RefusedError: The logs may not be published.
+        RefusedError: The package may not be published.
         ValueError: The logs, the description or the code in git cannot be used.
     """
     system = description_path.stem
+    # Copies all logs, and leaves those of the scored runs in the package, as result_0.txt, result_1.txt and so on.
     submitted = _place_scored_logs(stage, logs, system, ruleset)
     (stage / "systems").mkdir()
     shutil.copyfile(description_path, stage / "systems" / f"{system}.json")
 
-    reports = submitted.placed.reports  # on the copies at their places in the package
-    original_by_name = submitted.placed.original_by_name  # the user's logs, which messages name instead of the copies
+    reports = submitted.placed.reports  # on the logs in the package
+    # The user's log by the name in the package, as {"result_0.txt": Path("runs/a.log")}. Messages name the user's log.
+    original_by_name = submitted.placed.original_by_name
     content, refusals_by_logs = contents_of(stage, reports, system, ruleset)
     _raise_if_refused([*submitted.changes_since_check, *_refusals_in_words(refusals_by_logs, original_by_name)])
 
     commit = str(content.manifest["commit"])
     code = stage / code_folder(submitted.benchmark.name)
     _write_code(code, commit)
+    # The first run stands for all: step 1 has refused runs of different code.
     refusals_by_commit = [*refusals_by_code(reports[0].run, code), *refusals_by_date(reports, committed_ms(commit))]
     _raise_if_refused(_refusals_in_words(refusals_by_commit, original_by_name))
 
@@ -333,20 +337,19 @@ def _refusals_in_words(refusals: Sequence[Refusal], original_by_name: Mapping[st
 def contents_of(
     folder: Path, checked: Sequence[Report], system: str, ruleset: Ruleset
 ) -> tuple[Content, list[Refusal]]:
-    """Compute the manifest and the report of a package, and the reasons to refuse it for its logs and description.
+    """Return the manifest and the report of a package, and the reasons to refuse the package.
 
-    Only files in the folder are read, so `python -m compliance verify` can compute the same again. The package's code
-    is not looked at. The runs are scored by their compared reports: a compared report has the findings on the log, and
-    then those of comparing it with the other runs.
+    Only files in the package's folder are read, so `python -m compliance verify` can compute the same again. The
+    package's code is not looked at: the caller adds the reasons that the code gives.
 
     Args:
         folder: Folder of the package, named for the organisation that the logs must state.
         checked: The reports on the logs in the package, each checked by itself.
-        system: Name of the system, and of the file in the package that describes it.
+        system: Name of the system, and of the file in the package that describes the system.
         ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
 
     Returns:
-        The manifest and the report; and the reasons, empty if there are none.
+        (content, refusals): the manifest and the report; and the reasons, empty if there are none.
 
     Raises:
         ValueError: The system description is no JSON object, or the logs cannot be scored together.
@@ -355,22 +358,24 @@ def contents_of(
     description_file = folder / "systems" / f"{system}.json"
     description = read_description(description_file)
     first_run = checked[0].run
-    runs = _packaged_runs(checked, ruleset)
+    runs = _packaged_runs(checked, ruleset)  # compares the runs, and keeps the new findings apart from each report
+    # A `compared_report` is the report of a run with the new findings added.
     score = score_runs([run.compared_report for run in runs], ruleset)
     manifest = _manifest(folder, checked, system, score, ruleset)
     content = Content(manifest=manifest, report_text=_report_text(manifest, score, first_run, description))
 
     refusals = [
-        *refusals_by_description(description_file.name, description),
-        *refusals_by_findings(runs, description, ruleset),
-        *refusals_by_missed_target(checked, rounds.dropped_runs(score.benchmark)),
+        *refusals_by_description(description_file.name, description),  # fields that are missing or no text
+        *refusals_by_findings(runs, description, ruleset),  # on a log, between logs, or against the description
+        *refusals_by_missed_target(checked, rounds.dropped_runs(score.benchmark)),  # too many such runs
     ]
-    # A missing score is a refusal of its own only if none of the above refusals explains it.
+    # Without a score the package is refused. If there are refusals already, they explain why the score is missing.
     if score.minutes is None and not refusals:
         refusals.append(Refusal("score", score.problem))
     organisation_of_package = folder.name
-    # The first run stands for all: `score_runs` raises an error if they are of different organisations, and
-    # `refusals_by_findings` refuses runs of different code.
+    # The logs must be of this project, and state this organisation and a commit. Only the first run is asked, because
+    # all are alike: `score_runs` raises an error for different organisations, and `refusals_by_findings` refuses runs
+    # of different code.
     refusals += refusals_by_origin(first_run, organisation_of_package)
     return content, refusals
 

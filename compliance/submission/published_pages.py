@@ -81,21 +81,24 @@ class _Published:
 
 
 def _result_of_package(root: Path, folder: Path) -> _Published:
-    """Return what the table and the page of a published folder show of one package.
+    """Return what the table and the page of a published folder show of one package, and the footnotes on the result.
 
-    The page shows more than the table: the whole system description, and the lines of each log that decide the score.
+    The table shows a row. The page shows the same row, the whole system description, and the lines of each log from
+    which time and quality are computed. All is read from files of the package.
 
     Args:
         root: The published folder.
-        folder: Folder of the package in it, packages/ID/ORG.
+        folder: Folder of the package in the published folder, packages/ID/ORG.
     """
     manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     description = read_description(folder / "systems" / f"{manifest['system']}.json")
     names_of_package = {"package": folder.relative_to(root).as_posix(), "id": sha256(folder / HASHES)}
+    # The columns of the three: "package" and "id"; "organisation", "minutes", ...; "nodes", "accelerator", ...
     row = names_of_package | _columns_of_manifest(manifest) | _columns_of_system(description)
-    of_page = {
+    of_page = {  # what only the page shows
+        # For each run: what the manifest says of the run, such as "file" and "minutes", with the log's "lines" added.
         "shown_runs": [run | {"lines": _scoring_lines(folder / run["file"])} for run in manifest["runs"]],
-        "description": {name: value for name, value in description.items() if value},
+        "description": {name: value for name, value in description.items() if value},  # without empty fields
     }
     return _Published(row=row, of_page=of_page, footnotes=manifest["footnotes"])
 

@@ -230,7 +230,7 @@ class _Layout(NamedTuple):
 def owner_of(root: Path, folder: PurePosixPath, organisation: str) -> Owner:
     """Return the round, submitter, system and benchmark of a folder of logs, by its path in MLCommons' layout.
 
-    The layout is ROUND/SUBMITTER/results/SYSTEM/BENCHMARK, and the tree may begin anywhere in it:
+    The layout is ROUND/SUBMITTER/results/SYSTEM/BENCHMARK. The root of the tree may be any folder of the layout:
 
         root                           folder                           round    submitter
         /data                          v1.1/Dell/results/node/resnet    v1.1     Dell
@@ -238,18 +238,20 @@ def owner_of(root: Path, folder: PurePosixPath, organisation: str) -> Owner:
         /data/Dell                     results/node/resnet              ""       Dell
         /data/Dell/results             node/resnet                      ""       `organisation`
 
-    - The submitter is the name just above `results`, or `organisation` if that name lies above the root.
-    - The round is the folders of the tree above the submitter's, as in the first example. Without any, it is `v` and
-      the number in a name such as training_results_v1.1, which may also lie above the root.
+    - The round is the path of the folders between the root and the submitter's folder, as in the first row. If there
+      are none, the round is `v` and the number in a folder's name such as training_results_v1.1, which may be the name
+      of the root or of a folder above the root. If no such name is found, the round is empty.
+    - The submitter is the name just above `results`. If the submitter's folder lies above the root, as in the last row,
+      the submitter is `organisation`.
 
     Args:
         root: Folder or archive of the tree.
-        folder: Path of the folder in the tree.
+        folder: Path of the folder of logs in the tree.
         organisation: The submitter if the tree does not name one, such as the organisation that the logs state.
 
     Returns:
-        The four names; empty for those that are not known. In any other layout only the submitter, `organisation`, and
-        the benchmark, the last name of the path, are known.
+        The four names; empty for those that are not known. In any other layout, the submitter is `organisation`, the
+        benchmark is the last name of the path, and the round and the system are empty.
     """
     root_names = root.resolve().parts if root.is_dir() else ()  # an archive's own name does not count
     names = (*root_names, *folder.parts)
@@ -257,8 +259,9 @@ def owner_of(root: Path, folder: PurePosixPath, organisation: str) -> Owner:
     if layout is None:
         return Owner(round="", submitter=organisation, system="", benchmark=names[-1] if names else "")
 
-    names_above_submitter = layout.names_above_results[:-1]  # the name just above `results` is the submitter
-    # Without the names of the root's path, such as /data, which is no round.
+    # In the first row `names_above_results` is ("/", "data", "v1.1", "Dell"). Without the submitter, which is the last,
+    # and without the root's names ("/", "data"), only ("v1.1",) is left. In the other three rows nothing is left.
+    names_above_submitter = layout.names_above_results[:-1]
     tree_names_above_submitter = names_above_submitter[len(root_names) :]
     return Owner(
         round=_round_of(tree_names_above_submitter, root, folder),
@@ -269,7 +272,7 @@ def owner_of(root: Path, folder: PurePosixPath, organisation: str) -> Owner:
 
 
 def _submitter_in_tree(layout: _Layout, root_names: tuple[str, ...]) -> str:
-    """Return the submitter that a path names, the last name above `results`; empty if it lies above the tree's root.
+    """Return the submitter, the name just above `results` in a path; empty if this name lies above the tree's root.
 
     With the path /data/Dell/results/node/resnet:
 
@@ -279,7 +282,8 @@ def _submitter_in_tree(layout: _Layout, root_names: tuple[str, ...]) -> str:
 
     Args:
         layout: Parts of the whole path.
-        root_names: Names of the path of the tree's root, with which the whole path begins. Empty for an archive.
+        root_names: Names of the path of the tree's root, with which the whole path begins, such as ("/", "data"). Empty
+            for an archive.
 
     Returns:
         The submitter. Also empty if `results` is the first name of the path.
@@ -287,10 +291,9 @@ def _submitter_in_tree(layout: _Layout, root_names: tuple[str, ...]) -> str:
     names_above_results = layout.names_above_results
     if not names_above_results:
         return ""
-    # Both count in the whole path, which begins with the root's names. They are equal if the root is the submitter's
-    # folder.
-    index_of_submitter = len(names_above_results) - 1
-    index_of_root = len(root_names) - 1  # -1 for an archive
+    # Where the names stand in the whole path ("/", "data", "Dell", "results", "node", "resnet"), counted from 0.
+    index_of_submitter = len(names_above_results) - 1  # 2 in all three examples
+    index_of_root = len(root_names) - 1  # 1, 2 and 3 in the examples; -1 for an archive: no index is smaller
     is_above_root = index_of_submitter < index_of_root
     return "" if is_above_root else names_above_results[-1]
 

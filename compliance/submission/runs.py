@@ -298,23 +298,23 @@ def _seeds_that_must_differ(run: LoggedRun, ruleset: Ruleset) -> Iterator[_Seed]
 def _equal_runs(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
     """Yield a breach for each run of a submission that looks like a copy of an earlier run.
 
-    If too many runs of a ResNet submission end at exactly the same accuracy, each run that ends at it gets a breach,
-    too, unless all accuracies are rounded to four digits. The first run of the submission gets none.
+    In a ResNet submission, `_runs_at_one_accuracy` yields further breaches, for runs that end at exactly the same
+    accuracy as too many others. The submission's first run never gets a breach, because no run is earlier.
 
     Args:
         members: The reports on the logs of one submission, at least one.
         ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
 
     Yields:
-        The report of a run and the breach of the rule `runs-differ`, which says what the runs share, such as `its times
-        and accuracies are those of result_0.txt`.
+        The report of a run and the breach of the rule `runs-differ`. The breach says what the runs share, such as `its
+        times and accuracies are those of result_0.txt` or `several runs end at an accuracy of 0.7591234`.
     """
     rule = ruleset.strict["runs-differ"]
     for position, report in enumerate(members):
-        what_is_shared = _first_shared(report.run, members[:position], ruleset)
+        what_is_shared = _first_shared(report.run, members[:position], ruleset)  # with an earlier run; empty if nothing
         if what_is_shared:
             evaluations = report.run.evaluations
-            line = evaluations[0].line if evaluations else None  # of the first evaluation
+            line = evaluations[0].line if evaluations else None  # the line of the log with the first evaluation
             yield BlamedRun(report, breach(rule, what_is_shared, line=line))
     if members[0].run.stated_text(schema.SUBMISSION_BENCHMARK) == "resnet":
         yield from _runs_at_one_accuracy(members, rule)
@@ -376,20 +376,21 @@ def _what_is_shared(run: LoggedRun, other: LoggedRun, name_of_other: str, rulese
 
 
 def _runs_at_one_accuracy(members: Sequence[Report], rule: StrictRule) -> Iterator[BlamedRun]:
-    """Yield a breach for each run that ends at the same accuracy as too many others, a sign of copied logs.
+    """Yield a breach for each run of a submission that ends at the same accuracy as too many others.
 
-    The submission's first run gets none, even if it ends there. If all accuracies are rounded to four digits, nothing
-    is yielded, because these may be equal by chance.
+    Many runs that end at exactly the same accuracy are a sign of copied logs. The submission's first run counts among
+    these runs, but gets no breach, because the first run is no copy of an earlier one. If all accuracies of the
+    submission are rounded to four digits, nothing is yielded, because rounded accuracies may well be equal by chance.
 
     Args:
         members: The reports on the logs of one submission.
-        rule: The rule that the runs break, with the number of runs that is too many.
+        rule: The rule that the runs break. Its bound `runs_at_one_accuracy` is the number of runs that is too many.
     """
     too_many_runs = int(rule.bounds["runs_at_one_accuracy"])
     shared_accuracy = shared_last_accuracy([report.run for report in members], too_many_runs)
-    if shared_accuracy is None:  # too few runs share one, or all accuracies are rounded to four digits
+    if shared_accuracy is None:  # fewer runs share an accuracy, or all accuracies are rounded to four digits
         return
-    for report in members[1:]:
+    for report in members[1:]:  # without the submission's first run
         evaluations = report.run.evaluations
         if evaluations and evaluations[-1].value == shared_accuracy:
             actual = f"several runs end at an accuracy of {shared_accuracy!r}"
@@ -638,17 +639,19 @@ def _finding_on_rejection_by_tool_alone(messages: Sequence[str], rule: StrictRul
 
 
 def _finding_on_pass_of_tool_alone(report: Report, rule: StrictRule) -> Finding:
-    """Return the finding that mlperf-logging's checker passes a log that fails the official verdict.
+    """Return the finding that mlperf-logging's checker passes a log that fails this project's official verdict.
 
-    The official verdict is this project's own: it applies the rules of that checker itself. The log still fails it: the
-    findings that make it fail stay in the report. Their rules are named here.
+    The official verdict is this project's own judgement, by the rules of mlperf-logging's checker. In spite of this
+    finding, the log still fails the official verdict, because the findings that cause the failure stay in the report.
+    The message of this finding names the rules of those findings.
 
     Args:
-        report: The report on the log.
+        report: This project's report on the log.
         rule: The rule on such a disagreement.
     """
+    # The log fails the official verdict because of the findings that are `official`.
     refusing_rules = ", ".join(sorted({finding.rule for finding in report.findings if finding.official}))
-    # "This checker" is this project's, which prints the finding.
+    # In the message, "this checker" is this project's checker, which prints the message.
     actual = f"mlperf-logging's checker passes the log; this checker says that it does not, by {refusing_rules}"
     return breach(rule, actual)
 

@@ -144,21 +144,22 @@ def choose_median_runs(
 ) -> tuple[Sequence[Report], str]:
     """Return which runs to score if more were made than a result takes, and a line on how they were chosen.
 
-    Of the sets of consecutive runs, the one with the median score is chosen. If a result takes 5 runs and 7 were made,
-    these are runs 1 to 5, 2 to 6 and 3 to 7 in the order of their start.
+    Of all sets of consecutive runs, the set with the median score is chosen. If a result takes 5 runs and 7 were made,
+    the sets are runs 1 to 5, 2 to 6 and 3 to 7 in the order of their start.
 
     Args:
         checked: The reports on the logs of one submission, at least one.
         ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
-        by: The verdict by which the sets are scored, "official" or "strict". None: the verdict that decides on the
-            first report (see `score_runs`).
+        by: The verdict by which the sets are scored, "official" or "strict". None: for each set, the verdict that
+            decides on the first report of the set.
 
     Returns:
-        The reports on the runs to score, and the line. If there are no more runs than a result takes, or if the
-        benchmark is not scored, these are all the runs and "".
+        The reports on the runs to score, and the line. If no more runs were made than a result takes, or if the
+        benchmark is not scored, all the runs and an empty text.
 
     Raises:
-        ValueError: There are more runs than a result takes, and they cannot be scored together.
+        ValueError: There are more runs than a result takes, and the runs of a set cannot be scored together, because
+            they are of different submissions, for example.
     """
     all_runs = (checked, "")
     benchmark = checked[0].run.stated_text(schema.SUBMISSION_BENCHMARK)
@@ -168,6 +169,8 @@ def choose_median_runs(
     if len(checked) <= runs_of_result.runs:
         return all_runs
     in_order_of_start = sorted(checked, key=_start_and_name)
+    # Scores a set. The minutes are infinite if the set has no score, as if too many of its runs missed the target. Runs
+    # that cannot be scored together raise the ValueError.
     minutes_of_set = functools.partial(_minutes_or_infinity, ruleset=ruleset, by=by)
     return median_set(in_order_of_start, runs_of_result.runs, minutes_of_set)
 
@@ -285,26 +288,26 @@ class _JudgedRuns(NamedTuple):
 def _judge_runs(compared: Sequence[Report], by: str) -> _JudgedRuns:
     """Return the runs of a submission as they are scored, and the broken rules that forbid a strict score.
 
-    `by` says whose minutes a run has, and whose errors drop it from the score:
+    `by` decides which minutes a run has, and which errors drop the run from the score:
 
-        official    those of mlperf-logging's tools
-        strict      those of this project, with the official errors among them
+        official    the minutes that mlperf-logging's tools read; only official errors
+        strict      the minutes that this project reads; all errors, the official ones among them
 
-    Errors of `rcp-convergence` are left out: a test of all runs together decides on it.
+    `by` does not matter for the broken rules. Each rule that an error of any run breaks forbids a strict score, except
+    the rules on the quality target, because a submission may drop a run that missed the target. An official score is
+    given in spite of such rules, which are shown with the score as "refused by the strict rules".
+
+    Errors of `rcp-convergence` count nowhere here, because a test of all runs together decides on the convergence.
 
     Args:
         compared: The reports of `check_between_runs` on the logs of the submission.
         by: "official" or "strict".
-
-    Returns:
-        The runs; and the names of all other rules that their errors break, without those on the quality target, because
-        a submission may drop a run that missed it. An official score only shows them, as "refused by the strict rules".
     """
     runs = []
     rules_forbidding_score: set[str] = set()
     for report in compared:
         errors = _errors_of_run(report)  # without `rcp-convergence`
-        rules_forbidding_score |= _rules_forbidding_score(errors)
+        rules_forbidding_score |= _rules_forbidding_score(errors)  # without the rules on the quality target
         if by == "official":
             official_errors = [error for error in errors if error.official]
             run = _scored_run(report, report.run.as_tools_read.minutes, official_errors)
@@ -461,10 +464,13 @@ def _problem_of_failed_runs(judged: _JudgedRuns, allowed: str) -> str:
 
 
 def _problem_of_other_rules(broken_rules: set[str], runs_of_result: SubmissionRuns) -> str:
-    """Return why broken rules forbid a strict score, the score by this project's rules; empty if none is broken.
+    """Return a sentence that a submission has no strict score because runs break rules; empty if they break none.
 
-    A submission may drop a run from its score only for missing the quality target. So one run that breaks any other
-    rule leaves the submission without a score, even if it missed the target, too.
+    A strict score is the score by this project's rules. A submission may drop a run only because the run missed the
+    quality target. So a single run that breaks any other rule leaves the submission without a strict score, even if
+    that run missed the target, too. An example of the sentence:
+
+        a run breaks seeds-differ; a submission may drop one that did not converge, no other
 
     Args:
         broken_rules: Names of the rules that runs break, without the rules on the quality target.
@@ -473,7 +479,7 @@ def _problem_of_other_rules(broken_rules: set[str], runs_of_result: SubmissionRu
     if not broken_rules:
         return ""
     shown_rules = ", ".join(sorted(broken_rules))
-    allowed = _allowed_to_drop(runs_of_result)
+    allowed = _allowed_to_drop(runs_of_result)  # "one", or a larger number such as "4"
     return f"a run breaks {shown_rules}; a submission may drop {allowed} that did not converge, no other"
 
 

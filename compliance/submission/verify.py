@@ -206,20 +206,23 @@ def _check_figures(folder: Path, facts: _ManifestFacts, ask_official: bool) -> l
         ask_official: Whether to run mlperf-logging's tools, too.
 
     Returns:
-        The verdicts, in this order: one for each reason to refuse the package, or a good one on the logs; one on the
-        manifest; one on the report; the verdicts of mlperf-logging's tools, if asked for. If manifest and report cannot
-        be computed, the only verdict says why.
+        The verdicts in this order: a failed one for each reason to refuse the package, or a good one on the logs if
+        there is no reason; one on the manifest; one on the report; if asked for, the verdicts of mlperf-logging's
+        tools. If manifest and report cannot be computed, the only verdict says why.
 
     Raises:
         ValueError: mlperf-logging's tools are asked for, and not installed.
     """
     reports = [check_file(folder / log, facts.ruleset) for log in facts.logs]
+    # The reasons to refuse the package are collected from three places: logs and description, code, and date of commit.
     try:
         computed, refusals = package.contents_of(folder, reports, facts.system, facts.ruleset)
     except (ValueError, KeyError, OSError) as error:
         return [judged("package", good=False, found=printable(str(error)))]
+    # The first run stands for all, because `contents_of` refuses runs of different code.
     refusals += refusals_by_code(reports[0].run, folder / code_folder(facts.benchmark.name))
-    # If git does not give the commit, there is no date to compare. `_check_code` has a verdict that says so.
+    # If git does not give the commit, `committed_ms` raises ValueError: there is no date, and `refusals_by_date` is
+    # skipped. The verdict of `_check_code`, which the caller also calls, says that git did not give the commit.
     with contextlib.suppress(ValueError):
         commit_made_ms = committed_code.committed_ms(str(facts.manifest.get("commit")))
         refusals += refusals_by_date(reports, commit_made_ms)
@@ -273,15 +276,15 @@ def _difference(wanted: Mapping[str, Any], stated: Mapping[str, Any]) -> str:
 
 
 def _check_code(folder: Path, commit: str) -> list[Verdict]:
-    """Compare a package's code with the commit that its manifest names.
+    """Compare a package's code with the commit that its manifest names, and return the verdicts.
 
     Args:
         folder: Folder of the code in the package.
         commit: Hash of the commit.
 
     Returns:
-        A failed verdict for each file that differs, is missing or is not in the commit; one good verdict if there is
-        none. If git cannot give the commit, the only verdict says why.
+        A failed verdict for each file that only the package has, that only the commit has, or that differs between the
+        two. If there is no such file, one good verdict. If git cannot give the commit, the only verdict says why.
     """
     try:
         code_of_commit = committed_code.code_of(commit)
@@ -290,8 +293,8 @@ def _check_code(folder: Path, commit: str) -> list[Verdict]:
     wanted_hashes = {name: hashlib.sha256(file.content).hexdigest() for name, file in code_of_commit.items()}
     present_hashes = {name: sha256(path) for name, path in package.files_below(folder).items()}
     problems = Problems(
-        unwanted=f"is none of commit {commit}",  # the package has a file that the commit does not have
-        missing=f"is missing from commit {commit}",  # the commit has a file that the package does not have
+        unwanted=f"is none of commit {commit}",  # of a file that only the package has
+        missing=f"is missing from commit {commit}",  # of a file that only the commit has: the package lacks it
         altered=f"differs from commit {commit}",
     )
     differences = judge_differences("code", wanted_hashes, present_hashes, problems)
