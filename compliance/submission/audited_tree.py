@@ -212,7 +212,7 @@ def _refuse_log_of_other_project(report: Report, file: TreeFile, root: Path) -> 
     Raises:
         ValueError: Another project wrote the log. The message asks for --ruleset.
     """
-    has_no_events = report.run is NOTHING  # or the log cannot be read: nothing shows its project
+    has_no_events = report.run is NOTHING  # also if the log cannot be read
     if has_no_events or report.run.is_project_log:
         return
     raise ValueError(

@@ -230,7 +230,7 @@ class _Layout(NamedTuple):
 def owner_of(root: Path, folder: PurePosixPath, organisation: str) -> Owner:
     """Return the round, submitter, system and benchmark of a folder of logs, by its path in MLCommons' layout.
 
-    The layout is ROUND/SUBMITTER/results/SYSTEM/BENCHMARK. The root of the tree may be any folder of the layout:
+    The layout is ROUND/SUBMITTER/results/SYSTEM/BENCHMARK. The tree may begin at any folder of the layout, or above:
 
         root                           folder                           round    submitter
         /data                          v1.1/Dell/results/node/resnet    v1.1     Dell

@@ -169,8 +169,8 @@ def choose_median_runs(
     if len(checked) <= runs_of_result.runs:
         return all_runs
     in_order_of_start = sorted(checked, key=_start_and_name)
-    # Scores a set. The minutes are infinite if the set has no score, as if too many of its runs missed the target. Runs
-    # that cannot be scored together raise the ValueError.
+    # Scores a set. The minutes are infinite if the set has no score, for example if too many runs missed the target.
+    # ValueError is raised if the runs of the set cannot be scored together.
     minutes_of_set = functools.partial(_minutes_or_infinity, ruleset=ruleset, by=by)
     return median_set(in_order_of_start, runs_of_result.runs, minutes_of_set)
 
@@ -464,7 +464,7 @@ def _problem_of_failed_runs(judged: _JudgedRuns, allowed: str) -> str:
 
 
 def _problem_of_other_rules(broken_rules: set[str], runs_of_result: SubmissionRuns) -> str:
-    """Return a sentence that a submission has no strict score because runs break rules; empty if they break none.
+    """Return a sentence on why broken rules leave a submission without a strict score; empty if no rule is broken.
 
     A strict score is the score by this project's rules. A submission may drop a run only because the run missed the
     quality target. So a single run that breaks any other rule leaves the submission without a strict score, even if

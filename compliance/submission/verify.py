@@ -222,7 +222,7 @@ def _check_figures(folder: Path, facts: _ManifestFacts, ask_official: bool) -> l
     # The first run stands for all, because `contents_of` refuses runs of different code.
     refusals += refusals_by_code(reports[0].run, folder / code_folder(facts.benchmark.name))
     # If git does not give the commit, `committed_ms` raises ValueError: there is no date, and `refusals_by_date` is
-    # skipped. The verdict of `_check_code`, which the caller also calls, says that git did not give the commit.
+    # skipped. `verify` also calls `_check_code`, whose verdict says that git did not give the commit.
     with contextlib.suppress(ValueError):
         commit_made_ms = committed_code.committed_ms(str(facts.manifest.get("commit")))
         refusals += refusals_by_date(reports, commit_made_ms)
