@@ -108,9 +108,9 @@ DRIVER_HANGS = "look for NVRM and Xid in the host's dmesg; where nvidia-smi hang
 
 
 def _usable_gpus(job: env.Job, *, checks_precision: bool) -> list[nvidia.Gpu]:
-    """Return the GPUs of this node that the job computes on, after a check that they are there and can be used.
+    """Return the GPUs of this node that the job computes on; raise an error if they are missing or cannot be used.
 
-    These GPUs are the first ones that CUDA shows this process, as many as the setting DGXNGPU says.
+    The GPUs are the first DGXNGPU (a setting) of those that CUDA shows this process.
 
     Args:
         job: The settings of the job.
@@ -122,19 +122,20 @@ def _usable_gpus(job: env.Job, *, checks_precision: bool) -> list[nvidia.Gpu]:
     """
     host = socket.gethostname()
     gpus_wanted = job.cluster.dgxngpu
-    # If the driver hangs, a call of NVML never returns. So a child process makes the first calls. The text says which
-    # call has hung or killed the child, and is empty if none has.
+    # If the driver hangs, a call of NVML never returns. So a child process makes the first calls. The result says which
+    # call has hung or killed the child, and is empty if all is well.
     hanging_call = child.hanging_call_of_nvml()
     if hanging_call:
         raise RunError(f"{host}: {hanging_call}: {DRIVER_HANGS}")
 
+    # While NVML is open: a handle of each GPU that CUDA shows, and a text such as "GPU3: GPU is lost", or an empty one.
     with nvidia.opened() as (handles, why_some_are_missing):
         if len(handles) < gpus_wanted:
             reason = f" ({why_some_are_missing})" if why_some_are_missing else ""
-            has = f"{host} has {counted(len(handles), 'GPU')}{reason}"
+            has = f"{host} has {counted(len(handles), 'GPU')}{reason}"  # "node1 has 7 GPUs (GPU3: GPU is lost)"
             raise ValueError(f"DGXNGPU={gpus_wanted}: {has}: set it to fewer, or DEVICE=cpu")
         gpus = [nvidia.gpu_of(handle) for handle in handles[:gpus_wanted]]
-    if checks_precision:  # CUDA's libraries would silently compute in another one
+    if checks_precision:  # on a GPU without TF32, CUDA's libraries would silently compute in another precision
         for gpu in gpus:
             _check_precision(gpu, job, host)
     return gpus

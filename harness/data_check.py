@@ -42,10 +42,10 @@ def describe_data_set(job: Job) -> dict[str, Facts]:
     """
     data_module = importlib.import_module(f"{job.model.package}.data")
     seed = max(job.course.seed, 0)  # a run draws its seed where SEED is -1; here that is taken as 0
-    by_part: dict[str, Facts] = {}
-    # By part, without a part that cannot be read:
+    by_part: dict[str, Facts] = {}  # the result: has both parts
+    # These two have only the parts that can be read:
     samples_of: dict[str, Any] = {}
-    contents: dict[str, Contents] = {}
+    contents: dict[str, Contents] = {}  # names, sizes and labels of the files
     for part in PARTS:
         try:
             samples, contents_of_part = _read_part(job, data_module, part)
@@ -59,7 +59,7 @@ def describe_data_set(job: Job) -> dict[str, Facts]:
         contents[part] = contents_of_part
         by_part[part] = _describe_part(part, data_module, samples, contents_of_part, seed)
 
-    can_compare_parts = len(contents) == len(PARTS)
+    can_compare_parts = len(contents) == len(PARTS)  # both parts can be read
     if can_compare_parts:
         evaluation_numbers = _choose_samples(len(samples_of["val"]), seed)  # of up to SAMPLED evaluation samples
         by_part["train"]["notes"] += notes_on(contents["train"], contents["val"])

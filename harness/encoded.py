@@ -79,10 +79,11 @@ def fault(content: bytes) -> str:
 
 
 def _jpeg_fault(content: bytes) -> str:
-    """Say why a JPEG is not whole, or is of a kind that is not decoded; return an empty text if it is whole.
+    """Say why a JPEG is not whole, or is of a kind that is not decoded; return an empty text if no fault is found.
 
-    A whole JPEG has a frame, which tells its kind; then one scan or several, each with pixels behind it; and an end
-    marker.
+    The segments of a whole JPEG are a frame, which tells the kind of JPEG; then one scan or several, each with pixels
+    behind it; and an end marker. `_segments` yields the segments in the order of the file. A missing frame is left to
+    the decoder.
 
     Args:
         content: All bytes of the file, which begin with a JPEG's start marker.
@@ -99,7 +100,8 @@ def _jpeg_fault(content: bytes) -> str:
             has_single_scan = segment.kind in SINGLE_SCAN_FRAMES
         if segment.kind == START_OF_SCAN:
             scan_has_begun = True
-            # Behind the only scan the end of the file is looked at first, as it takes long to search all pixels.
+            # A shortcut, as it takes long to search all pixels for the next segment: a file with a single scan is whole
+            # if an end marker is among its last bytes. If there is none, the loop goes on behind the pixels.
             if has_single_scan and _ends_with_marker(content, segment.end):
                 return ""
     return f"{TRUNCATED}: no end marker follows its data"
@@ -331,8 +333,8 @@ def _fault_by_decoding(content: bytes) -> str:
 def _pnm_fault(opened: PpmImagePlugin.PpmImageFile) -> str:
     """Say that DALI would decode a PNM too dark; return an empty text if it would not.
 
-    The head of a PNM says which value is white (its "maxval"). DALI goes by that in one case, and else takes a fixed
-    value for white. Where the head's white is lower than DALI's, the picture becomes too dark.
+    The head of a PNM says which value is white (its "maxval"). DALI takes the head's white in the first of these cases,
+    and a fixed white in the others. If the head's white is lower than the fixed white, the picture becomes too dark.
 
         white in the head, pixels                  white that DALI takes
         up to 255, pixels as text                  that of the head
@@ -342,14 +344,14 @@ def _pnm_fault(opened: PpmImagePlugin.PpmImageFile) -> str:
     Args:
         opened: The image as Pillow has opened it, not loaded yet: `load` empties its `tile`.
     """
-    # A tile is (codec, box, offset, arguments), the arguments (mode, white) or the mode alone. The white is missing in
-    # two cases without a fault: codec "raw" (white is 255 or 65,535, or pixels are bits or floats), and bits as text.
-    codec, _, _, arguments = opened.tile[0]
+    codec, _, _, arguments = opened.tile[0]  # as ("ppm", box, offset, ("RGB", 100)): 100 is the head's white
+    # Pillow uses "raw" only if the white is 255 or 65,535, as DALI takes it, and for bits and floats, without a white.
+    # Arguments that are no tuple are the mode alone: the pixels are bits written as text, without a white, too.
     if codec == "raw" or not isinstance(arguments, tuple):
         return ""
     white = int(arguments[1])
     is_text = codec == "ppm_plain"
-    if is_text and white <= 255:
+    if is_text and white <= 255:  # the first case of the table
         return ""
     expected = 255 if white <= 255 else 65535
     if white == expected:

@@ -88,19 +88,21 @@ def _accepted_names(setting: Setting, environ: Mapping[str, str]) -> list[str]:
 def _source_of(setting: Setting, environ: Mapping[str, str]) -> str | None:
     """Return the name of the environment variable that gives a setting its value; None if the default counts.
 
-    All variables of the setting are first tried for a value that is not empty. Only then an empty variable counts, and
-    only for a text: an empty number is no value. For the setting RECIPE in a job of rn50 the first of these counts:
+    The first of the setting's variables that is set and not empty counts. If there is none, the setting's own variable
+    counts even if it is empty, but only for a setting that is a text: an empty text is a value, an empty number is
+    none. An empty variable of the workload never counts. For RECIPE, a text, in a job of rn50:
 
-        RECIPE is set and not empty:       "RECIPE"
-        RN50_RECIPE is set and not empty:  "RN50_RECIPE"; only settings of PER_WORKLOAD have such a variable
-        RECIPE is set and empty:           "RECIPE"
-        else:                              None
+        RECIPE              RN50_RECIPE         result
+        "a"                 anything            "RECIPE"
+        empty or not set    "b"                 "RN50_RECIPE"
+        empty               empty or not set    "RECIPE"
+        not set             empty or not set    None
 
     Args:
         setting: The setting.
         environ: The environment of the job.
     """
-    for name in _accepted_names(setting, environ):
+    for name in _accepted_names(setting, environ):  # "RECIPE", and "RN50_RECIPE" if the setting is in PER_WORKLOAD
         if environ.get(name):
             return name
     if setting.variable in environ and not setting.is_number:
@@ -109,20 +111,19 @@ def _source_of(setting: Setting, environ: Mapping[str, str]) -> str | None:
 
 
 def _origin(setting: Setting, value: str | int, environ: Mapping[str, str]) -> str:
-    """Return who set the value of a setting that the environment has a variable for.
+    """Return who set the value of a setting that the environment has a variable for: "environment" stands for the user.
 
-    Several variables may set a setting: for BATCHSIZE in a job of rn50 they are BATCHSIZE and RN50_BATCHSIZE.
-    `resolve`, which adds the config file's variables to the user's, lists the names of both in JOB_FROM_USER and
-    JOB_FROM_CONFIG. The first of the setting's variables that is in a list decides:
+    `resolve` adds the variables of the config file to those of the user. It lists the names of the user's variables in
+    JOB_FROM_USER, and those of the config file in JOB_FROM_CONFIG. The first case that holds decides. For BATCHSIZE in
+    a job of rn50:
 
-        there are no lists:                        "environment", as without `resolve` only a user can have set it
-        it is in JOB_FROM_USER:                    "environment"
-        it is in JOB_FROM_CONFIG:                  "config_DGX1.sh"
-
-    If none is listed, scripts of this project have set the setting, and its value tells which:
-
-        another value than the default:            "launch/trials.sh", as the trial loop sets each trial's SEED
-        the default:                               ORIGIN_OF_DEFAULTS, as run_and_time.sh exports defaults, too
+        there are no lists                      "environment": without `resolve`, only a user can have set the variable
+        BATCHSIZE is in JOB_FROM_USER           "environment"
+        BATCHSIZE is in JOB_FROM_CONFIG         "config_DGX1.sh"
+        RN50_BATCHSIZE is in JOB_FROM_USER      "environment"
+        RN50_BATCHSIZE is in JOB_FROM_CONFIG    "config_DGX1.sh"
+        the value is not the default            "launch/trials.sh": the trial loop sets the SEED of each trial
+        the value is the default                ORIGIN_OF_DEFAULTS: run_and_time.sh exports the defaults, too
 
     Args:
         setting: The setting.
@@ -133,12 +134,12 @@ def _origin(setting: Setting, value: str | int, environ: Mapping[str, str]) -> s
         return "environment"
     set_by_user = environ["JOB_FROM_USER"].split()
     set_by_config = environ.get("JOB_FROM_CONFIG", "").split()
-    for name in _accepted_names(setting, environ):
+    for name in _accepted_names(setting, environ):  # BATCHSIZE, RN50_BATCHSIZE
         if name in set_by_user:
             return "environment"
         if name in set_by_config:
             return _config_file(environ)
-    if value != setting.default:
+    if value != setting.default:  # in neither list: a script of this project has set the variable
         return "launch/trials.sh"
     return ORIGIN_OF_DEFAULTS
 

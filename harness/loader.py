@@ -87,34 +87,30 @@ class Loader(ABC):
 
         Args:
             samples: The samples of a part of the data set.
-            plan: Yields for each batch of this rank its epoch, its sample numbers and which of them count, as
-                harness/sampling.py makes it.
-            make_pipeline: The workload's function that returns a DALI pipeline. It gets a source of inputs, device,
-                image format, batch size, threads and queue depth, and the `settings`.
+            plan: Yields (epoch, ids, valid) for each batch of this rank, as harness/sampling.py makes it: the number of
+                the epoch, the numbers of the samples, and for each sample whether it counts or only fills up the batch.
+            make_pipeline: The workload's function that returns a DALI pipeline. The call below shows its arguments.
             reader: How this rank reads: batch size, image format, threads and device.
             settings: More keyword arguments for `make_pipeline`, of the workload's own.
 
         Raises:
             MemoryError: There is too little memory for the pipeline.
-            RunError: DALI cannot build it.
+            RunError: DALI cannot build the pipeline.
         """
         self._samples = samples
         self._plan = plan
         self._reader = reader
         self._device_id = reader.device_id if reader.device == "gpu" else None  # to which batches go; None: the host
         self._pool = ThreadPoolExecutor(max_workers=PREFETCH_BATCHES, thread_name_prefix="read")
-        # A batch is read by a thread, then decoded by DALI, then returned by `__next__`. Threads and DALI work ahead on
-        # several batches each. In both deques the oldest batch is first.
-        self._being_read: deque[_BatchBeingRead] = deque()
-        self._ids_being_decoded: deque[Array] = deque()  # sample numbers of each batch
-        # Tensors by name to which `__next__` copies each batch on a GPU, given by `write_to`. While there are none,
-        # each batch gets tensors of its own. On a CPU nothing is copied.
-        self._targets: dict[str, Any] = {}
+        # The batches that are under way, the oldest first. A batch is first in one deque, then in the other:
+        self._being_read: deque[_BatchBeingRead] = deque()  # read by the threads of the pool
+        self._ids_being_decoded: deque[Array] = deque()  # with DALI; only the sample numbers of each batch
+        self._targets: dict[str, Any] = {}  # `write_to` sets tensors of Paddle on a GPU, to which batches are copied
         self._pipeline = make_pipeline(
             source=self._next_inputs,  # DALI calls it for each batch
             device=reader.device,
             image=reader.image,
-            **settings,
+            **settings,  # such as whether to augment
             batch_size=reader.batch,
             num_threads=reader.threads,
             device_id=reader.device_id,

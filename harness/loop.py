@@ -108,16 +108,14 @@ class CapturedStep(LaunchedStep):
     def send_rate(self, step: int) -> None:
         """Send the device the learning rates of the next RATES_AT_ONCE steps, if it has used up those sent before.
 
-        `begin` sends them. Once the step is captured, it also checks that the tensors are still where the CUDA graph
-        reads and writes them.
-
         Args:
-            step: Number of the step within a call of `Trainer.run`, from 1. For the first one rates are always sent.
+            step: Number of the step within a call of `Trainer.run`, from 1. For step 1 rates are always sent.
 
         Raises:
-            RunError: A tensor that the captured step uses has moved since the capture.
+            RunError: A tensor that the captured step uses has moved since the capture. `begin`, which sends the rates,
+                checks that.
         """
-        has_used_up_rates = step % RATES_AT_ONCE == 1
+        has_used_up_rates = step % RATES_AT_ONCE == 1  # steps 1, 4097, 8193, ...: the first step of each 4096
         if has_used_up_rates:
             self.begin()
 
@@ -147,23 +145,26 @@ class CapturedStep(LaunchedStep):
         self._addresses = self._where()
 
     def begin(self) -> None:
-        """Send the device the learning rates of the next RATES_AT_ONCE steps, and have it start at the first one.
+        """Send the device the learning rates of the next RATES_AT_ONCE steps, and check that no tensor has moved.
 
-        It is called at the start of a warm-up, and by `send_rate` at the start of `Trainer.run` and whenever the rates
-        are used up. Once the step is captured, it also checks that the tensors of the step are where the CUDA graph
-        reads and writes them.
+        At each step, the program takes the rate at the index STEP of the table RATES, and adds 1 to STEP. This function
+        fills the table with the next rates, and sets STEP to 0. It is called when a warm-up begins, when `Trainer.run`
+        begins, and whenever all rates of the table are used.
+
+        The check is made only once the step is captured, because the CUDA graph reads and writes each tensor at its
+        address at the capture.
 
         Raises:
-            RunError: A tensor of the state, an input, the table of rates or the number of the next rate has moved since
-                the capture.
+            RunError: A tensor of the state, an input, RATES or STEP has moved since the capture.
         """
         scope = static.global_scope()
         place = self.executor.place
         scope.var(RATES).get_tensor().set(self.program.schedule.ahead(RATES_AT_ONCE), place)
-        scope.var(STEP).get_tensor().set(np.zeros((), np.int64), place)
-        is_captured = bool(self._addresses)
+        scope.var(STEP).get_tensor().set(np.zeros((), np.int64), place)  # the next step takes the first rate
+        is_captured = bool(self._addresses)  # the address of each tensor at the capture, by name
         if not is_captured:
             return
+        # RATES and STEP, which `set` has just written, are checked, too.
         for name, address in self._where().items():
             if address != self._addresses[name]:
                 raise RunError(f"{name} has moved since the step was captured: set STRATEGY without cuda_graph")

@@ -98,17 +98,18 @@ def _peak_mib(peak_by_images: Mapping[int, int], images: float) -> float:
 
 
 def _images_at_once_in_measured_size(model: ModelSettings, measured: MemoryPeaks) -> float:
-    """Return how many images the model computes at once, counted in images of the measured size by their pixels.
+    """Return how many images of the measured size have as many pixels as the images that the model computes at once.
 
-    For example 64 images of twice the measured height and width count as 256.
+    For example, 64 images of twice the measured height and width give 256.
 
     Args:
         model: Settings of the model, with its batch and image size.
         measured: The measured peaks of memory, with the size of the images.
     """
-    parts_of_batch = model.knobs.gradient_merge  # they are computed one after the other
+    parts_of_batch = model.knobs.gradient_merge  # the parts are computed one after the other
     images_at_once = model.batchsize / parts_of_batch
-    if model.image_size == 0:  # the recipe's crop; recipes with another one than the measured have no peaks
+    # 0 stands for the crop of the recipe, which is the measured one: the caller makes no estimate for other crops.
+    if model.image_size == 0:
         return images_at_once
     pixels_per_measured_pixel = model.image_size**2 / measured.crop_pixels
     return images_at_once * pixels_per_measured_pixel
@@ -147,14 +148,16 @@ def input_memory(job: Job) -> InputMemory:
     has_pipelines_on_gpu = job.cluster.on_gpu and not job.data.is_synthetic
     if measured is None or not has_pipelines_on_gpu:
         return NO_INPUT
-    threads = job.data.threads or job.cluster.threads_per_rank  # 0: as many as the rank has
-    buffers = _decoder_buffers(job)
-    # Of one pipeline: it has buffers for its decoder's threads, and keeps batches ready on the GPU.
+    threads = job.data.threads or job.cluster.threads_per_rank  # DATA_THREADS=0 stands for as many as the rank has
+    buffers = _decoder_buffers(job)  # `device_bytes` and `pinned_bytes` are of one buffer
+    # Of one pipeline: each thread of its decoder has one buffer on the GPU and two on the host, as one is filled while
+    # the other is copied. The memory of the GPU's JPEG unit (`unit_bytes`) does not depend on the threads.
     decoder_bytes = threads * buffers.device_bytes
-    pinned_bytes = threads * PINNED_BUFFERS * buffers.pinned_bytes  # two for a thread: one is filled, one is copied
+    pinned_bytes = threads * PINNED_BUFFERS * buffers.pinned_bytes
     batch_bytes = job.model.batchsize * _image_bytes(job.model, measured)
     ready_bytes = PREFETCH_BATCHES * batch_bytes
     device_bytes = decoder_bytes + ready_bytes
+    # Of both pipelines:
     return InputMemory(
         device_mib=PIPELINES * device_bytes / MIB,
         unit_mib=PIPELINES * buffers.unit_bytes / MIB,

@@ -46,25 +46,21 @@ DRAWING = ("nvmlDeviceGetGraphicsRunningProcesses", "nvmlDeviceGetGraphicsRunnin
 def opened() -> Iterator[tuple[list[Handle], str]]:
     """Open NVIDIA's library NVML, and give the GPUs that CUDA shows this process, in CUDA's order.
 
-    The GPUs' handles are good until the context ends.
-
     Yields:
-        (handles, reason). The handles are those of the visible whole GPUs; there are none without NVML. A part of a
-        GPU (MIG) has no handle here. The reason says why GPUs of the node are missing. The first of these counts:
+        (handles, reason). `handles` are NVML's handles of the visible whole GPUs, good until the context ends. A part
+        of a GPU (MIG) has no handle here. `reason` says why GPUs of the node are missing from `handles`:
 
-            CUDA_VISIBLE_DEVICES hides GPUs that NVML has a handle of:
-                "CUDA_VISIBLE_DEVICES=5,4 names 2 of 8 whole GPUs"; a lost GPU has no handle, and is not in the 8
-            NVML cannot be opened, or has no handle of some GPUs:
-                its errors, as "GPU3: GPU is lost"
-            none is missing:
-                ""
+            "CUDA_VISIBLE_DEVICES=5,4 names 2 of 8 whole GPUs"    the variable hides GPUs that NVML has a handle of
+            NVML's errors, as "GPU3: GPU is lost"                 no GPU is hidden, but NVML cannot be opened (there are
+                                                                  no handles then), or has no handle of some GPUs
+            ""                                                    no GPU is missing
     """
     with contextlib.ExitStack() as at_exit:
-        handles, why_missing = _open_nvml(at_exit)
+        handles, why_missing = _open_nvml(at_exit)  # of all GPUs of the node that NVML has a handle of; NVML's errors
         visible = _visible_handles(handles)
         some_are_hidden = len(visible) < len(handles)
         if some_are_hidden:
-            # This reason replaces NVML's. "whole", as an entry may name a part of a GPU (MIG), which gives no handle.
+            # Replaces NVML's errors. It says "whole", because the variable may also name parts of GPUs (MIG).
             how_many = f"{len(visible)} of {len(handles)}"
             why_missing = f"CUDA_VISIBLE_DEVICES={env.visible_gpus()} names {how_many} whole GPUs"
         yield visible, why_missing

@@ -235,10 +235,10 @@ def _note_on_contradictions(part: str, names: Sequence[str], contents: Contents)
 
 
 def _note_on_shared_labels(part: str, names: Sequence[str], contents: Contents) -> list[str]:
-    """Return a sentence that says how many images of a part have the label file of another image, and names the first.
+    """Return a sentence, in a list, on how many images of a part have the label file of another image.
 
-    The owner of a label file is the image with which it is listed first. `_conflicts` yields the label file again, with
-    its owner as `first_value`, for each other image that it is listed with.
+    A label file belongs to the image with which it is listed first, its owner. The sentence counts the other images
+    that are listed with the same label file, and names the first of them and the owner of its label file.
 
     Args:
         part: Name of the part for the sentence, as "training".
@@ -251,7 +251,8 @@ def _note_on_shared_labels(part: str, names: Sequence[str], contents: Contents) 
     if contents.labels is None or isinstance(contents.labels, np.ndarray):
         return []
     label_files = contents.labels
-    owner_by_image = {}  # of each image that has another one's label file
+    owner_by_image = {}  # of each image that has the label file of another image, the owner
+    # Yields each pair (label file, image) whose label file stood before with another image: its owner, `first_value`.
     for conflict in _conflicts(zip(label_files, names, strict=True)):
         image, owner = conflict.value, conflict.first_value
         owner_by_image[image] = owner
@@ -315,29 +316,29 @@ def _note_on_untrained_classes(train: Contents, evaluation: Contents) -> list[st
 
 
 def _note_on_renumbered_folders(train: Contents, evaluation: Contents) -> list[str]:
-    """Return a sentence on the class folders whose images are evaluated under another label than they are trained on.
+    """Return a sentence, in a list, on the class folders that have another label in evaluation than in training.
 
     There are such folders if the lists of the two parts number the classes in different ways. Folders are compared by
     their own names, as "n01440764".
 
-    The names that are in both parts must be those of class folders. They are taken for such if they are at least two,
-    and each has one label in each part. If one has several labels, folders do not stand for classes in this data set.
+    Only names of folders that are in both parts are compared, and only if these folders stand for classes: there are at
+    least two, and in each part all files of a folder have one label.
 
     Args:
         train: The training files with their labels.
         evaluation: The evaluation files with their labels.
 
     Returns:
-        One sentence in a list. An empty list if no folder is evaluated under another label, the folders are no class
-        folders, or labels are not numbers.
+        One sentence in a list. An empty list if no folder is evaluated under another label, the folders do not stand
+        for classes, or labels are not numbers.
     """
     if not isinstance(train.labels, np.ndarray) or not isinstance(evaluation.labels, np.ndarray):
         return []
-    trained = _labels_of_folders(train.names, train.labels)
+    trained = _labels_of_folders(train.names, train.labels)  # as {"n01440764": {0}}: the labels of its files
     evaluated = _labels_of_folders(evaluation.names, evaluation.labels)
     in_both = sorted(trained.keys() & evaluated.keys())
     hold_one_class = all(len(trained[name]) == len(evaluated[name]) == 1 for name in in_both)
-    if len(in_both) < 2 or not hold_one_class:  # they are no class folders
+    if len(in_both) < 2 or not hold_one_class:  # the folders do not stand for classes
         return []
     renumbered = [name for name in in_both if trained[name] != evaluated[name]]
     if not renumbered:

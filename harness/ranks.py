@@ -268,13 +268,15 @@ def connect(cluster: ClusterSettings, ranks: Ranks) -> None:
 def _connect_by_gloo(gloo_port: int, ranks: Ranks, own_address: str, first_address: str) -> None:
     """Connect the ranks of a job on CPUs by gloo; every rank must call this.
 
-    The ranks find each other through a server that Paddle starts on rank 0.
+    gloo is the library by which Paddle's ranks on CPUs exchange data. The ranks find each other through a server that
+    Paddle starts on rank 0. Two parts of Paddle are replaced in this process until it ends, so that the rank and the
+    server listen at the given addresses.
 
     Args:
-        gloo_port: TCP port of that server; 0: any free port.
+        gloo_port: TCP port of the server on rank 0; 0: any free port.
         ranks: This process among the ranks of the job.
         own_address: IP address of this node, at which this rank listens.
-        first_address: IP address of rank 0's node.
+        first_address: IP address of rank 0's node, at which the server listens.
 
     Raises:
         RunError: This node does not have `own_address`, or the port is taken.
@@ -282,14 +284,14 @@ def _connect_by_gloo(gloo_port: int, ranks: Ranks, own_address: str, first_addre
     import paddle
 
     port_on_first = _port_for_server(gloo_port) if ranks.is_first else None
-    server_port = ranks.comm.bcast(port_on_first)
-    os.register_at_fork(after_in_child=_end_with_parent_of_fork)  # for the processes that Paddle forks below
+    server_port = ranks.comm.bcast(port_on_first)  # the port of rank 0, on all ranks
+    # A process that Paddle forks below then ends when this rank ends.
+    os.register_at_fork(after_in_child=_end_with_parent_of_fork)
     # Paddle writes files into the working directory. The import of its server's module alone creates http.log there.
     with in_temporary_folder():
-        # The two calls replace a class and a method of Paddle in this process, and stay in force until it ends.
-        _have_gloo_listen_at(own_address)
+        _have_gloo_listen_at(own_address)  # replaces a class of Paddle
         if ranks.is_first:
-            _have_server_of_gloo_listen_at(first_address)
+            _have_server_of_gloo_listen_at(first_address)  # replaces a method of Paddle
         paddle.distributed.gloo_init_parallel_env(ranks.rank, ranks.size, f"{first_address}:{server_port}")
 
 

@@ -262,13 +262,15 @@ def of_seeds(job: Job) -> Iterator[str]:
 
 
 def of_paddle_flags(job: Job, environ: Mapping[str, str]) -> Iterator[str]:
-    """Yield a sentence for each of two variables of Paddle by which the ranks would not compute as the job says.
+    """Yield a sentence for each of two variables of Paddle that must not be set as they are in the user's environment.
 
-        FLAGS_selected_gpus, on GPUs:  Paddle would know only the GPUs that it names, and a rank whose GPU is none of
-                                       them would end with an error; "0" is right if a node has one rank
-        FLAGS_use_mkldnn, on CPUs:     unless it is off, it turns on oneDNN, which trains wrongly in this Paddle
+    - FLAGS_selected_gpus, in a job on GPUs: Paddle would know only the GPUs that this variable names. A rank whose GPU
+      is not among them would end with an error. The value "0" is accepted if a node has one rank, which computes on GPU
+      0.
+    - FLAGS_use_mkldnn, in a job on CPUs: if it is on, Paddle computes by oneDNN, which trains wrongly in this Paddle.
 
-    Ask this of the user's environment alone: a rank sets FLAGS_selected_gpus itself, to the number of its GPU.
+    A rank sets FLAGS_selected_gpus itself, to the number of its GPU. So call this only with the environment of the
+    user.
 
     Args:
         job: The settings of the job.
@@ -276,7 +278,7 @@ def of_paddle_flags(job: Job, environ: Mapping[str, str]) -> Iterator[str]:
     """
     cluster = job.cluster
     selected = environ.get("FLAGS_selected_gpus", "")
-    is_what_job_sets = selected == "0" and cluster.dgxngpu == 1  # the node's only rank computes on GPU 0
+    is_what_job_sets = selected == "0" and cluster.dgxngpu == 1  # the node's only rank sets the same value
     if selected and cluster.on_gpu and not is_what_job_sets:
         yield (
             f"FLAGS_selected_gpus={selected}: each rank computes on the GPU of its own number: unset it, and name the "
@@ -289,21 +291,23 @@ def of_paddle_flags(job: Job, environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def of_named_paths(job: Job) -> Iterator[str]:
-    """Yield a sentence for each file or folder named by the job that is not usable on this machine.
+    """Yield a sentence for each path in the job's settings that cannot be used on this machine.
 
-    It is in order that nothing is at a path: the job makes it, or whoever opens it reports that. Only HOSTFILE, the
-    list of the nodes, must be there. Only the command that the user calls makes this check, as a rank may be on another
-    machine, without these files.
+    A path at which there is nothing is accepted: the job makes the file or folder, or the code that opens it reports
+    that it is absent. Only HOSTFILE, the list of the nodes, must exist if it is set.
+
+    Only the command that the user calls makes this check. The ranks do not, because a rank may run on another machine,
+    without these files.
 
     Args:
         job: The settings of the job.
 
     Yields:
-        The variable with its path, what is wrong, and what to do.
+        The variable with its path, what is wrong, and what to do, as "LOGDIR=...: ...".
     """
-    yield from _refusals_of_tilde(job)
+    yield from _refusals_of_tilde(job)  # of a path that begins with ~
     yield from _refusals_of_hostfile(job.cluster)
-    for variable in NAMED_PATHS:
+    for variable in NAMED_PATHS:  # "LOGDIR", "DATADIR", "PRETRAINED" and others
         path = job.value(variable)
         if not path:
             continue

@@ -125,8 +125,9 @@ def _filled_up(ids: Array, batch: int) -> Array:
 def uniform(seed: int, epoch: int, ids: Array, count: int) -> Array:
     """Return random numbers for some samples, evenly spread in [0, 1), as a float64 array [len(ids), count].
 
-    The numbers of a sample depend on the seed, the epoch and its own number alone, so it is augmented in the same way
-    on any rank and in any batch. A change here changes the images of every run.
+    For the same `count`, the numbers of a sample depend only on the seed, the epoch and the sample's own number. So a
+    sample is augmented in the same way on any rank and in any batch. A change in this function changes the images of
+    every run.
 
     Args:
         seed: Seed of the run.
@@ -134,10 +135,11 @@ def uniform(seed: int, epoch: int, ids: Array, count: int) -> Array:
         ids: Sample numbers.
         count: How many random numbers each sample gets.
     """
-    # Each epoch has a sequence of numbers. Sample 0 gets its first `count` numbers, sample 1 the next, and so on.
+    # Each epoch has a sequence of numbers, from which each sample takes `count`. With a count of 3, sample 0 takes the
+    # numbers at the places 0, 1 and 2, sample 1 those at 3, 4 and 5, and so on.
     start_of_sequence = np.random.SeedSequence([seed, STREAM_AUGMENT, epoch]).generate_state(1, np.uint64)[0]
     first_place_of_sample = ids.astype(np.uint64) * np.uint64(count)
-    places_in_sequence = first_place_of_sample[:, None] + np.arange(count, dtype=np.uint64)
+    places_in_sequence = first_place_of_sample[:, None] + np.arange(count, dtype=np.uint64)  # [len(ids), count]
     return _fractions(_split_mix_64(start_of_sequence, places_in_sequence))
 
 

@@ -185,9 +185,12 @@ def warm_up(run: session.Run, trainer: Trainer, evaluator: Evaluator, batches: S
 def set_first_state(run: session.Run, training: build.TrainingProgram, first_weights: dict[str, Array]) -> None:
     """Give the training program the state that the training starts from; every rank must call this.
 
-    The start-up program sets all of the state, `first_weights` replace parameters of it, and rank 0 sends its state to
-    all ranks. If the run goes on from a checkpoint, that replaces the state last, as it gives each rank its own
-    statistics of batch normalization.
+    The state is set in four steps, each of which replaces what the step before has set:
+
+    1. The start-up program sets all of the state.
+    2. `first_weights` replace parameters.
+    3. Rank 0 sends its state to all ranks.
+    4. If the run goes on from a checkpoint, the checkpoint replaces the state.
 
     Args:
         run: The run that has begun, with the checkpoint that it starts from, if any.
@@ -197,7 +200,9 @@ def set_first_state(run: session.Run, training: build.TrainingProgram, first_wei
     Raises:
         ValueError: On rank 0, if the checkpoint does not fit the program.
     """
-    build.keep_communicators(training.startup)  # `warm_up` has run it and so connected the ranks: not twice
+    # On GPUs the start-up program also opens NCCL's communicators, which connect the ranks. `warm_up` has run it
+    # once already. So the operators that open communicators are removed, and the first communicators stay in use.
+    build.keep_communicators(training.startup)
     run.executor.run(training.startup)
     state.set_weights(training.main, first_weights)
     state.broadcast_parameters(training.main, run.ranks)

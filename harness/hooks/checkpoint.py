@@ -461,26 +461,29 @@ class Keeper(Hook):
 
 
 def require_writable(job: Job) -> None:
-    """Make CHECKPOINT_DIR if a job writes checkpoints there, and make sure that files can be made in it.
+    """Make CHECKPOINT_DIR if a job writes checkpoints there, and raise ValueError if files cannot be made in it.
 
-    Call it before the log is begun, so that a bad setting leaves no log. Without CHECKPOINT_DIR it does nothing: the
-    checkpoints then lie next to the log, and the log's own creation shows whether that folder can be written.
+    Call it before the log is begun, so that a bad setting leaves no log. Without CHECKPOINT_DIR this function does
+    nothing: the checkpoints then lie next to the log, and the log's own creation shows whether that folder can be
+    written.
 
     Args:
         job: The settings of the job.
 
     Raises:
-        ValueError: The folder cannot be made or written; the message says why. A full disk is no reason.
+        ValueError: The folder cannot be made or written; the message says why. If only the disk is full, nothing is
+            raised, because there may be room by the time of the first checkpoint.
     """
     if not (_writes_checkpoints(job) and job.checkpoints.folder):
         return
     folder = folder_of(job)
-    refusal: OSError | None
+    refusal: OSError | None  # why the folder cannot be made or written; None if it can
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        refusal = named_files.refusal_of_new_file(folder)
-    except OSError as error:
-        refusal = OSError(error.errno, error.strerror, str(folder))  # `error` may name a folder above
+        refusal = named_files.refusal_of_new_file(folder)  # tries to make a file, and returns the error
+    except OSError as error:  # of `mkdir`
+        # The same error with the name of this folder, because `error` may name a folder above.
+        refusal = OSError(error.errno, error.strerror, str(folder))
     if refusal and refusal.errno not in DISK_IS_FULL:
         raise ValueError(f"CHECKPOINT_DIR={named_files.explain(refusal)}") from refusal
 

@@ -186,12 +186,13 @@ def _notes_on_changes(path: Path, there: dict[str, Any], here: dict[str, Any]) -
 def restore(start: Start, training: build.TrainingProgram, ranks: Ranks) -> None:
     """Give every rank's program the state of the checkpoint that the run starts from; do nothing at step 0.
 
-    Rank 0 loads the checkpoint and sends its own state to all ranks. Then each rank gets its own statistics of batch
-    normalization (BN) in place of rank 0's. The learning rate's schedule is set to the checkpoint's step. Every rank
-    must call this.
+    Only rank 0 has the checkpoint. Rank 0 loads the state into its own program and sends this state to all ranks. Then
+    rank 0 sends each rank the statistics of batch normalization (BN) that the checkpoint has for that rank, which
+    replace those of rank 0. At last, each rank sets its schedule of the learning rate to the checkpoint's step. Every
+    rank must call this.
 
     Args:
-        start: Where the run starts. It has the checkpoint's arrays on rank 0, and an empty dictionary on all others.
+        start: Where the run starts. `start.arrays` has the checkpoint's arrays on rank 0, and is empty on all others.
         training: The training program, whose tensors have values already.
         ranks: This process among the ranks of the job.
 
@@ -202,12 +203,12 @@ def restore(start: Start, training: build.TrainingProgram, ranks: Ranks) -> None
         return
     main = training.main
     statistics = state.statistics_names(main)
-    arrays = _in_layout_of_program(start.arrays, main)
+    arrays = _in_layout_of_program(start.arrays, main)  # empty on all ranks but 0
     if ranks.is_first:
         _restore_first_rank(start.path, arrays, main, statistics)
     state.broadcast_parameters(main, ranks)  # with rank 0's BN statistics, which the next line replaces
-    _restore_statistics(start.position.ranks, arrays, main, statistics, ranks)
-    training.schedule.step(start.position.step)  # the learning rate's schedule goes on there
+    _restore_statistics(start.position.ranks, arrays, main, statistics, ranks)  # sent by rank 0 from `arrays`
+    training.schedule.step(start.position.step)
 
 
 def _in_layout_of_program(arrays: dict[str, Array], main: static.Program) -> dict[str, Array]:
