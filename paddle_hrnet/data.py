@@ -236,14 +236,17 @@ def _with_colours_changed(images: Any, drawn: _Drawn) -> Any:
 
 
 def _renumbered(labels: Any, row_start: Any) -> Any:
-    """Return DALI's node of labels in which each number of the label file is replaced by the class it is trained as.
+    """Return DALI's node that replaces each number of label files by the class that the number is trained as.
+
+    The classes are in the table RENUMBERED, which has a row of 256 classes for each of three kinds of samples (see
+    `_row_starts`). In a row, the class of the number n is at place n. Here the three rows are laid end to end, so the
+    class is at place `row_start` + n.
 
     Args:
-        labels: Node of the numbers in the label files.
-        row_start: Node of the offset of each sample's row in RENUMBERED, [3, 256], laid out row by row. A row is for
-            one kind of sample (`_row_starts`), and has at n what the number n is trained as.
+        labels: Node of the labels as they are in the files, uint8.
+        row_start: Node of the place at which each sample's row begins, uint16: 0, 256 or 512.
     """
-    positions = labels + row_start
+    positions = labels + row_start  # uint16, as DALI takes the wider type: up to 767
     return fn.lookup_table(
         positions, keys=list(range(RENUMBERED.size)), values=RENUMBERED.ravel().tolist(), dtype=types.UINT8
     )
@@ -324,15 +327,17 @@ def _windows(crop: ImageFormat, sizes: Array, scales: Array, *, drawn_corners: A
         drawn_corners: Random numbers from 0 up to but not 1, which choose the windows' places, [N, 2].
 
     Returns:
-        Starts and ends in pixels of the unscaled images, and sizes in pixels of the scaled ones.
+        (starts, ends, sizes). In the example 37.5, 62.5 and 50: the window starts and ends at pixels of the unscaled
+        image, and has 50 pixels of the scaled image.
     """
     scaled_sizes = np.maximum(np.rint(sizes * scales[:, None]), 1)  # a side of one pixel stays one at half the size
     window_sizes = np.minimum(scaled_sizes, [crop.height, crop.width])  # a smaller image is taken whole
     start_counts = scaled_sizes - window_sizes + 1
     scaled_starts = np.floor(drawn_corners * start_counts)
     scaled_ends = scaled_starts + window_sizes
-    # DALI cuts the window out of the unscaled image, and then scales it. The way back divides by the real ratio of the
-    # sizes. It differs a little from `scales`, because the scaled size was rounded to whole pixels.
+    # DALI cuts the window out of the unscaled image, and then scales it to `window_sizes`. So the places are converted
+    # to pixels of the unscaled image: 75 * 100 / 200 = 37.5 in the example. 75 / `scales` would be a little wrong if
+    # `scaled_sizes` had to be rounded.
     starts = scaled_starts * sizes / scaled_sizes
     ends = scaled_ends * sizes / scaled_sizes
     return _Windows(starts, ends, window_sizes)
@@ -390,9 +395,10 @@ def _decompressed(pair: Pair, rows: int) -> Array:
 
 
 def _decompressed_to_windows(pairs: list[Pair], drawn: _Drawn) -> list[Array]:
-    """Return the PNG image of each pair as a PNG without compression that ends one row below the drawn window.
+    """Return each pair's image for the pipeline: a PNG is decompressed, down to one row below the drawn window.
 
-    It ends with the image if there is no such row. This is for speed: further rows are not decompressed at all, and the
+    Augmentation cuts the window out of the image, so the rows further down are not needed. If the image ends at the
+    window, all rows are needed. This saves time: the rows that are not needed are not decompressed at all, and the
     others faster than by DALI's decoder. A JPEG, and an interlaced or damaged PNG, are returned whole, as they are.
 
     Args:
@@ -400,11 +406,12 @@ def _decompressed_to_windows(pairs: list[Pair], drawn: _Drawn) -> list[Array]:
         drawn: The random augmentation, which has the window of each pair.
 
     Returns:
-        The bytes of each image file, as uint8, in the order of `pairs`.
+        The bytes of each image file, as uint8, in the order of `pairs`. A decompressed image is a PNG without
+        compression.
     """
     images = []
     for pair, window_end in zip(pairs, drawn.window_ends, strict=True):
-        bottom, _ = window_end  # the other one is the right edge
+        bottom, _ = window_end  # (bottom, right) in pixels of the image
         needed_rows = int(np.ceil(bottom)) + 1  # one more, as the resizing interpolates with it
         images.append(_decompressed(pair, min(needed_rows, pair.size.height)))
     return images
@@ -430,20 +437,22 @@ class Loader(loader.Loader):
     def _read(self, epoch: int, ids: Array, valid: Array) -> tuple[Any, ...]:
         """Read a batch of training or evaluation samples, and return the inputs of the DALI pipeline for it.
 
+        PNG images, if neither interlaced nor damaged, are returned without compression: in evaluation all rows, in
+        training the rows down to one row below the window that is cut out.
+
         Args:
             epoch: Number of the epoch, which the augmentation depends on.
             ids: Numbers of the samples, [N].
             valid: Which samples count, [N]; the others only fill up the last batch of an evaluation.
 
         Returns:
-            The inputs in the order in which `_pipeline` takes them:
+            A tuple of inputs in the order in which `_pipeline` takes them:
 
-                the encoded images, and the encoded labels
-                if labels are renumbered, where each sample's row begins in the table RENUMBERED
-                in training the fields of `_Drawn`, in evaluation `valid`
-
-        Images that are PNG files, neither interlaced nor damaged, are decompressed first: in evaluation all rows, in
-        training those down to one row below the window that is cut out.
+                1 input                            the encoded images
+                1 input                            the encoded labels
+                1 input if labels are renumbered   the place in the table RENUMBERED at which each sample's row begins
+                1 input in an evaluation           `valid` as float32
+                8 inputs in training               the fields of `_Drawn`, which say how the images are augmented
 
         Raises:
             RunError: A pair has a fault; the first one is named.
@@ -466,22 +475,25 @@ class Loader(loader.Loader):
         return images, labels, *further_inputs
 
     def _row_starts(self, ids: Array, valid: Array) -> Array:
-        """Return for each sample the offset of its row in the table RENUMBERED, whose rows are laid end to end.
+        """Return for each sample the place in the table RENUMBERED at which the sample's row begins: 0, 256 or 512.
 
-        RENUMBERED says as which class a number in a label file is trained. The class of the number n is at offset + n.
-        The table has a row of 256 numbers for each of these kinds of samples:
+        The table says which class each number in a label file is trained as. It has a row of 256 classes for each of
+        three kinds of samples, here laid end to end:
 
-            AS_IT_IS:        its label file has the classes themselves
-            FROM_LABEL_IDS:  its label file has Cityscapes' label ids
-            FILLED_UP:       it only fills up the batch, so that all its pixels are ignored
+            AS_IT_IS, from place 0           the label file has the classes themselves
+            FROM_LABEL_IDS, from place 256   the label file has Cityscapes' label ids
+            FILLED_UP, from place 512        the sample only fills up the batch, so all its pixels are ignored
+
+        For example, the label id 7 of Cityscapes is trained as the class at place 256 + 7, which is class 0.
 
         Args:
             ids: Numbers of the samples, [N].
             valid: Which samples count, [N]; the others fill up the batch.
 
         Returns:
-            Offsets, [N] uint16: 0, 256 or 512.
+            The places, [N] uint16.
         """
+        # `self._row` has AS_IT_IS (0) or FROM_LABEL_IDS (1) for each sample of the data set. FILLED_UP is 2.
         row_numbers = np.where(valid, self._row[ids], FILLED_UP)
         row_length = RENUMBERED.shape[1]
         starts: Array = row_length * row_numbers
@@ -538,7 +550,7 @@ class Loader(loader.Loader):
         require_first_size(image_path, size, size_of_first)
 
     def _batch(self, outputs: Any, ids: Array) -> loader.Batch:
-        """Return a batch of the DALI pipeline's outputs.
+        """Return a batch of the DALI pipeline's outputs; raise RunError if a label holds a number that is no class.
 
         Args:
             outputs: Images, the highest class of each label plus 1, labels and, in an evaluation, which samples are
@@ -546,14 +558,16 @@ class Loader(loader.Loader):
             ids: Numbers of the samples, [N].
 
         Raises:
-            RunError: A label holds a number that is no class.
+            RunError: A label holds a number that is no class. The message names the file of the first such label.
         """
         images, highest_plus_1, *other_outputs = outputs
-        highest = highest_plus_1.as_array().astype(int) - 1  # -1 for a label whose pixels are all ignored
+        # The pipeline adds 1 in uint8, so that 255, which marks ignored pixels, becomes 0 and is never the highest. A
+        # label whose pixels are all ignored gives -1 here.
+        highest = highest_plus_1.as_array().astype(int) - 1
         for number, value in zip(ids, highest, strict=True):
             if value >= self._samples.classes:
                 raise RunError(no_class(self._samples, number, value))
-        return super()._batch((images, *other_outputs), ids)
+        return super()._batch((images, *other_outputs), ids)  # copies the outputs to the device
 
 
 def first_size(pairs: PairList) -> ImageFormat:
