@@ -96,30 +96,31 @@ def rate_by_durations(rows: Sequence[Window]) -> float:
 def training_rate_by_clock(record: Record, rows: Sequence[Window]) -> RunRate | None:
     """Return the images/s of training by the log's clock, without the time of evaluations if that is known.
 
-    The time is that from the first to the last epoch. But if the run took much longer than its epochs state, their
-    times are wrong (`_are_durations_too_short`), and the time from the start to the stop of the run is taken.
+    The rate is over one of two times: over the epochs, from the beginning of the first one to the end of the last one,
+    or over the whole run, from its start to its stop.
 
     Args:
         record: What the log says.
-        rows: The epochs, as `rows_of_epochs` returns them.
+        rows: The epochs, as `rows_of_epochs` returns them. Each states its duration and when it ended.
 
     Returns:
         In the first of these cases that holds:
 
         - The log does not state when the run started or stopped: the rate over the epochs.
         - No positive time of the run is left, because the clock was set back: None.
-        - The durations that the epochs state are too short: the rate over the run.
+        - The epochs state durations that are too short to be right: the rate over the run.
         - Otherwise: the rate over the epochs.
 
-        The rate over the epochs is None, too, if no positive time of them is left.
+        The rate over the epochs is None if no positive time of the epochs is left.
     """
     rate_over_epochs = _training_rate_over(record, rows, EPOCHS_SPAN, _span_of_rows(rows))
     if record.run_span is None:  # the log does not state when the run started or stopped
         return rate_over_epochs
 
     rate_over_run = _training_rate_over(record, rows, RUN_SPAN, record.run_span)
-    if rate_over_run is None:
+    if rate_over_run is None:  # the clock was set back
         return None
+    # By durations that are too short, training is over MAX_RATIO_BY_STARTUP (1.1) x as fast as over the run.
     if _are_durations_too_short(rows, rate_over_run):
         return rate_over_run
     return rate_over_epochs
@@ -168,49 +169,51 @@ class LeftOut(NamedTuple):
 
 
 def _training_rate_over(record: Record, rows: Sequence[Window], span_name: str, span: TimeSpan) -> RunRate | None:
-    """Return the images/s of training over a span of time, without the time of its evaluations if that is known.
+    """Return the images/s of training over a span of time: images / (seconds of the span - seconds of its evaluations).
+
+    The images are those that were trained from the beginning of the first epoch to the end of the last one. The
+    seconds of the evaluations are taken off only if they are known. An evaluation within an epoch counts as training.
 
     Args:
-        record: What the log says.
-        rows: The epochs. The images from the first to the last, as `_images_of_epochs` counts them, are divided by the
-            time that is left.
+        record: What the log says, such as the times of the evaluations.
+        rows: The epochs, as `rows_of_epochs` returns them.
         span_name: Name of the span in the text of the result, such as "run_start to run_stop".
         span: The span.
 
     Returns:
-        The rate and a text. The text names the span, and says if evaluations are left out of it, or cannot be. None if
-        no positive time is left, because the clock was set back.
+        The rate, and a text with the name of the span, the seconds and the rate. None if no positive seconds are left,
+        because the clock was set back.
     """
     left_out = _evaluations_to_leave_out(record, rows, span)
+    # `in_words` is " without evaluations", or why they cannot be left out, or "" if there are none.
     return _rate_over(record, rows, span_name + left_out.in_words, span.seconds - left_out.seconds)
 
 
 def _evaluations_to_leave_out(record: Record, rows: Sequence[Window], span: TimeSpan) -> LeftOut:
-    """Return how many seconds of evaluations to leave out of a span of time, with words that tell of it.
-
-    Only evaluations that begin within the span, but not within an epoch, are left out (`_evaluated_s`): one that begins
-    within an epoch is a part of it, and its time counts as training. An evaluation counts with its logged time, but at
-    most with MAX_EVALUATION_RATIO x the time of training on as many images: the logged time may include a wait for
-    training steps that have not ended.
+    """Return how many seconds of evaluations to take off a span of time, and a phrase on the evaluations.
 
     Args:
-        record: What the log says, such as the times of evaluations and the images of one.
-        rows: The epochs.
+        record: What the log says. Its `evaluations` are the times of all evaluations, and `eval_samples` is the number
+            of images of one.
+        rows: The epochs. An evaluation that begins within an epoch counts as a part of it, and is not taken off.
         span: The span.
 
     Returns:
         In the first of these cases that holds:
 
-        - The log has no times of evaluations: 0.0 and an empty text.
-        - It does not state the images of an evaluation: 0.0 and _NOT_LEFT_OUT, which says that as the reason.
-        - An evaluation is left out: the seconds and " without evaluations".
-        - Otherwise: 0.0 and an empty text.
+        - The log has no times of evaluations: 0.0 and "".
+        - The log does not state the images of an evaluation: 0.0 and _NOT_LEFT_OUT, a phrase that gives this reason.
+        - Some evaluations begin within the span, but within no epoch: the sum of their seconds, each with at most
+          `longest_s`, and " without evaluations".
+        - Otherwise: 0.0 and "".
     """
     if not record.evaluations:
         return LeftOut(0.0, "")
     if not record.eval_samples:
         return LeftOut(0.0, _NOT_LEFT_OUT)
+    # An evaluation counts for at most so long: its logged time may include a wait for unfinished training steps.
     longest_s = MAX_EVALUATION_RATIO * _training_seconds(record.eval_samples, rows)
+    # Counts only evaluations that begin within the span, but within no epoch.
     evaluated_s = _evaluated_s(record.evaluations, longest_s, rows, span)
     return LeftOut(evaluated_s, " without evaluations" if evaluated_s > 0 else "")
 

@@ -90,28 +90,34 @@ class FormatReader:
     precision_names: tuple[tuple[str, str], ...] = ()  # pairs: a word of the log, the record's name; others are ignored
 
     def __init__(self, lines: Lines) -> None:
-        """Prepare to read one training run from a log. Its lists and dictionaries stay empty until `read` fills them.
+        """Make a reader of one training run. Nothing is read yet: `read` fills the attributes that are set up here.
 
         Args:
             lines: The lines of the log. Its `span` says which of them belong to the run.
         """
         self.lines = lines
-        self.facts_by_name: dict[str, Fact] = {}  # what the log states, under a field's name or one of the format's own
-        self.windows: list[Window] = []
-        self.epochs: list[Window] = []
-        self.qualities: list[Quality] = []
+
+        # What the log says.
+        self.facts_by_name: dict[str, Fact] = {}  # values that it states once, as "devices", each with its line
+        self.windows: list[Window] = []  # one for each row of training figures
+        self.epochs: list[Window] = []  # the log's own summary of each epoch
+        self.qualities: list[Quality] = []  # results of evaluations
         self.evaluation_spans: list[TimeSpan] = []
         self.software: dict[str, str] = {}
         self.header: JsonObject = {}
+
+        # What was noticed about the log itself.
         self.problems: list[str] = []
         self.checks: list[Check] = []
         self.restarts: list[Restart] = []  # where the epoch goes back, or the step within an epoch
-        # A log is truncated until one of the format's closing words is read. Without any, nothing is known at first.
+        # `closing_words` end a complete log of the format; reading one of them sets False. None: not known.
         self.truncated = True if self.closing_words else None
-        self.usual_steps_per_row: int | None = None  # by the first window whose number of steps is known
-        self.last_position: RowPosition | None = None  # of the last row so far
-        self._last_step_wanted: int | None = None  # the step at which the run is to end, as the last row prints it
-        self.unread_rows = UnreadRows()
+
+        # What has been learnt so far from the rows, for the next row or for the end of the log.
+        self.usual_steps_per_row: int | None = None  # steps of the first window that shows them
+        self.last_position: RowPosition | None = None  # epoch and step of the last row
+        self._last_step_wanted: int | None = None  # last step of the run, if the last row prints it: 800 in `[50/800]`
+        self.unread_rows = UnreadRows()  # lines of rows whose figures cannot be read
         self.row_batch = RowBatch()  # the batch, worked out from the rows
         self.evidence = Evidence()  # signs of what the samples are, and of half precision
 
@@ -306,10 +312,11 @@ class FormatReader:
             self.truncated = False
 
     def _read_evaluation(self, line: int, text: str) -> None:
-        """Add the result of an evaluation to `qualities`, if a line prints one and a training row came before.
+        """Append the result of an evaluation to `qualities`, if a line prints one and a training row came before.
 
-        A format whose pattern has a group `epoch` evaluates by epochs, any other one by steps. If the line does not
-        print the epoch or the step by which it evaluates, the last row's stands in.
+        The result keeps the epoch and the step that the line prints. If the format's `evaluation_pattern` has a group
+        `epoch`, a result must have an epoch: where the line prints none, the epoch of the last training row is taken.
+        In any other format, a result must have a step, and the step of the last training row is taken in the same way.
 
         Args:
             line: Number of the line in the log.
@@ -321,10 +328,10 @@ class FormatReader:
         if match is None or value is None or last_row is None:
             return
 
-        groups = match.groupdict()  # by name; None: the pattern has the group, but this line does not print it
-        epoch = integer(groups.get("epoch"))
+        groups = match.groupdict()  # has each named group of the pattern, with None if this line does not print it
+        epoch = integer(groups.get("epoch"))  # None if the pattern has no such group, or if the line prints none
         step = integer(groups.get("step"))
-        counts_by_epochs = "epoch" in groups  # else by steps
+        counts_by_epochs = "epoch" in groups  # whether the pattern has the group, even if its value is None
         if counts_by_epochs and epoch is None:
             epoch = last_row.epoch
         if not counts_by_epochs and step is None:
@@ -384,22 +391,28 @@ class FormatReader:
     def time_of_row(self, last: RowPosition | None, position: RowPosition, row: Columns) -> RowTime:
         """Return how many training steps a printed row covers, how long they took, and how long they waited for input.
 
+        A row prints the time of a step. In a format with `prints_mean_times`, this is the mean over the steps that the
+        row covers: a row at step 20, after one at step 10, with a mean of 0.35 s covers 10 steps in 3.5 s. In any other
+        format, it is the time of the row's last step alone, which is the time of all its steps only if the row covers a
+        single one.
+
         Args:
             last: Epoch and step of the row before, or None for the first row.
             position: Epoch and step of this row.
-            row: Values of this row by column, as printed: {"time": "0.35", "step": "10"}.
+            row: Values of this row by column, as printed: {"step": "20", "time": "0.35"}. "time" is the time of a step
+                in seconds.
 
         Returns:
-            The steps, their seconds, and their wait in seconds; None for what is not known. Many a first row does not
-            show its steps. The seconds are not known if the row prints the time of only one of several steps. A wait
-            that is negative or too long counts as not known.
+            The steps, their seconds, and their wait in seconds; None for what is not known. In many formats, the steps
+            of a first row are not known. A wait that is negative or longer than the seconds counts as not known.
         """
         steps = self.steps_of_row(last, position)
         step_s = self.step_time_of_row(row)
-        is_time_of_all_steps = self.prints_mean_times or steps == 1  # else it is the time of the last step
+        is_time_of_all_steps = self.prints_mean_times or steps == 1  # False: it is the time of the last of several
         if steps is None or step_s is None or not is_time_of_all_steps:
             return RowTime(steps, seconds=None, wait_s=None)
 
+        # Both printed values are of one step.
         seconds = step_s * steps
         step_wait_s = number(row.get("wait"))
         wait_s = None if step_wait_s is None else plausible_wait_s(step_wait_s * steps, seconds)
@@ -416,27 +429,30 @@ class FormatReader:
         return positive(row.get("time"))
 
     def read(self) -> None:
-        """Read the run's lines: training figures, evaluations, and values such as the batch size. Call this once.
+        """Read all lines of the run, and fill the attributes of this reader from them. Call this once.
 
-        The results are in the attributes of this reader: `windows` with an item for each row of training figures,
-        `epochs`, `qualities`, `facts_by_name`, `checks`, `problems` and others. The order of the calls matters, because
-        each may use what the calls before it have set.
+        `windows` gets an item for each row of training figures. `epochs`, `qualities`, `facts_by_name`, `checks`,
+        `problems` and others get the rest. The calls must stand in this order, because each uses what those before it
+        have set.
 
         Raises:
             InputError: The log has rows of training figures, but no line shows that the samples are images, or a line
-                shows other samples. Or a row prints a rate of anything but images, or there are over MAX_ROWS rows.
+                shows other samples. Also if a row prints a rate not in images/s or samples/s, or if there are over
+                MAX_ROWS rows.
         """
         self._read_lines()
-        self.finish_rows()  # may find that the rows are running averages, and set `cumulative`
-        self._note_lost_rows()  # by the steps of the rows, which `finish_rows` may change
-        self.finish_facts()  # makes the stated batch a number, and the stated precision a name such as "fp32"
-        # `rate_scope` is an attribute of the format's class, not read from the log.
+        self.finish_rows()  # in some formats: turns rows of running averages into rows of their own steps
+        self._note_lost_rows()  # looks at the steps of the rows, which `finish_rows` may have changed
+        self.finish_facts()  # the stated batch "256" becomes the number 256; the stated precision a name, as "fp32"
+
+        # The batch by the rows is rate x step time. Where it differs from the stated batch, it replaces that number.
         batch_field = "batch_of_all" if self.rate_scope == "global" else "batch_per_device"
-        self.row_batch.set_batch(batch_field, self.facts_by_name, self.checks)  # replaces a stated batch that differs
-        # A format knows only its own switches: `amp : False` is "fp32", although the line may also say `bf16 : True`.
+        self.row_batch.set_batch(batch_field, self.facts_by_name, self.checks)
+        # `finish_facts` takes `amp : False` for "fp32". If another switch, as `bf16 : True`, is on, "fp32" is removed.
         self._forget_fp32_if_half_precision_is_on()
-        self._require_images()
-        # Facts of the format itself, which no line states.
+        self._require_images()  # raises InputError
+
+        # Facts of the format itself, which no line states. `finish_rows` may have set `cumulative`.
         self.set_if_unset("first_step", self.first_step)
         self.set_if_unset("rate_scope", self.rate_scope)
         self.set_if_unset("cumulative", self.cumulative)
@@ -444,36 +460,37 @@ class FormatReader:
     def _read_lines(self) -> None:
         """Read each line of the run, and add an item to `windows` for each printed row of training figures.
 
-        There are three kinds of lines:
+        `rows` yields each line with the values of the row that it holds, or with None:
 
-        - A row with its values goes to `_read_row`.
-        - A line with the format's `row_marker`, but without values, is noted in `unread_rows` if it seems to be a row
-          with a figure that cannot be read. It may be something else, such as an epoch's summary, so that it is also
-          read as any other line.
-        - Any other line goes to `read_before_rows` as long as there is no window, and to `read_after_first_row` later.
+        - With values: `_read_row` reads the row.
+        - With None: the line goes to `read_before_rows` as long as there is no window, and to `read_after_first_row`
+          later. If the line seems to be a row with a figure that cannot be read, it is also noted in `unread_rows`.
 
-        `self.lines` notes the first and the third kind, to tell later where the runs of the log begin.
+        Where another process broke a row in two, `rows` yields the first half with None. When the second half comes,
+        `rows` yields the whole row, with the line number of the first half.
 
-        If another process breaks a row in two, `rows` yields the first half as a line of the second kind. Then, in
-        place of the second half, it yields the whole row with the same number, and `forget` takes the note back.
+        At the end, a problem is noted if there are unread rows, and `truncated` is set if the rows print the run's last
+        step.
 
         Raises:
-            InputError: A row prints a rate of anything but images, or the run has over MAX_ROWS rows.
+            InputError: A row prints a rate not in images/s or samples/s, or the run has over MAX_ROWS rows.
         """
         numbered_lines = self.lines.without_repeated_rows(self.row_marker)
         for line, text, values in rows(numbered_lines, self.row_marker, self.whole_line_marker, self.row_pattern):
             self._search_for_evidence(line, text, is_row=values is not None)
             if values is not None:
-                self.lines.confirm_run()
-                self.unread_rows.forget(line)  # if its first half was noted
+                self.lines.confirm_run()  # a row: so the start noted last is the start of a run
+                self.unread_rows.forget(line)  # takes back a note on the first half of this row
                 self._read_row(line, text, values)
                 continue
 
+            # A row that is not whole, or another line that has the marker, such as the summary of an epoch.
             is_row_without_figures = self.row_marker in text
             if not is_row_without_figures:
-                self.lines.note_if_start(line, text)
+                self.lines.note_if_start(line, text)  # notes the line if a run may begin on it
             elif self._has_figure_that_cannot_be_read(text):
                 self.unread_rows.note(line)
+
             if self.windows:
                 self.read_after_first_row(line, text)
             else:
@@ -511,16 +528,17 @@ class FormatReader:
         return any(word in text for word in words)
 
     def _read_row(self, line: int, text: str, values: Values) -> None:
-        """Add the figures of one printed row to `windows`, and keep its position (epoch and step) for the next row.
+        """Add the figures of one printed row to `windows`, and keep the row's epoch and step in `last_position`.
 
-        These rows add nothing:
+        In the order of the code:
 
-        - A row of an evaluation, or with the epoch and step of the row before. It is skipped.
-        - A row without a positive figure in the format's `required_column`. It is noted in `unread_rows` and skipped.
-        - A row that covers 0 steps. But the next row counts its steps from this one.
+        - A row of an evaluation, or with the same epoch and step as the row before, is skipped.
+        - A row without a positive figure in the format's `required_column` is noted in `unread_rows` and skipped.
+        - A row that covers 0 steps adds no window. But `last_position` is set, so that the next row counts its steps
+          from this one.
+        - Any other row adds a window.
 
-        `time_of_row` works out how many training steps since the row before a row covers, and in what time. The methods
-        of a subclass may need for that how steps are counted (`read_first_row`) and the batch size (`row_batch`).
+        A skipped row leaves `last_position` as it was.
 
         Args:
             line: Number of the line in the log.
@@ -528,7 +546,7 @@ class FormatReader:
             values: Values of the row in the order of `columns`. None stands for what the row does not print.
 
         Raises:
-            InputError: The row prints a rate of anything but images, or the run has over MAX_ROWS rows.
+            InputError: The row prints a rate not in images/s or samples/s, or the run has over MAX_ROWS rows.
         """
         row = self._values_by_column(values)
         position = _position_of(row)
@@ -539,18 +557,19 @@ class FormatReader:
             return
 
         self._require_image_unit(line, row.get("unit"))
+        # Both calls come first, because a format's `time_of_row` may use what they learn.
         if self.last_position is None:
-            self.read_first_row(text, position, row)  # before `time_of_row`: learns how steps are counted
+            self.read_first_row(text, position, row)  # how the program counts steps
         if self.rows_imply_batch:
-            self.row_batch.narrow(line, row.get("rate"), row.get("time"))
+            self.row_batch.narrow(line, row.get("rate"), row.get("time"))  # the batch is rate x time
 
-        covered = self.time_of_row(self.last_position, position, row)
+        covered = self.time_of_row(self.last_position, position, row)  # the steps since the row before, and their time
         if covered.steps != 0:  # a row whose steps are not known (None) is added, too
             self.add_window(self._window_of_row(line, position, row, covered))
             if self.usual_steps_per_row is None:
                 self.usual_steps_per_row = covered.steps
         self.last_position = position  # for the next row
-        self._last_step_wanted = integer(row.get("of"))
+        self._last_step_wanted = integer(row.get("of"))  # the run's last step, if the row prints it
 
     def _set_truncated(self) -> None:
         """Set `truncated` if the rows print the run's last step. Call this after the last line.

@@ -82,13 +82,14 @@ def field(before: str, after: str = "") -> re.Pattern[str]:
 def rows(
     numbered_lines: Iterable[tuple[int, str]], row_marker: str, whole_line_marker: str, pattern: RowPattern
 ) -> Iterator[Row]:
-    """Yield the lines of a log, each with the values of the training figures that are printed on it.
+    """Yield each line of a log with the values of the training row that is printed on it, or with None.
 
-    Another process may write into a row and so break it in two. Then the whole row comes in place of its second half:
+    Another process may write into a row and so break it in two. Then the first half is yielded as a line without
+    values, and later the whole row, with the line number of the first half, in place of the second half:
 
-        5: iter: 10, loss:    -> line 5 without values
-        6: another process    -> line 6 without values
-        7: 0.5, time: 0.1     -> the row `iter: 10, loss: 0.5, time: 0.1` of line 5, with its values
+        5: iter: 10, loss:    -> line 5, `iter: 10, loss:`, None
+        6: another process    -> line 6, `another process`, None
+        7: 0.5, time: 0.1     -> line 5, `iter: 10, loss: 0.5, time: 0.1`, with its values
 
     Args:
         numbered_lines: Number and text of each line.
@@ -100,7 +101,8 @@ def rows(
     Yields:
         A line with its values, or with None if it is no whole row. Several rows on a line are yielded one by one.
     """
-    # Of a broken row. It is kept until its second half or the next line with `row_marker` comes.
+    # The first half of a broken row, which was yielded already. Lines of other processes may follow, so it is kept
+    # until its second half comes, or another line with `row_marker`.
     first_half: Row | None = None
     for number, line in numbered_lines:
         if row_marker in line:
@@ -113,10 +115,10 @@ def rows(
         joined_row = None
         may_be_second_half = whole_line_marker not in line  # nor is `row_marker` in it
         if first_half is not None and may_be_second_half:
-            joined_row = _joined(first_half, number, line, pattern)
+            joined_row = _joined(first_half, number, line, pattern)  # None if this line does not complete the row
         if joined_row is not None:
             first_half = None
-        yield joined_row or Row(number, line, None)
+        yield joined_row or Row(number, line, None)  # `joined_row` has the line number of its first half
 
 
 def _rows_of_line(number: int, line: str, row_marker: str, pattern: RowPattern) -> list[Row]:
@@ -142,27 +144,28 @@ def _rows_of_line(number: int, line: str, row_marker: str, pattern: RowPattern) 
 
 
 def _joined(first_half: Row, number: int, line: str, pattern: RowPattern) -> Row | None:
-    """Return the row of training figures that its first half and a later line make together, if they make one.
+    """Return the row of training figures that its first half and a later line make together, or None if they make none.
 
-    Here lines 5 and 7 make the row `iter: 10, loss: 0.5, time: 0.1`, which counts as line 5:
+    Here lines 5 and 7 make the row `iter: 10, loss: 0.5, time: 0.1`, which gets the line number 5:
 
         5: iter: 10, loss:
         6: another process
         7: 0.5, time: 0.1
 
     Args:
-        first_half: The line with the beginning of the row.
+        first_half: The line with the beginning of the row. It may end anywhere, even within a number.
         number: Number of the later line in the log.
         line: Text of the later line.
         pattern: Pattern of a row.
 
     Returns:
-        The row with its values. None if the lines are over HALF_ROW_LINES apart, or if the joined text is no row.
+        The row with its values. None if the later line comes over HALF_ROW_LINES lines after the first half, or if the
+        joined text is no row.
     """
     if number - first_half.line > HALF_ROW_LINES:
         return None
-    # A half that ends as `time: 0.5` may be of `time: 0.52`. So this number is given up: CUT behind it keeps patterns
-    # that need a blank or a unit after a number from reading it.
+    # The first half may end within a number: `time: 0.5` may be the beginning of `time: 0.52`. So the number is marked
+    # with CUT. A pattern that needs a blank or a unit right behind a number then does not match the 0.5.
     may_end_within_number = first_half.text[-1:] in _OF_NUMBERS
     gap = f"{CUT} " if may_end_within_number else " "
     text = f"{first_half.text}{gap}{line}"[:MAX_ROW_CHARS]
@@ -173,11 +176,15 @@ def _joined(first_half: Row, number: int, line: str, pattern: RowPattern) -> Row
 
 
 def _cut_at_rows(line: str, marker: str, head: re.Pattern[str]) -> list[str]:
-    """Split a line of a log into the printed rows that it holds, and cut each to MAX_ROW_CHARS characters.
+    """Return the texts of the printed rows on a line of a log, each cut to MAX_ROW_CHARS characters.
 
-    A row begins where `head` matches and ends where the next one begins. Text before the first row is left out. A line
-    in which `head` does not match is one text. Most lines are short and have one marker: these are returned whole,
-    without a search.
+    Most lines are short and hold one row. For these, a search for the beginnings of rows is saved. In the first of
+    these cases that holds, the result is:
+
+    - The line has at most MAX_ROW_CHARS characters, and `marker` stands in it once: the whole line.
+    - `head` matches nowhere: the line, cut.
+    - Otherwise: a text from each match of `head` to the next match or to the end of the line, cut. Text before the
+      first match is left out.
 
     Args:
         line: The line.
@@ -190,7 +197,7 @@ def _cut_at_rows(line: str, marker: str, head: re.Pattern[str]) -> list[str]:
 
     starts = [match.start() for match in head.finditer(line)]
     if not starts:
-        starts = [0]
+        starts = [0]  # the line as a whole
     ends = [*starts[1:], len(line)]
     rows_of_line = [line[start:end] for start, end in zip(starts, ends, strict=True)]
     return [row[:MAX_ROW_CHARS] for row in rows_of_line]

@@ -77,9 +77,10 @@ class PublishedTable:
 def published_tables(rows: Sequence[Published]) -> list[PublishedTable]:
     """Return the throughputs of published systems by their numbers of nodes, a table for each system.
 
-    A table has the figures with as many devices per node as the figure on the most devices. For a system measured on
-    1 x 4, 1 x 8 and 2 x 8 devices (nodes x devices per node), these are 1 x 8 and 2 x 8. A system with fewer than two
-    such figures gets no table.
+    All figures of a table have the same number of devices per node: that of the system's figure on the most devices. A
+    system that was measured on 1 node of 4 devices, on 1 node of 8 and on 2 nodes of 8 has 8 devices per node in its
+    table, with figures for 1 and for 2 nodes. The node of 4 devices is left out. A system that then has fewer than two
+    numbers of nodes gets no table.
 
     Args:
         rows: The published figures, each with the name of its report in `table`. Those without a number of nodes are
@@ -89,6 +90,7 @@ def published_tables(rows: Sequence[Published]) -> list[PublishedTable]:
     tables = []
     for figures in systems_by_devices(rows_with_nodes):  # figures of one system, by ascending devices
         largest = figures[-1]
+        # The figures on nodes that have as many devices as those of the largest one.
         equal_nodes = [figure for figure in figures if figure.devices_per_node == largest.devices_per_node]
         images_per_s = _images_per_s_by_nodes(equal_nodes)
         if len(images_per_s) > 1:
@@ -131,24 +133,25 @@ class _LostThroughput(NamedTuple):
 
 
 def fit_scaling_loss(tables: Sequence[PublishedTable]) -> ScalingLoss:
-    """Fit the scaling model to published throughputs: `loss`, its one coefficient, and the figures' spread about it.
+    """Return the scaling model fitted to published throughputs: its one coefficient, `loss`, and the figures' spread.
 
-    By the model, M nodes reach this throughput, where M0 is the fewest nodes of the table:
+    By the model, a system reaches this throughput on M nodes, where M0 is the fewest nodes of its table:
 
         images/s of M nodes = images/s of M0 nodes * M / M0 * exp(-loss * (1 / M0 - 1 / M))
 
-    Of a ring all-reduce's traffic, the share (M - 1) / M leaves a node. From M0 to M nodes this share grows by
-    1 / M0 - 1 / M, and the logarithm of the lost throughput is taken to grow in proportion.
+    The last factor is what communication between nodes costs. On n nodes, the share 1 - 1 / n of a ring all-reduce's
+    traffic leaves its node, and from M0 to M nodes this share grows by 1 / M0 - 1 / M.
 
-    - loss: the mean of the losses that this formula gives, one for each figure on more than M0 nodes
-    - spread: the standard deviation of log(images/s) from the model after one doubling of the nodes. After n doublings
-      it is assumed to be spread * sqrt(n).
+    - `loss`: each figure on more than M0 nodes gives a loss by this formula, and `loss` is the mean of these.
+    - `spread`: how far the figures scatter about the model, as the standard deviation of log(images/s) per doubling of
+      nodes. A `spread` of 0.02 is about 2 % from 1 to 2 nodes, and by assumption 0.02 * sqrt(3) from 1 to 8 nodes.
+    - `tables`: the number of tables
 
     Args:
         tables: Published throughputs by number of nodes, one table for each system. Together they must have at least
             two figures on more nodes than the fewest of their table.
     """
-    figures = _lost_throughputs(tables)
+    figures = _lost_throughputs(tables)  # for each figure on more than M0 nodes: how far it is below linear scaling
     assert len(figures) >= 2, "a spread takes two figures"
     loss = _mean_loss(figures)
     return ScalingLoss(loss=loss, spread=_spread_per_doubling(figures, loss), tables=len(tables))
@@ -174,20 +177,20 @@ def _lost_throughputs(tables: Sequence[PublishedTable]) -> list[_LostThroughput]
 
 
 def _lost_throughput(fewest_nodes: int, base_rate: float, nodes: int, rate: float) -> _LostThroughput:
-    """Return how far a system's throughput on more nodes falls short of linear scaling, and what that depends on.
+    """Return three numbers on a system that grew from M0 to M nodes: its added traffic, lost throughput, and doublings.
 
-    Linear scaling from M0 to M nodes is M / M0 times the throughput on M0 nodes. The result has three fields:
-
-    - log_lost: log(linear scaling / throughput); 0 if nothing is lost
-    - added_traffic_share: 1 / M0 - 1 / M. On M nodes, the share (M - 1) / M of a ring all-reduce's traffic leaves its
-      node. From M0 to M nodes this share grows by (M - 1) / M - (M0 - 1) / M0, which is the same number.
-    - doublings: how often the nodes were doubled, log2(M / M0)
+    - `added_traffic_share`: 1 / M0 - 1 / M. On n nodes, the share 1 - 1 / n of a ring all-reduce's traffic leaves its
+      node. This number is by how much the share grows from M0 to M nodes.
+    - `log_lost`: log(linear scaling / measured throughput), where linear scaling is M / M0 times the throughput on M0
+      nodes. 0 means that nothing is lost. By the scaling model, `log_lost` grows in proportion to
+      `added_traffic_share`.
+    - `doublings`: how often the nodes were doubled, log2(M / M0), which is 3 from 1 to 8 nodes
 
     Args:
         fewest_nodes: M0, the fewest nodes that the system was measured on.
-        base_rate: Its images/s on M0 nodes.
+        base_rate: The system's images/s on M0 nodes.
         nodes: M, the greater number of nodes.
-        rate: Its images/s on M nodes.
+        rate: The system's images/s on M nodes.
     """
     linear_scaling = nodes / fewest_nodes * base_rate
     return _LostThroughput(
@@ -205,13 +208,14 @@ def _mean_loss(figures: Sequence[_LostThroughput]) -> float:
 def _spread_per_doubling(figures: Sequence[_LostThroughput], loss: float) -> float:
     """Return how far published figures scatter about the scaling model: their standard deviation per doubling of nodes.
 
-    By the model, a figure's `log_lost` is loss * `added_traffic_share`. The variance about this is assumed to grow in
-    proportion to the doublings, so each squared departure is divided by its doublings.
+    A figure departs from the model by `log_lost` - loss * `added_traffic_share`. The variance of this departure is
+    assumed to grow in proportion to the doublings of nodes. So the squared departure of a figure after 3 doublings is
+    divided by 3. The result is the root of the mean of these quotients.
 
     Args:
-        figures: What each published figure lost, compared with linear scaling, as `_lost_throughput` returns it. Two or
-            more. `added_traffic_share` is the share of the all-reduce's traffic that leaves a node only because of the
-            added nodes.
+        figures: Two or more published figures, each compared with the fewest nodes of its table. `log_lost` is
+            log(linear scaling / figure). `added_traffic_share` is by how much the share of the all-reduce's traffic
+            that leaves a node has grown, and `doublings` how often the nodes were doubled.
         loss: The coefficient of the model, fitted to the same figures.
 
     Returns:
@@ -219,10 +223,10 @@ def _spread_per_doubling(figures: Sequence[_LostThroughput], loss: float) -> flo
     """
     variances_per_doubling = []
     for figure in figures:
-        expected_log_lost = loss * figure.added_traffic_share
+        expected_log_lost = loss * figure.added_traffic_share  # by the model
         departure = figure.log_lost - expected_log_lost
         variances_per_doubling.append(departure**2 / figure.doublings)
-    # n - 1, because `loss` is fitted to the same figures
+    # The mean divides by n - 1, because `loss` is fitted to the same figures.
     return math.sqrt(math.fsum(variances_per_doubling) / (len(figures) - 1))
 
 

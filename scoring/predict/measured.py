@@ -49,11 +49,7 @@ class Measured(NamedTuple):
 def measure(args: argparse.Namespace) -> Measured:
     """Read the logs of --measured, and return the throughput of each shape: a number of nodes, and of devices on each.
 
-    Logs of one shape are scored together, as repeats. There is a warning for each of these, in this order:
-
-    - the math mode or the software, if it differs between the logs
-    - --batch, if the logs say another batch
-    - a shape with a single run, or whose runs give no interval: how far runs lie apart is then unknown
+    Logs of one shape are scored together, as repeats: two logs of 2 nodes with 8 devices each give one throughput.
 
     Args:
         args: The parsed options of `python -m scoring scale`: `measured` are the logs, `protocol` and `skip` say how to
@@ -63,8 +59,8 @@ def measure(args: argparse.Namespace) -> Measured:
         What was read from the logs, the throughput of each shape by ascending nodes, and warnings.
 
     Raises:
-        InputError: The protocol is unknown or measures training times, or the logs cannot be scored, lack the devices
-            or the batch, differ in model, batch or precision, or have nodes of unequal size.
+        InputError: The protocol is unknown or measures training times. A log cannot be scored, does not say its devices
+            or batch, or has nodes of unequal size. The logs differ in model, batch or precision.
         TooFewRunsError: A shape has fewer runs than the protocol asks for.
         OSError: A log, or the file of the protocol, cannot be opened.
     """
@@ -73,13 +69,14 @@ def measure(args: argparse.Namespace) -> Measured:
         raise InputError(f"protocol {args.protocol} measures no throughput, which the model is made of")
     records_by_shape = _records_by_shape(args)
     records = list(itertools.chain.from_iterable(records_by_shape.values()))
-    warnings = _require_same_work(records)  # warns of other differences
-    batch_of_all_logs = records[0].batch_per_device  # of all: `_require_same_work` raises an error if batches differ
+    # Raises an error if model, batch or precision differ; returns a warning if the math mode or the software differs.
+    warnings = _require_same_work(records)
+    batch_of_all_logs = records[0].batch_per_device  # all logs have the same one
     if args.batch not in (None, batch_of_all_logs):
         warnings.append(f"--batch {args.batch} is not taken: the logs say {batch_of_all_logs} images a device")
 
     points = []
-    for shape, repeats in sorted(records_by_shape.items()):
+    for shape, repeats in sorted(records_by_shape.items()):  # by ascending nodes, then by devices on each
         scored = score(repeats, protocol, skip=args.skip)
         points.append(_point(shape, scored))
         if not _knows_spread_of_runs(scored):  # a single run, or no interval

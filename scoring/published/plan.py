@@ -162,8 +162,8 @@ def _full_size_campaign(name: str, fields: JsonObject) -> Campaign:
         The campaign. Two of its fields come from published.csv:
 
         - `published`: all figures of the report, which are the rows whose `table` is the campaign's name
-        - `cells`: of these, the throughputs of the first framework in "frameworks", which the runs measure again. The
-          figures of the other frameworks are only shown next to ours.
+        - `cells`: the throughputs of the first framework in "frameworks", which the runs measure again. The figures of
+          the other frameworks are only shown next to ours.
 
     Raises:
         KeyError, TypeError, AttributeError, ValueError: The fields describe no campaign: one is missing or unknown, or
@@ -172,7 +172,8 @@ def _full_size_campaign(name: str, fields: JsonObject) -> Campaign:
     """
     protocol = protocols.find(fields["protocol"])
     environment = {key: str(value) for key, value in fields["environment"].items()}
-    # A run's log then marks as warm-up exactly the steps that the protocol drops.
+    # So a run's log marks as warm-up exactly the steps that the protocol drops. If the protocol counts them in printed
+    # rows, `_warm_up_steps` takes the steps of a row from the environment's PRINT_STEPS.
     environment["WARMUP_STEPS"] = str(_warm_up_steps(protocol, environment))
 
     frameworks = fields["frameworks"]
@@ -180,7 +181,8 @@ def _full_size_campaign(name: str, fields: JsonObject) -> Campaign:
         raise ValueError("frameworks is no list of names")
 
     published = select(read_published(), table=name)
-    # The other fields are `workload` and perhaps `note`. Campaign raises TypeError for a field that it does not have.
+    # What is left is "workload" and perhaps "note". They go to the fields of Campaign with these names. Any other name
+    # makes Campaign raise TypeError, and so does a file without "workload".
     other_fields = {key: value for key, value in fields.items() if key not in ("protocol", "environment", "frameworks")}
     return Campaign(
         name=name,

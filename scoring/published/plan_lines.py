@@ -93,23 +93,26 @@ def _state(job: Job) -> str:
 
 
 def expected_time(campaign: Campaign, job: Job) -> ExpectedTime:
-    """Return how long one trial of a benchmark run is expected to take, and in words what this estimate rests on.
+    """Return how many seconds one trial of a benchmark run is expected to take, and in words what this rests on.
+
+    A trial is one execution of the run.
 
     - In a campaign that is shrunk to tiny runs on the CPU, a trial is assumed to take 15 s (SHRUNK_RUN_S).
     - In any other campaign, a trial takes an assumed start-up of 60 s (START_UP_S), and then the time that its images
-      take at the published images/s.
+      take at the published images/s. 51,200 images at 1,024 images/s give 60 + 50 = 110 s.
 
     Args:
         campaign: The campaign: runs that measure the figures of a published report again.
-        job: The run, with the published figure that it measures again.
+        job: The run in `run`, with its batch size and number of devices; the published throughput that it measures
+            again in `cell`; and its environment variables in `exports`, which say its number of steps.
     """
     if campaign.shrunk:
         return ExpectedTime(SHRUNK_RUN_S, "assumption")
 
-    cell = job.cell  # the published figure: `value` is the images/s of all devices together
+    cell = job.cell  # the published throughput: `value` is the images/s of all devices together
     run = job.run
     steps = int(job.exports["WARMUP_STEPS"]) + int(job.exports["MEASURED_STEPS"])
-    images = steps * run.batch_per_device * run.devices
+    images = steps * run.batch_per_device * run.devices  # on all devices
     seconds = START_UP_S + images / cell.value
     shape = f"batch {run.batch_per_device} x {run.devices} {cell.accelerator}"
     return ExpectedTime(seconds, f"{cell.printed} {cell.unit} of {shape} ({cell.source})")

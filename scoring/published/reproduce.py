@@ -82,12 +82,12 @@ def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> 
         A dictionary with "published", "recomputed", "notes" and more. Among its values are:
 
         - "verdict": "borne out" if the logs give the published figure and state no other conditions than the report;
-          else "not borne out", "not decided" or "not recomputed"
+          otherwise "not borne out", "not decided" or "not recomputed"
         - "difference": recomputed / published - 1; None for "not recomputed"
         - "borne_out": the same verdict as True or False; None for "not decided" and "not recomputed"
-        - "as_recorded": True if the figure was recomputed, and published.csv has a `log_note` on it. The note records
-          that the logs do not bear the figure out, so `main` does not count a mismatch as a fault. The recomputed
-          figure is not compared with the note.
+        - "as_recorded": True if the logs give a figure, and published.csv already has a note that they do not bear the
+          published figure out (`log_note`). `main` does not count such a known mismatch as a fault. Whether the logs
+          give the very figure of the note is not checked.
     """
     recomputed = _recompute(rule, paths, published)
     is_known_mismatch = recomputed.figure is not None and published.log_note is not None
@@ -125,18 +125,20 @@ def _recompute(rule: Rule, paths: Sequence[Path], published: Published) -> Recom
 
     Returns:
         The verdict, the figure, notes on how it was made and judged, and footnotes. If the logs cannot be scored, the
-        figure is None, and the only note says why. The footnotes are what the rules of MLPerf demand:
+        verdict is NOT_RECOMPUTED, the figure is None, the only note says why, and there are no footnotes.
 
-        - our result does not use the name of MLPerf: none
-        - it does: that it is not verified, and whose trademark the name is; of a throughput also that images/s is only
-          derived from the logs
-        - it does, and the published figure is a time to train: also how it may differ from a verified result
+        There are footnotes only if our result uses the name of MLPerf, and then as the rules of MLPerf demand:
+
+        - They say that our result is not verified, and whose trademark the name is.
+        - If our figure is a throughput, they say that images/s is only derived from the logs.
+        - If the published figure is a time to train, which MLCommons has verified, they say how ours may differ from a
+          verified result.
     """
     try:
         records = [_read_log(path, rule) for path in paths]
         # Without `system`, the score of several logs warns if one of them names no machine. Nothing else depends on it.
         result = score(records, protocols.find(rule.protocol), skip=rule.skip, system=published.accelerator)
-        # All published times to train are MLPerf results.
+        # All published times to train are results of MLPerf, which MLCommons has verified.
         published_is_verified = published.metric == "time_to_train"
         footnotes = result.footnotes_where_shown(next_to_verified=published_is_verified)
         judged = _judge(rule, result, records, published)
@@ -268,16 +270,17 @@ def _notes_on_score(rule: Rule, result: Score, records: Sequence[Record]) -> lis
 
 
 def _notes_on_logs(rule: Rule, records: Sequence[Record]) -> list[str]:
-    """Return notes on doubts about the logs: what they do not say, and that none has a known SHA-256.
+    """Return notes on doubts about logs: what the logs do not say, and that no log has a known SHA-256.
 
-    - "the log does not say ...": the devices or the batch were taken from the report.
-    - "known by its name alone": the rule has SHA-256, and no log has one of these. So the rule was found by the
-      end of a log's path.
+    - "the log does not say ...": the devices or the batch of a log were taken from the report.
+    - "known by its name alone": the rule lists the SHA-256 of known logs, but none of these logs is a known one. Then
+      the rule was found by the names of the logs alone, which other logs may have, too.
 
     Args:
         rule: How the publisher made the figure from its logs. Its `sha256` are of the logs from which the figure was
             recomputed before; empty if they are not known.
-        records: What the logs say. `from_options` names what a log does not say and its reader was given.
+        records: What the logs say. `from_options` has the names of the values that a log lacked and that its reader
+            was given in their place, such as ("devices",).
     """
     notes = []
     taken_from_report: set[str] = set()
@@ -286,7 +289,7 @@ def _notes_on_logs(rule: Rule, records: Sequence[Record]) -> list[str]:
     if taken_from_report:
         notes.append(f"the log does not say {' or '.join(sorted(taken_from_report))}: taken from the report")
     sha256_of_logs = {record.sha256 for record in records}
-    if rule.sha256 and sha256_of_logs.isdisjoint(rule.sha256):
+    if rule.sha256 and sha256_of_logs.isdisjoint(rule.sha256):  # none of the logs is a known one
         notes.append("known by its name alone: not the log that the figure was recomputed from before")
     return notes
 
@@ -345,11 +348,12 @@ def _conditions_that_differ(records: Sequence[Record], published: Published) -> 
 def _fields_that_may_not_differ(log: Record, report: Published) -> list[str]:
     """Return the names of the conditions in which a log may not differ from its report, such as "devices".
 
-    - always "devices" and "batch_per_device"
-    - also "math_mode" if both state FP32 or TF32 as their math mode
-    - else also "precision" if only one of the two has half precision, such as a log of AMP and a report of FP32
+    "devices" and "batch_per_device" are always among them. At most one more is, in the first of these cases that holds:
 
-    Two texts of half precision, such as "amp_o1" and "amp_o2", may differ, because reports rarely state the level.
+    - Both state FP32 or TF32 as their math mode: "math_mode".
+    - Only one of the two has half precision, such as a log of AMP and a report of FP32: "precision".
+
+    Two kinds of half precision, such as "amp_o1" and "amp_o2", may differ, because reports rarely state the level.
 
     Args:
         log: What the log says.
