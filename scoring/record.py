@@ -198,20 +198,16 @@ class Record:
     def is_continuation_of(self, earlier: "Record") -> bool:
         """Return whether this log is the next part of the training run whose previous part is another log.
 
-        A log may be rotated, that is go on in a new file, while its run goes on.
+        A log may be rotated: while its run goes on, it goes on in a new file.
 
         A log of the format "keras" is the next part if its first row of training figures begins at the step at which
-        the last row of the earlier log ends. Its rows print both steps, so nothing else is needed.
-
-        A log of any other format is the next part if all of these hold:
+        the last row of the earlier log ends. A log of any other format is the next part if all of these hold:
 
         - The earlier log does not state the end of its run.
         - This log lacks the beginning of its run. One sign of this is that its first row is of a later epoch than the
           last row of the earlier log.
-        - No row seems to be missing between the logs: from the last row of the earlier log to the first row of this one
-          are at most as many steps as the longest row of the earlier log covers. After the rows of steps 10, 20 and so
-          on to 60 this may be the row of step 70. After those to 50 it may not, because no row there covers 20 steps.
-          `_follows` has the rule, also for a program that counts steps anew in each epoch.
+        - No row seems to be missing between the logs. If the earlier log has a row every 10 steps, the last at step 60,
+          then the first row of this log may be at step 70, but not at step 80.
 
         Args:
             earlier: What the other log says.
@@ -222,11 +218,13 @@ class Record:
         if not self.windows or not earlier.windows or self.format != earlier.format:
             return False
         if self.format == "keras":
-            # The rule for other formats compares the lengths of rows. A short row, or a log of one row, misleads it.
+            # A row of this format shows the step at which it begins. The rule for other formats compares the lengths of
+            # rows, and could be misled by a short row, or by a log of one row.
             return _step_before(self.windows[0]) == earlier.windows[-1].step
         earlier_has_end = earlier.run_stop_s is not None
         if earlier_has_end or not self._lacks_beginning(last_of_earlier=earlier.windows[-1]):
             return False
+        # The first row may end at most as many steps after the earlier log as the longest row of that log covers.
         return _follows(self.windows[0], earlier.windows, self.first_step)
 
     def _lacks_beginning(self, last_of_earlier: Window) -> bool:
@@ -424,24 +422,26 @@ def _step_before(row: Window) -> int | None:
 
 
 def _follows(row: Window, rows_before: Sequence[Window], first_step: int) -> bool:
-    """Return whether a printed row can be the next one of the training run that printed other rows before.
+    """Return whether a printed row can come right after other rows of a training run, with no row missing between them.
 
-    It can if no row seems to be missing between them: the row ends after the last of them, by at most as many steps as
-    the longest of them covers. If the row is of the next epoch, and its step is not above that of the last one, the
-    program counts anew in each epoch. Then the row's steps are counted from the start of the epoch instead.
+    The row must end after the last of the rows before, by at most as many steps as the longest of these covers. Some
+    programs count steps anew in each epoch. A row of the next epoch shows this if its step is not above that of the
+    last row before. Then its steps are counted from the start of its epoch.
 
     After rows of 10 steps, the last at step 90 of epoch 3, with `first_step` 1:
 
-        epoch 3, step 100 or 95  -> True: 10 or 5 steps later
-        epoch 3, step 110 or 90  -> False: 20 or 0 steps later
-        epoch 4, step 10         -> True: counted anew, the 10th step of the epoch
-        epoch 4, step 0          -> True: counted anew; OneFlow prints a row there
-        epoch 5, step 10         -> False: neither the same epoch nor the next
+        epoch 5, step 10   -> False: neither the same epoch nor the next
+        epoch 4, step 10   -> True: counted anew, 10 steps after the start of the epoch
+        epoch 4, step 0    -> True: counted anew, 0 steps after the start; OneFlow prints a row there
+        epoch 4, step 100  -> True: not counted anew, 10 steps after the last row
+        epoch 3, step 95   -> True: 5 steps after the last row
+        epoch 3, step 110  -> False: 20 steps after the last row
+        epoch 3, step 90   -> False: 0 steps after the last row
 
     Args:
         row: The row in question. If it prints no step, its epoch alone decides.
         rows_before: The rows before, at least one. If the last prints no step and `row` does, the result is False.
-        first_step: The number that the program gives to a first step.
+        first_step: The number that the program gives to a first step: 0 or 1.
     """
     last = rows_before[-1]
     epochs_later = _epochs_between(last, row)
@@ -453,9 +453,10 @@ def _follows(row: Window, rows_before: Sequence[Window], first_step: int) -> boo
         return False
 
     steps_of_longest_row = max(before.steps or 0 for before in rows_before)
-    is_counted_anew = epochs_later == 1 and row.step <= last.step
+    is_counted_anew = epochs_later == 1 and row.step <= last.step  # steps of the whole run would have gone on
     if is_counted_anew:
-        steps_of_new_epoch = row.step - first_step + 1  # from the first step to this one, both included
+        # From the first step of the epoch to this one, both included: 10 at step 10 if the first one is step 1.
+        steps_of_new_epoch = row.step - first_step + 1
         return steps_of_new_epoch <= steps_of_longest_row
     steps_since_last_row = row.step - last.step
     return 0 < steps_since_last_row <= steps_of_longest_row

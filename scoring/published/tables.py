@@ -47,16 +47,17 @@ def our_figure(job: Job, protocol: Protocol) -> Score | str:
 
 
 def published_row_by_framework(campaign: Campaign, cell: Published, metric: str) -> dict[str, Published | None]:
-    """Return for each framework its published figure under the same conditions as a given published throughput.
+    """Return, for each framework, the row of published.csv with its figure under the conditions of a given throughput.
 
-    Each figure is returned as its row of published.csv. The conditions are the accelerator, nodes, devices, batch size
-    and strategy, and the kind of precision, such as AMP of any level. For example, a throughput of Paddle on 8 devices
-    gives the rows of Paddle and of OneFlow on 8 devices.
+    The conditions are the accelerator, nodes, devices, batch size and strategy, and the kind of precision: "amp_o1" and
+    "amp_o2" are one kind. For example, a throughput of Paddle on 8 devices gives the speedups of Paddle and of OneFlow
+    on 8 devices, if the metric is "speedup".
 
     Args:
-        campaign: The campaign of the report. It has the report's rows of published.csv and the names of frameworks.
-        cell: The given throughput.
-        metric: What the figures are of: "throughput", "speedup" or "gpu_memory", for example.
+        campaign: The campaign of a report. Its `published` are all rows of the report, and its `frameworks` the names
+            of the frameworks.
+        cell: The given throughput, a row of the report, too.
+        metric: What the returned rows are of: "throughput", "speedup" or "gpu_memory", for example.
 
     Returns:
         The rows by framework; None for a framework without such a row. Of several versions of a framework, the first
@@ -64,7 +65,7 @@ def published_row_by_framework(campaign: Campaign, cell: Published, metric: str)
     """
     condition_names = ("accelerator", "nodes", "devices", "batch_per_device", "strategy")
     conditions = {name: getattr(cell, name) for name in condition_names}
-    kind = _kind_of_precision(cell)
+    kind = _kind_of_precision(cell)  # "amp" for AMP of any level
     rows = select(campaign.published, metric=metric, **conditions)
     rows_of_kind = [row for row in rows if _kind_of_precision(row) == kind]
 
@@ -179,21 +180,21 @@ def _row_of_cell(
 ) -> JsonObject:
     """Return the row that compares a published throughput with our own, as plain values by column.
 
-    A campaign is the runs that measure a report's throughputs again; each of these throughputs is a cell. A shrunk
-    campaign does a tiny run on the CPU in place of the published run. The columns of conditions, such as "nodes", are
-    of the published run all the same, and "ran_as" names the run of the campaign.
+    The columns of conditions, such as "nodes" and "devices", are those of the published run. A full-size campaign
+    repeats the published run. A shrunk campaign does a tiny run on the CPU in its place, and the conditions are those
+    of the published run all the same. The column "ran_as" names the run that was done.
 
     The columns of speedup and of memory are left out if the report has no such figures.
 
     Args:
-        campaign: The campaign, with all figures of the report.
+        campaign: The campaign: the runs that measure a report's throughputs again, with all figures of the report.
         cell: The published throughput, with its conditions.
-        ours: Our score of the run that measures it again, or a text that says why there is none.
+        ours: Our score of the run that was done for `cell`, or a text that says why there is none.
         our_value_on_one_device: Our throughput on one device, by which ours is divided for the speedup; None if there
             is none.
     """
-    reported_run = run_of_cell(cell, shrink=False)  # of full size
-    scored_run = run_of_cell(cell, shrink=campaign.shrunk)
+    reported_run = run_of_cell(cell, shrink=False)  # the published run, for the columns of conditions
+    scored_run = run_of_cell(cell, shrink=campaign.shrunk)  # the run that was done: the same one, or a tiny one
     unit_by_metric = {published.metric: published.unit for published in campaign.published}
     title_parts = (cell.accelerator, reported_run.precision, reported_run.strategy)
     return {
@@ -226,15 +227,17 @@ def _records_of(ours: Score | str) -> Sequence[Record]:
 def _speedup_and_memory_columns(
     campaign: Campaign, cell: Published, ours: Score | str, our_value_on_one_device: float | None
 ) -> JsonObject:
-    """Return the columns of speedup and of GPU memory in the row that compares a published throughput with our own.
+    """Return the columns of speedup and of GPU memory for one row of a campaign's table: ours and the published ones.
 
-    Each of the two is left out if the published report has no figure of it.
+    A row compares one published throughput with our own. If the whole report has no figure of speedup, no row has
+    columns of speedup, and likewise for GPU memory.
 
     Args:
-        campaign: The campaign, which measures the report's figures again. It has all figures of the report.
-        cell: The published throughput.
-        ours: Our score of the run that measures it again, or a text that says why there is none. With a text, our
-            speedup and our memory are None.
+        campaign: The campaign: our runs that repeat the measurements of a report. Its `published` are all figures of
+            the report.
+        cell: The published throughput of the row.
+        ours: Our score of the run that repeats the measurement of `cell`, or a text that says why there is none. With a
+            text, our speedup and our memory are None.
         our_value_on_one_device: Our throughput on one device, or None if there is none.
     """
     published_metrics = {published.metric for published in campaign.published}
@@ -242,7 +245,7 @@ def _speedup_and_memory_columns(
     if "speedup" in published_metrics:
         columns |= _speedup_columns(campaign, cell, ours, our_value_on_one_device)
     if "gpu_memory" in published_metrics:
-        columns |= _memory_columns(campaign, cell, _records_of(ours))
+        columns |= _memory_columns(campaign, cell, _records_of(ours))  # no records if `ours` is a text
     return columns
 
 
@@ -264,19 +267,19 @@ def _speedup_columns(
 
 
 def _memory_columns(campaign: Campaign, cell: Published, records: Sequence[Record]) -> JsonObject:
-    """Return the columns of GPU memory in MiB: the most that our runs took, and the published memory.
+    """Return two columns of GPU memory in MiB: the most that our runs took, and the published memory to compare with.
 
-    The published memory is that of the framework whose throughputs our runs measure again, the campaign's first one.
+    The published memory is of the campaign's first framework, because our runs repeat the measurements of this one.
+    The memory was published under the same conditions as the throughput of the row, such as devices and batch size.
 
     Args:
-        campaign: The campaign, which measures a report's figures again.
-        cell: The published throughput of the row. The memory is published under its conditions, such as devices and
-            batch size.
+        campaign: The campaign: our runs that repeat the measurements of a report.
+        cell: The published throughput of the row.
         records: What the logs of our runs say.
 
     Returns:
-        The two columns. Ours is None if there are no logs, or if one of them does not say it. The published one is None
-        if the report does not have it.
+        `gpu_memory_mib` is None if there are no logs, or if one of them does not say the memory.
+        `gpu_memory_mib_published` is None if the report does not have it.
     """
     memory_by_framework = published_figure_by_framework(campaign, cell, "gpu_memory")
     first_framework = campaign.frameworks[0]
@@ -344,18 +347,19 @@ def _ratio_columns(ours: Score | str, cell: Published) -> JsonObject:
 
 
 def _log_value_by_framework(campaign: Campaign, cell: Published) -> dict[str, float | None]:
-    """Return for each framework the throughput by its publisher's log, if this log does not confirm the published one.
+    """Return, for each framework, the throughput by the publisher's log, if the log does not confirm the published one.
 
-    The log does not confirm the throughput if published.csv has a `log_note` on it, which says why: another value, or
-    the same value under another condition, such as the batch size.
+    A log may give another throughput than was published, or the same one under another condition, such as the batch
+    size. Then published.csv has a `log_note` on the published throughput. It has the log's throughput in `log_value`,
+    if the log gives any.
 
     Args:
         campaign: The campaign, which measures a report's figures again. It has the names of the frameworks.
         cell: A published throughput. Its conditions, such as devices and batch size, count for all frameworks.
 
     Returns:
-        The log's throughput by framework, such as {"Paddle": 2390.5, "OneFlow": None}. It is None if the log confirms
-        the published one or gives none, or if none is published.
+        The `log_value` by framework, such as {"Paddle": 2390.5, "OneFlow": None}. None if no throughput is published
+        under these conditions, if there is no `log_note` on it, or if the log gives no throughput.
     """
     values: dict[str, float | None] = dict.fromkeys(campaign.frameworks)
     for framework, row in published_row_by_framework(campaign, cell, "throughput").items():
@@ -377,23 +381,26 @@ def _notes_on_ours(ours: Score | str) -> list[str]:
 
 
 def _notes_on_published(campaign: Campaign, cell: Published) -> list[str]:
-    """Return the notes on the published figures that a campaign's table compares with ours under some conditions.
+    """Return notes on those published figures of a table's row that the publisher's own log does not confirm.
+
+    The row of the campaign's table compares one published throughput, `cell`, with ours. The published figures of the
+    row are those under the conditions of `cell`, such as 8 devices and batch 128, of each metric and each framework.
 
     Args:
         campaign: The campaign, which measures a report's figures again. Its `published` are all figures of the report.
-        cell: A published throughput. It gives the conditions, such as 8 devices and batch 128.
+        cell: The published throughput.
 
     Returns:
-        A note on each figure under these conditions, of any metric and framework, that its publisher's log does not
-        confirm. If `cell` has a `log_value`, the throughput by its log, a last note says that the ratio divides ours by
-        this value.
+        A note on each of these figures that has a `log_note` in published.csv. If `cell` has a `log_value`, which is
+        the throughput by the publisher's log, a last note says that the ratio divides our throughput by this value.
     """
     notes = []
     metrics = dict.fromkeys(row.metric for row in campaign.published)  # each once, in their order
     for metric in metrics:
+        # The figures of this metric under the conditions of `cell`: one for each framework, or None.
         for figure in published_row_by_framework(campaign, cell, metric).values():
-            # `log_note` says how the log does not confirm the figure: by another value, or by other conditions. It is
-            # None if the log does, or if there is no log.
+            # `log_note` says how the publisher's log does not confirm the figure: by another value, or by other
+            # conditions. It is None if the log confirms the figure, or if there is no log.
             if figure is not None and figure.log_note is not None:
                 notes.append(_note_on_figure(figure))
     if cell.log_value is not None:
