@@ -198,7 +198,7 @@ class Record:
     def is_continuation_of(self, earlier: "Record") -> bool:
         """Return whether this log is the next part of the training run whose previous part is another log.
 
-        A log may be rotated: while its run goes on, it goes on in a new file.
+        A log may be rotated: the program then writes the rest of its run to a new file.
 
         A log of the format "keras" is the next part if its first row of training figures begins at the step at which
         the last row of the earlier log ends. A log of any other format is the next part if all of these hold:
@@ -424,9 +424,9 @@ def _step_before(row: Window) -> int | None:
 def _follows(row: Window, rows_before: Sequence[Window], first_step: int) -> bool:
     """Return whether a printed row can come right after other rows of a training run, with no row missing between them.
 
-    The row must end after the last of the rows before, by at most as many steps as the longest of these covers. Some
-    programs count steps anew in each epoch. A row of the next epoch shows this if its step is not above that of the
-    last row before. Then its steps are counted from the start of its epoch.
+    The row must end after the last of the rows before, by at most as many steps as the longest of these rows covers.
+    But some programs count steps anew in each epoch, as a row of the next epoch shows whose step is not above that of
+    the last row before. The steps of such a row are counted from the start of its epoch.
 
     After rows of 10 steps, the last at step 90 of epoch 3, with `first_step` 1:
 

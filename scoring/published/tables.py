@@ -181,8 +181,8 @@ def _row_of_cell(
     """Return the row that compares a published throughput with our own, as plain values by column.
 
     The columns of conditions, such as "nodes" and "devices", are those of the published run. A full-size campaign
-    repeats the published run. A shrunk campaign does a tiny run on the CPU in its place, and the conditions are those
-    of the published run all the same. The column "ran_as" names the run that was done.
+    repeats the published run. A shrunk campaign does a tiny run on the CPU instead, and the columns of conditions
+    are those of the published run all the same. The column "ran_as" names the run that was done.
 
     The columns of speedup and of memory are left out if the report has no such figures.
 
@@ -350,8 +350,8 @@ def _log_value_by_framework(campaign: Campaign, cell: Published) -> dict[str, fl
     """Return, for each framework, the throughput by the publisher's log, if the log does not confirm the published one.
 
     A log may give another throughput than was published, or the same one under another condition, such as the batch
-    size. Then published.csv has a `log_note` on the published throughput. It has the log's throughput in `log_value`,
-    if the log gives any.
+    size. Then published.csv has a `log_note` on the published throughput, and the log's throughput in `log_value`, if
+    the log gives any.
 
     Args:
         campaign: The campaign, which measures a report's figures again. It has the names of the frameworks.

@@ -102,11 +102,13 @@ def _file_or_dash(file: str) -> str:
 def _build_report(args: argparse.Namespace) -> Report:
     """Read the runs that the command line names, and return the content of their report.
 
-    A file of a folder that holds no run is left out, and a line on stderr says why. If no file is left, the reason for
-    the first one is raised as an InputError.
+    A file of a folder that holds no run is left out, and a line on stderr says why. If all files are left out, the
+    reason for the first one is raised as an InputError.
 
     Args:
-        args: Options of the command line (see `add_arguments`).
+        args: Options of the command line (see `add_arguments`). `logs` are the logs and folders, `protocol` and `runs`
+            say how to make the figures, and `skip` how many windows to drop at the start of each run. `findings` is a
+            file with what the compliance check found.
 
     Raises:
         InputError: Logs, findings or the protocol cannot be used, no file holds a run, --runs is given without
@@ -114,13 +116,12 @@ def _build_report(args: argparse.Namespace) -> Report:
         OSError: A log, or the file of the findings or of the protocol, cannot be opened.
     """
     logs: list[GivenLog] = []
-    # `read_systems` reads all files before the loop, and adds a reason for each file of a folder that holds no run.
-    reasons_left_out: list[str] = []
+    reasons_left_out: list[str] = []  # `read_systems` fills it before the loop begins: a reason for each file left out
     for log_or_folder, records_of_it in read_systems(args, args.logs, without_run=reasons_left_out):
         folder = log_or_folder if Path(log_or_folder).is_dir() else None  # None: the log was given by itself
         logs += [GivenLog(record=record, path=record.file, folder=folder) for record in records_of_it]
 
-    if not logs:  # then each file was left out, and there was at least one: `read_systems` refuses an empty folder
+    if not logs:  # all files were left out; there is at least one, because `read_systems` refuses an empty folder
         raise InputError(reasons_left_out[0])
     for reason in reasons_left_out:
         print(f"{called('scoring')} report: {reason}; left out", file=sys.stderr)

@@ -522,19 +522,20 @@ def _windows(run: ReportedRun) -> Inline:
 def _where(warning: Verdict, report: Report) -> Inline:
     """Return links to what a warning is about: a line of a log, a run, or the runs of some groups.
 
-    - no single log: the runs of the groups that have the warning; nothing if all groups have it, or none
-    - one log: "run 2"
-    - one line of a log: "run 2, line 17"
+    - The warning names no log: the runs of the groups that have the warning. Empty if all groups have it, because it is
+      then about the whole report, or if no group has it, as for a warning about a scaling table.
+    - The warning names a log, but no line: "run 2".
+    - The warning names a line of a log: "run 2, line 17".
 
     Args:
         warning: The warning, of a group's score or of a scaling table.
         report: The content of the report.
     """
-    # Path of the log and number of the line that the warning is about; None if it is about no single one.
+    # Path of the log and number of the line that the warning names; None if it names none.
     file = warning.figures["file"]
     line = warning.figures["line"]
     if file is None:
-        return _runs_of_groups_with(warning, report)
+        return _runs_of_groups_with(warning, report)  # "" if all groups have the warning, or none
     run_by_file = {run.record.file: run for run in report.runs}
     run = run_by_file[file]
     if line is None:

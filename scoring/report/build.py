@@ -70,18 +70,19 @@ class _FigureOptions(NamedTuple):
         return replace(protocols.find("window"), runs=len(runs))
 
     def shown_protocol(self, groups: Sequence[Group]) -> Protocol:
-        """Return the one protocol that the page names for all groups.
+        """Return the one protocol that the page names for all groups: the protocol of the group with the fewest runs.
 
-        - The protocol of all groups, if any: the one that the user gave, or `mlperf` for logs of times alone.
-        - Else that of the smallest group. Each group has a protocol of its own then, which asks for as many runs as the
-          group has. Groups of 3 and of 5 runs are shown as "mean of 3 to 5 runs". By the protocol of the larger group
-          it would be "mean of 5 runs": the page counts no group as fewer runs than the named protocol asks for.
+        If all groups have one protocol, which is the user's, or `mlperf` for logs of times alone, `protocol_of_group`
+        returns this protocol for any group. Otherwise each group has a protocol of its own, which asks for as many runs
+        as the group has. Then the page names the one that asks for the fewest runs. From this one and the numbers of
+        runs, 3 and 5 for example, the page makes the words "mean of 3 to 5 runs". From a protocol that asks for 5 runs,
+        the page would make "mean of 5 runs".
 
         Args:
             groups: Groups of repeated runs, at least one.
 
         Returns:
-            The protocol. If the user gave a number of windows to skip, that is part of it.
+            The protocol. If the user gave a number of windows to skip, that number is part of it.
         """
         runs_of_smallest_group = min((group.runs for group in groups), key=len)
         protocol = self.protocol_of_group(runs_of_smallest_group)
@@ -339,11 +340,12 @@ def _span_of_figure(record: Record, figure: RunFigure, protocol: Protocol) -> tu
 
     The last line is that of the figure. The first one depends on how the protocol makes the figure (`over_steps`):
 
-    - "between_stamps": the line after the figure's first line, whose time stamp only starts the measurement. A figure
-      of the lines 1 to 5 gives (2, 5).
-    - "epoch_rates": the line after the end of the epoch before, or 1 if the log has no earlier epoch. A figure of
-      line 6 alone, which states the rate of the whole epoch 2, gives (4, 6).
-    - any other: the figure's first line. A figure of the lines 2 to 5 gives (2, 5).
+    - "between_stamps": the line after the figure's first line. On the figure's first line is only the time stamp at
+      which the measurement starts. If it starts at line 1, the figure has the lines 1 to 5, and the result is (2, 5).
+    - "epoch_rates": the line after the end of the epoch before, or line 1 if the log has no earlier epoch. The figure's
+      first line is the end of an epoch, with the rate of all its windows. A figure of line 6 alone gives (4, 6).
+    - any other: the figure's first line. It is the line of the first measured window. If windows are measured from
+      line 2 on, the figure has the lines 2 to 5, and the result is (2, 5).
 
     Args:
         record: The run as its log describes it.
@@ -355,7 +357,7 @@ def _span_of_figure(record: Record, figure: RunFigure, protocol: Protocol) -> tu
     """
     first_line = figure.first_line
     if protocol.over_steps == "between_stamps":
-        first_line += 1
+        first_line += 1  # the window of the first line ends where the measurement starts
     elif protocol.over_steps == "epoch_rates":
         ends_of_earlier_epochs = [epoch.line for epoch in record.epochs if epoch.line < first_line]
         first_line = max(ends_of_earlier_epochs, default=0) + 1
@@ -363,22 +365,23 @@ def _span_of_figure(record: Record, figure: RunFigure, protocol: Protocol) -> tu
 
 
 def _groups_of_systems(groups: Iterable[Group]) -> list[list[Group]]:
-    """Return the groups of repeated runs of each system, with their step times filled in.
+    """Return the groups of repeated runs, a list for each system, with the parts of each group's mean step filled in.
 
-    The step time of a group has the parts of its mean step: the wait for data, the all-reduce and the rest. A group
-    whose logs do not tell how long a step takes has none.
+    Groups of one system agree in framework, model, precision, kind of devices and the like. They may differ in their
+    numbers of devices and nodes, their machine and their folder. In their batch per device only submissions to MLPerf
+    by others may differ.
 
     Args:
-        groups: Groups of repeated runs. Those that differ only in their numbers of devices and nodes, global batch,
-            machine or folder are of one system. So are submissions to MLPerf by others that also differ in their batch
-            per device.
+        groups: Groups of repeated runs.
 
     Returns:
-        A list of groups for each system. The order of `groups` is kept in each.
+        The lists. The order of `groups` is kept in each.
     """
     groups_by_system: dict[_System, list[Group]] = {}
     for group in groups:
         groups_by_system.setdefault(_system_of(group.record), []).append(group)
+    # `with_step_times` gives each group the seconds of its mean step: the wait for data, the all-reduce and the rest.
+    # A group whose logs do not tell how long a step takes stays as it is.
     return [with_step_times(groups_of_system) for groups_of_system in groups_by_system.values()]
 
 

@@ -162,27 +162,27 @@ class _Curves(NamedTuple):
 
 
 def _curves_over_windows(report: Report, read: Callable[[Window], float | None]) -> _Curves:
-    """Return a curve of one quantity, such as the loss, over the windows of each run.
+    """Return a curve of one quantity, such as the loss, for each run that has a finite value of it.
 
-    A window is the steps between two printed rows of a log.
+    A curve has a point for each window, which is the steps between two printed rows of a log. The place of the point on
+    the horizontal axis is the number of steps done at the end of the window. But if this number is not known for some
+    window of any of these runs, the place is the number of the window in its run, from 1 on, for all of them.
 
     Args:
         report: The content of the report.
-        read: Returns the quantity of a window, or None if the log does not say it.
+        read: Returns the quantity of a window, or None if the log does not say it. A window without a finite value has
+            no point.
 
     Returns:
-        The curves of the runs that have a finite value, and the name of their common axis:
-
-        - "step" if it is known for all windows of all these runs how many steps were done at the end of the window
-        - else "printed row": the number of the window in its run, from 1 on
+        The curves, and the name of their common axis: "step" or "printed row".
     """
     runs = [run for run in report.runs if _has_values(run, read)]
-    steps_of_runs = [_steps_done(run.record) for run in runs]
+    steps_of_runs = [_steps_done(run.record) for run in runs]  # for each run a number for each window, or None
     known_steps = [steps for steps in steps_of_runs if steps is not None]
     axis = "step"
     places_of_runs: Sequence[Sequence[int]] = known_steps
     all_are_known = len(known_steps) == len(runs)
-    if not all_are_known:  # all runs have one axis, so those with known steps are placed by their rows, too
+    if not all_are_known:  # then `known_steps` lacks some runs: all runs are placed by their rows, to share one axis
         axis = "printed row"
         places_of_runs = [range(1, len(run.record.windows) + 1) for run in runs]
     curves = [_curve_of_run(run, places, read) for run, places in zip(runs, places_of_runs, strict=True)]

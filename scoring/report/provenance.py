@@ -453,14 +453,16 @@ def _options_for_what_logs_do_not_say(record: Record) -> list[str]:
 
     The report shows a `score` command for each group, which makes the group's figure again.
 
-    - --devices, if the report got it by its own option --devices, or from the description of a submission's system
-    - --batch, if the report got it by its own option --batch
+    - --devices, if the report got the devices by its own option --devices, or from the description of a submission's
+      system
+    - --batch, if the report got the batch by its own option --batch
 
-    The values are the group's own. The options of the report may list one for each of several systems, such as "8,16".
-    A log may also state another value than the option of the report, which replaced it.
+    The values are taken from `record`. The report's own options are not copied, because they may list a number for each
+    of several systems: of `--devices 8,16`, one group needs 8 and another 16.
 
     Args:
-        record: First run of the group.
+        record: First run of the group. `from_options` names the values that the options set, even where the log states
+            another value.
     """
     options: list[str] = []
     are_from_option = "devices" in record.from_options
@@ -513,11 +515,13 @@ def _read_lines(file: str | os.PathLike[str], wanted: set[int]) -> dict[int, str
         file: Path of the log, which may be a gzip file.
         wanted: Line numbers, counted from 1. A line that the log does not have is left out.
     """
-    not_of_text = f"\r{CUT}"  # the end of a line by Windows, and our own mark of a last line without a line end
+    # Two characters that are no text of the log: Windows ends a line with "\r", and `LogLines` puts the character CUT
+    # behind a last line that has no line end.
+    not_of_text = f"\r{CUT}"
     texts = {}
     last_wanted = max(wanted, default=0)
     with open_unpacked(file) as stream:
         for number, text in enumerate(itertools.islice(LogLines(stream).texts(), last_wanted), 1):
             if number in wanted:
-                texts[number] = text[:LINE_CHARS].rstrip(not_of_text)
+                texts[number] = text[:LINE_CHARS].rstrip(not_of_text)  # takes off any of the two characters
     return texts

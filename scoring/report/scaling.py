@@ -36,8 +36,8 @@ class _AllReduce(NamedTuple):
 def with_step_times(groups: Sequence[Group]) -> list[Group]:
     """Return the groups of one system, each with a breakdown of its mean step: data wait, all-reduce and the rest.
 
-    The all-reduce sums the gradients over all devices. Its time can only be estimated by comparison with a group that
-    ran on a single device.
+    The all-reduce sums the gradients over all devices. Its time is estimated as the time that a step takes longer than
+    on a single device. So it is not known if no group of the system ran on a single device, nor for runs on a CPU.
 
     Args:
         groups: Groups of repeated runs, on one or several numbers of devices.
@@ -46,10 +46,11 @@ def with_step_times(groups: Sequence[Group]) -> list[Group]:
         The groups in the same order. Those whose logs do not tell how long a step takes are unchanged.
     """
     mean_steps = [_mean_step(group) for group in groups]
-    single_device_step_s = _step_on_single_device(groups, mean_steps)
+    single_device_step_s = _step_on_single_device(groups, mean_steps)  # None if no group ran on one device
     with_times = []
     for group, mean_step in zip(groups, mean_steps, strict=True):
         if mean_step is not None:
+            # The time, or None with a note on why it is not known. `is_only_group` only changes the words of the note.
             all_reduce = _estimated_all_reduce(
                 group.record, mean_step.total_s, single_device_step_s, is_only_group=len(groups) == 1
             )

@@ -284,17 +284,20 @@ def _all_reduce_note(group: Group, step: StepTime) -> str:
 def scaling(report: Report) -> Section:
     """Return the section on how throughput grows with the number of devices, in these runs and in published tables.
 
+    The section has these parts, in this order:
+
+    - `curves_note`: a sentence on which published figures are shown, or why there are none
+    - if `scaling` is empty: a sentence that efficiency was not measured
+    - if `scaling` or `curves` has something to draw: plots of throughput and of efficiency over the number of devices
+    - for each system in `scaling`: a table of its numbers of devices
+    - if there are `curves`: a folded table of the published figures
+
+    The gist, the words next to the section's title, has the efficiency of each system in `scaling` on its most devices.
+    Without such a system, it is "efficiency not measured".
+
     Args:
-        report: The content of the report. These fields of it are shown:
-
-            - `curves_note`: a sentence on which published figures are shown, or why there are none
-            - `scaling`: a table for each system that was run on several numbers of devices, or of nodes
-            - `curves`: the published figures
-
-    Returns:
-        The section: plots and tables of these systems and of the published figures. Without such a system, a sentence
-        says that efficiency was not measured. The gist, the words next to the title, has the efficiency of each system
-        on its most devices.
+        report: The content of the report. Its `scaling` has the rows of each system that was run on several numbers of
+            devices or of nodes, and its `curves` have the published figures.
     """
     parts: list[Block] = [Paragraph(text=report.curves_note)]
     if not report.scaling:
@@ -306,6 +309,7 @@ def scaling(report: Report) -> Section:
         of_system = f" of system {system_number}" if len(report.scaling) > 1 else ""  # for the caption
         parts += _scaling_table(rows, of_system)
     if report.curves:
+        # The summary is the text to click on, which opens the table.
         parts.append(Fold(summary="published figures beside", blocks=[_published(report.curves)], in_markdown=True))
 
     rows_of_most_devices = [rows[-1] for rows in report.scaling]  # the last one of each system

@@ -71,7 +71,7 @@ def next_steps(checks: Sequence[Verdict]) -> list[str]:
 
 
 def checks(groups: Sequence[Group], protocol: Protocol, *, files_left_out: int = 0) -> Iterator[Verdict]:
-    """Yield the verdicts on a report: compliance, absent runs, cut logs, ends of training, figures, origin of the runs.
+    """Yield the verdicts on a report, from whether its runs passed the compliance check to where the runs come from.
 
     Args:
         groups: Groups of repeated runs, each with its figure or the problem that prevents it.
@@ -79,8 +79,15 @@ def checks(groups: Sequence[Group], protocol: Protocol, *, files_left_out: int =
         files_left_out: Number of files in the given folders that hold no run.
 
     Yields:
-        The verdicts. Those on compliance and on measurement are always there; those on absent runs, cut logs, ends of
-        training, steadiness and origin only if there is something to say.
+        The verdicts by the names of their checks, in this order:
+
+        - "compliance": always
+        - "absent runs": if files were left out
+        - "run": if the log of an MLPerf run ends before the run does
+        - "quality": how the training runs ended, if the logs tell enough of it
+        - "measurement": always; on the problems and warnings of the figures
+        - "steadiness": if a figure is not steady
+        - "provenance": up to two, if there is a doubt about where the runs come from
     """
     runs = runs_of(groups)
     yield _judge_compliance(runs)
@@ -90,7 +97,7 @@ def checks(groups: Sequence[Group], protocol: Protocol, *, files_left_out: int =
         yield Verdict(check="absent runs", status=WARNING, found=found, fix=fix)
     yield from _judge_cut_logs(runs)
     yield from _judge_ends_of_training(groups, protocol)
-    yield from _judge_figures(groups)
+    yield from _judge_figures(groups)  # "measurement" and, if a figure is not steady, "steadiness"
     yield from _judge_provenance(runs)
 
 
@@ -210,27 +217,28 @@ class _Failures(NamedTuple):
 
 
 def _judge_failed_runs(failed: Sequence[ReportedRun], groups: Sequence[Group], protocol: Protocol) -> Verdict:
-    """Return the verdict on the runs that ended without success.
+    """Return the verdict on the runs that ended without success: fatal, unknown or a warning.
 
-    The result of a group may drop some of its slowest runs, and a failed run counts as one of the slowest. A result of
-    5 runs that drops 1 of these allows one failure: one is a warning, two are fatal. A result that drops none allows no
-    failure. `_allowed_failures` finds the number.
+    The result of a group may drop some of its slowest runs, and a failed run counts as one of the slowest. So as many
+    runs of a group may fail as its result drops: if 1 of 5 runs is dropped, one failure is a warning, and two are
+    fatal.
 
     - fatal: in one of the groups, more runs failed than are allowed
-    - else unknown: in one of the groups runs failed, and the rounds of MLPerf differ in how many they allow
-    - else a warning: each group has no more failed runs than are allowed
+    - unknown, if none is fatal: in one of the groups runs failed, and the rounds of MLPerf differ in how many they
+      allow
+    - a warning, in any other case: each group has no more failed runs than are allowed
 
     The text of the verdict has the status of the first failed run. As a rule, the status of all of them is "aborted".
 
     Args:
         failed: Training runs that ended without success, at least one.
         groups: All groups of repeated runs of the report.
-        protocol: Rules by which runs become a figure. They say how many runs are dropped only for a benchmark that no
-            round of MLPerf has.
+        protocol: Rules by which runs become a figure. The number of runs that they drop counts only for a benchmark
+            that no round of MLPerf has; the rules of the rounds count for any other benchmark.
     """
     text = f"{_numbers_in_words(failed, runs_of(groups))} ended without success ({failed[0].record.status})"
     fix = "Read the ends of their logs for why they stopped."
-    failures_of_groups = []  # for each group how many runs failed, and how many may fail (None if the rounds differ)
+    failures_of_groups = []  # for each group: how many runs failed, and how many may fail (None: the rounds differ)
     for group in groups:
         failures_of_groups.append(_Failures(failed=_count_failures(group), allowed=_allowed_failures(group, protocol)))
 
@@ -239,6 +247,7 @@ def _judge_failed_runs(failed: Sequence[ReportedRun], groups: Sequence[Group], p
     if any(failures.may_be_too_many for failures in failures_of_groups):
         text += "; how many may fail depends on the round of MLPerf, which the logs do not say"
         return Verdict(check="quality", status=UNKNOWN, found=text, fix=fix)
+    # The failed runs of each group are among the runs that its result drops.
     text += "; the benchmark's rules drop as many of its runs"
     return Verdict(check="quality", status=WARNING, found=text, fix=fix)
 
@@ -250,13 +259,15 @@ def _count_failures(group: Group) -> int:
 
 
 def _allowed_failures(group: Group, protocol: Protocol) -> int | None:
-    """Return how many runs of a group of repeated runs may fail.
+    """Return how many runs of a group of repeated runs may fail without harm to the group's result.
 
-    A failed run counts as the slowest, so as many runs may fail as a result drops of its slowest runs:
+    The rules of a result drop some of its slowest runs, and a failed run counts as one of the slowest. So as many runs
+    may fail as the rules drop:
 
-    - no MLPerf round has the benchmark: as many as the protocol drops
-    - else: as many as the round drops. If the group has fewer runs than a result of the round takes, they make no
-      result, and none is dropped. A log does not say its round, so all rounds with the benchmark must agree.
+    - No MLPerf round has the benchmark of the group, or the benchmark is not known: the number that the protocol drops.
+    - Otherwise: the number that the rules of a round drop. It is 0 if the group has fewer runs than a result of the
+      round takes, because these make no result. Logs do not say their round, so all rounds with the benchmark must
+      give the same number.
 
     Args:
         group: The repeated runs.
@@ -266,7 +277,8 @@ def _allowed_failures(group: Group, protocol: Protocol) -> int | None:
         The number of runs; None if the rounds disagree.
     """
     run_count = len(group.runs)
-    submission_by_round = mlperf.submission_runs_by_round(benchmark_of(group.record) or "")
+    # Of each round that has the benchmark: how many runs a result takes, and how many of the slowest it drops.
+    submission_by_round = mlperf.submission_runs_by_round(benchmark_of(group.record) or "")  # "": not known
     if not submission_by_round:
         return _dropped_by_protocol(run_count, protocol)
     dropped_in_rounds: set[int] = set()

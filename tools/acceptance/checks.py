@@ -271,10 +271,14 @@ def _pooling_gradient(machine: Machine, plan: build.Plan, gradient_at_mean: Arra
 
 
 def input_pipeline(machine: Machine) -> Verdict:
-    """Compare images that the GPU decodes and crops with those that the CPU makes from the same files.
+    """Judge the GPU's input pipelines by comparing their images with those that the CPU makes from the same files.
 
-    The images also differ if the GPU's pipeline hands a batch over before it is finished, unless Paddle has no kernels
-    for the GPU (`read_by_program`). The files are random pictures. All ranks must call this together.
+    Two faults of the GPU's pipelines make the images differ:
+
+    - A pipeline decodes, crops or resizes the images in another way than the CPU's pipeline.
+    - A pipeline hands a batch over before the batch is finished. This is found only if Paddle has kernels for the GPU.
+
+    The files are random pictures. All ranks must call this together.
 
     Args:
         machine: This rank's part of the machine.
@@ -285,7 +289,8 @@ def input_pipeline(machine: Machine) -> Verdict:
     """
     recipe = config.NVIDIA_COSINE
     image_format = _image_format(machine, recipe)
-    # If Paddle has kernels, this reads a batch as early as a training does, and does not wait until it is finished.
+    # Copies a batch to the host. If Paddle has kernels for the GPU, the copy does not wait until the batch is finished,
+    # so that it shows the second fault.
     to_host = functools.partial(read_by_program, machine)
     with tempfile.TemporaryDirectory() as folder:
         images = write_pictures(Path(folder))
@@ -380,20 +385,23 @@ def _read_as_one_batch(
 def read_by_program(machine: Machine, image: Any) -> Array:
     """Return a pipeline's batch of images as float32 on the host, read by a program of Paddle as in a training.
 
-    The program does not wait for the pipeline. So if the pipeline hands a batch over before it is finished, the images
-    come out wrong, as they would in a training. If Paddle has no kernels for the GPU, the batch is copied without a
-    program, and the copy waits until the batch is finished.
+    This shows a fault that a pipeline on a GPU may have: to hand a batch over before the batch is finished. The program
+    does not wait for the pipeline, just as a training does not. So the program reads wrong images if the batch is not
+    finished, and the check `input_pipeline` finds the fault by these images.
+
+    If Paddle has no kernels for the GPU, no program can read the batch. Then the batch is copied without a program, and
+    the copy waits until the batch is finished, so the fault is not found.
 
     Args:
         machine: This rank's part of the machine, whose executor runs the program.
         image: The images, as a NumPy array or a tensor of Paddle's core.
     """
     if not machine.has_kernels:
-        return np.array(image, dtype=np.float32)
+        return np.array(image, dtype=np.float32)  # waits until the batch is finished
     shape, dtype = _shape_and_type(image)
     main = static.Program()
     with static.program_guard(main), static.scope_guard(static.Scope()):
-        copy = paddle.assign(static.data("x", shape, dtype))
+        copy = paddle.assign(static.data("x", shape, dtype))  # the program only copies its input
         (fetched,) = machine.executor.run(main, feed={"x": image}, fetch_list=[copy])
     return np.array(fetched, dtype=np.float32)
 
@@ -509,11 +517,15 @@ def judge_replayed_losses(launched: Array, replayed: Array) -> Verdict:
 
     Args:
         launched: The losses of steps that were launched operator by operator, float32 [ranks, steps].
-        replayed: Those of the same steps, replayed from a CUDA graph, in the same form.
+        replayed: The losses of the same steps, replayed from a CUDA graph, in the same form.
+
+    Returns:
+        Ok if all bits are the same, all launched losses are finite, and they change from step to step; else fatal.
     """
-    fault = _fault_of_replay(launched, replayed)
-    steps = launched.shape[1]
+    fault = _fault_of_replay(launched, replayed)  # in words; empty if there is none
+    steps = launched.shape[1]  # each rank's
     found = fault or f"{steps} of {steps} losses alike bit for bit"
+    # Both trainings used algorithms of cuDNN that give the same bits each time, so any difference is the graph's.
     wanted = "STRATEGY=cuda_graph=1 has the losses of the launched step, bit for bit, by cuDNN's repeatable algorithms"
     figures = {"launched": launched.tolist(), "replayed": replayed.tolist()}
     return judged("captured", not fault, found, wanted, figures=figures)
