@@ -56,7 +56,9 @@ def measure(args: argparse.Namespace) -> Measured:
             score, `batch` and `devices_per_node` what the logs leave out.
 
     Returns:
-        What was read from the logs, the throughput of each shape by ascending nodes, and warnings.
+        What was read from the logs, the throughput of each shape by ascending nodes, and warnings: of another math mode
+        or software in some log, of a --batch that the logs contradict, and of each shape whose spread of runs is not
+        known.
 
     Raises:
         InputError: The protocol is unknown or measures training times. A log cannot be scored, does not say its devices

@@ -172,8 +172,8 @@ def _full_size_campaign(name: str, fields: JsonObject) -> Campaign:
     """
     protocol = protocols.find(fields["protocol"])
     environment = {key: str(value) for key, value in fields["environment"].items()}
-    # So a run's log marks as warm-up exactly the steps that the protocol drops. If the protocol counts them in printed
-    # rows, `_warm_up_steps` takes the steps of a row from the environment's PRINT_STEPS.
+    # A run's log then marks as warm-up exactly the steps that the protocol drops. Some protocols drop printed rows:
+    # `_warm_up_steps` takes the number of steps of a row from PRINT_STEPS in the environment.
     environment["WARMUP_STEPS"] = str(_warm_up_steps(protocol, environment))
 
     frameworks = fields["frameworks"]

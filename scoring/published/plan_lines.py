@@ -93,7 +93,7 @@ def _state(job: Job) -> str:
 
 
 def expected_time(campaign: Campaign, job: Job) -> ExpectedTime:
-    """Return how many seconds one trial of a benchmark run is expected to take, and in words what this rests on.
+    """Return the expected seconds of one trial of a benchmark run, and in words what the estimate rests on.
 
     A trial is one execution of the run.
 
@@ -103,8 +103,8 @@ def expected_time(campaign: Campaign, job: Job) -> ExpectedTime:
 
     Args:
         campaign: The campaign: runs that measure the figures of a published report again.
-        job: The run in `run`, with its batch size and number of devices; the published throughput that it measures
-            again in `cell`; and its environment variables in `exports`, which say its number of steps.
+        job: The run and the published throughput that the run measures again. `run` has the batch size and the number
+            of devices, `exports` the number of steps, and `cell` the published throughput.
     """
     if campaign.shrunk:
         return ExpectedTime(SHRUNK_RUN_S, "assumption")
