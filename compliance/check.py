@@ -51,28 +51,30 @@ _COUNT = _ValueType("a whole number above 0", is_count)
 
 
 def _value_type(event: schema.Point[Any] | schema.Mark) -> _ValueType | None:
-    """Return the type that an event's value must have; None if its type is not checked.
+    """Return the type that the value of an event must have; None if the type is not checked.
 
-    A mark has no value, and steps of a learning rate's decay may have any: None. For other events the schema decides:
+    The schema of this project's logs decides, in this order:
 
-        type str                      -> a name
-        type float                    -> a number
-        type int and least value 1    -> a count, such as a number of samples
-        any other: seed, bool, table  -> None
+        the start or end of an interval, a Mark    -> None, because such an event has no value
+        the steps of a learning rate's decay       -> None
+        type str, such as opt_name                 -> a name
+        type float                                 -> a number
+        least value 1, such as eval_samples        -> a count, which is a whole number above 0
+        any other, such as a seed or a table       -> None
 
     Args:
-        event: The event, as the schema of this project's logs describes it.
+        event: An entry of the schema, such as schema.SEED, which describes the events of one key in any log.
     """
-    if not isinstance(event, schema.Point):  # a mark has no value
+    if not isinstance(event, schema.Point):  # it is a Mark
         return None
     if event.key.endswith("learning_rate_decay_steps"):
         return None  # training_rules.adoc: the steps are "unconstrained"; some log the name of a schedule
-    type_in_schema = event.value  # a Point of the schema describes events: it holds the type of their value
+    type_in_schema = event.value  # a Point of the schema has no value in this field, but a type, such as `str`
     if type_in_schema is str:
         return _NAME
     if type_in_schema is float:
         return _NUMBER
-    is_count_in_schema = event.least == 1  # only events whose type is int have this least value
+    is_count_in_schema = event.least == 1  # in the schema only counts, which are of type int, have this least value
     return _COUNT if is_count_in_schema else None
 
 
@@ -200,19 +202,21 @@ class Checker:
         return self._refused_line_count >= MOST_REFUSED_LINES
 
     def _take_problem(self, problem: Problem) -> None:
-        """Report a line that does not hold exactly one valid event.
+        """Report a line that does not hold exactly one valid event. Count the line if its problem is of some kinds.
 
-        The line is counted if its problem is of a kind for which the official parser mostly refuses a line. It takes
-        some of these lines all the same, such as one with Infinity. The kind also decides which rule the line breaks:
+        The kind of the problem, such as "json", decides two things independently:
 
-        - `log-form` if only the line's form is wrong, such as a byte that is no UTF-8. The event is read all the same.
-        - `line-damaged` otherwise.
+        - The line is counted if its kind is json, fields or trailing-text. mlperf-logging's parser refuses most lines
+          of these kinds, but not all: for instance, the parser accepts a line with Infinity. Reading is given up when
+          too many lines are counted.
+        - The line breaks the rule `log-form` if its kind is encoding, nul or event-type, because such a problem does
+          not prevent our reader from reading the event. A line of any other kind breaks the rule `line-damaged`.
 
         Args:
             problem: What is wrong with the line, from the reader.
         """
         if problem.kind in _OFFICIALLY_REFUSED_PROBLEMS:
-            self._refused_line_count += 1  # reading is given up when too many lines are refused
+            self._refused_line_count += 1
         actual = printable(problem.message)
         if problem.text:
             actual += f": {printable(problem.text)}"
@@ -221,25 +225,27 @@ class Checker:
         self._collector.add_breach(rule, problem.line, actual)
 
     def _take_header(self, header: Header) -> None:
-        """Keep a section of the header for the checks of the whole log, and report what is wrong with it.
+        """Keep a section of the log's header in the run's facts, and report what is wrong with the section.
 
-        - A section that runlog's schema does not have is ignored: it is a line of the user's own.
-        - A section on devices that names a null GPU, which computes nothing, is reported (`_check_devices`).
-        - The first section of a name is kept, a later one not. The later one is a fault in a log of this project.
-          Whether the log is one is known only after its last entry, so `finish` reports the fault.
+        - A section whose name runlog's schema does not have is ignored: such a line is the user's own.
+        - A section on devices that names a null GPU, which computes nothing, is reported.
+        - The first section of each name is kept.
+        - A second section of the same name is not kept. In a log of this project, a second section is a fault. Whether
+          the log is of this project is known only after its last entry, so the fault is noted until then.
 
         Args:
             header: A line `# {"<section>": value}` of the log.
         """
         if header.section not in schema.SECTIONS:
             return
-        self._check_devices(header)
+        self._check_devices(header)  # reports a null GPU
         sections = self._run.headers
         if header.section not in sections:
             sections[header.section] = header.value
             return
         what = f"a second header section {printable(header.section)}"
-        self._order.measured.report_if_project_log(header.line, what)  # stored until `finish`
+        # `measured` notes all faults of this sort. `finish` reports these faults if the log is of this project.
+        self._order.measured.report_if_project_log(header.line, what)
 
     def _check_devices(self, header: Header) -> None:
         """Report a header's section on the run's devices that names a null GPU, a stand-in that computes nothing.
@@ -347,27 +353,32 @@ class Checker:
             self._collector.add_breach(rule, event.line, actual)
 
     def finish(self, wanted_benchmark: str | None) -> tuple[tuple[Finding, ...], LoggedRun]:
-        """Judge the log after its last entry.
+        """Judge the log after its last entry. Return the findings, and the facts that the log states of its run.
 
-        For a log without events, or of an unknown benchmark, the only finding is the one that says so, because others
-        would mean nothing. Of any other log that has too many damaged lines to be read to its end, only the findings on
-        these lines are returned.
+        All findings are returned, except in these cases, of which the first that holds counts:
+
+        1. The log has no events that could be read. The only finding says so.
+        2. The official rules do not know the log's benchmark. The only finding says so, because without rules other
+           findings would mean nothing.
+        3. Reading was given up because of too many damaged lines. Only the findings by the rule `line-damaged` are
+           returned, because other findings may call events missing that stand in the part that was not read.
 
         Args:
             wanted_benchmark: The benchmark that the log must be of, such as "resnet"; None allows any.
 
         Returns:
-            The findings, errors first and then by line, and the facts that the log states of the run.
+            The findings, errors first and then by line, and the facts of the run. Without events, the facts are
+            NOTHING.
         """
         if self._has_no_events:
             return (self._finding_of_no_events(),), NOTHING
         self._complete_facts()
-        self._judge_whole_log(wanted_benchmark)
-        unknown_benchmark = self._finding_of_unknown_benchmark()
+        self._judge_whole_log(wanted_benchmark)  # adds to the findings of `_collector`
+        unknown_benchmark = self._finding_of_unknown_benchmark()  # one of the findings of `_collector`, or None
         if unknown_benchmark is not None:
             return (unknown_benchmark,), self._run
         findings = self._collector.sorted_findings()
-        if self._has_too_many_refused_lines:  # other findings may call events missing that are in the part not read
+        if self._has_too_many_refused_lines:  # so `feed` stopped before the end of the log
             on_damaged_lines = [finding for finding in findings if finding.rule == _DAMAGED]
             return tuple(on_damaged_lines), self._run
         return findings, self._run
@@ -418,14 +429,15 @@ class Checker:
 
 
 def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> Report:
-    """Check one log. Return a report with its findings and the facts of its run.
+    """Check one log. Return a report with the findings and with the facts of the run.
 
-    - A log with damaged lines is read again as mlperf-logging's tools read these lines, to revise the findings and to
-      get the time and the convergence for the official score. A log without events that are read, or of an unknown
-      benchmark, is not read again: its only finding says so.
-    - If a log has no events that are read, but begins with events of MLPerf v0.5 or v0.6, the finding on this names
-      these rounds.
-    - A log that is a link to a file in another folder gets a finding that says so.
+    First our reader reads the log, and a `Checker` judges what was read. Then:
+
+    - If any finding is about a damaged line, the log is read again, as mlperf-logging's tools read such a line: to
+      revise the findings, and to find the time and the convergence for the official score.
+    - If the log has no events that our reader can read, but begins with events of MLPerf v0.5 or v0.6, the finding that
+      there are no events names these rounds.
+    - If the log is a link to a file in another folder, a finding that says so is put first.
 
     Args:
         path: The path of the log.
@@ -434,17 +446,18 @@ def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> Re
 
     Raises:
         OSError: The log cannot be read.
-        ValueError: It is no regular file.
+        ValueError: The path leads to something that is no regular file, such as a folder.
     """
     checker = Checker(ruleset)
     checker.feed(read_log(path))
     if not ends_with_line_end(path):
         checker.take_open_end()
+    # If the log has no events, or an unknown benchmark, `findings` is one finding that says so, about no damaged line.
     findings, run = checker.finish(benchmark)
     has_damaged_lines = any(finding.rule == _DAMAGED and finding.line is not None for finding in findings)
     if has_damaged_lines:
         findings = _findings_on_damaged_log(path, findings, run, ruleset)
-        if run is not NOTHING:  # the log has events that our reader reads
+        if run is not NOTHING:  # NOTHING, the facts of a log without events, is shared and must not change
             run.as_tools_read = reading_of_tools(path, ruleset)
     has_no_events = any(finding.rule == _NO_EVENTS for finding in findings)
     if has_no_events and has_old_events(path):
@@ -465,17 +478,20 @@ def _naming_old_events(finding: Finding) -> Finding:
 def _findings_on_damaged_log(
     path: Path, findings: tuple[Finding, ...], run: LoggedRun, ruleset: Ruleset
 ) -> tuple[Finding, ...]:
-    """Return the findings on a log with damaged lines, revised by how mlperf-logging's parser reads these lines.
+    """Return the findings on a log with damaged lines, corrected for the lines that only the official checker reads.
 
-    Our reader may skip a damaged line that the parser reads. So our findings may lack what the official checker
-    reports, and may call events missing that stand on such a line. The steps:
+    Our reader skips some damaged lines that mlperf-logging's official checker reads. So our findings may lack what the
+    official checker reports, and may call an event missing that stands on a skipped line. The steps:
 
-    1. Each finding is marked by whether the official checker has it. The findings that only that checker has are added.
-       A log of this project, or of one of its benchmarks, gets only this step, so damage stays an error in it.
-    2. An error that only our reader's skipping may cause becomes a warning, or is dropped.
-    3. Errors on the accuracies are added that the log has if infinite accuracies do not count: for instance, if the
-       run reached the target only by Infinity.
-    4. If no error is left, but the run has no time, the log breaks the rule `run-time`: it would have no score.
+    1. Each finding is marked as official if the official checker reports it, too. The findings that only the official
+       checker reports are added. For a log of this project, or of a benchmark that this project trains, the result of
+       step 1 is returned: there, damage remains an error.
+    2. Errors that the official checker does not report, and that skipped lines may have caused, become warnings or are
+       dropped.
+    3. The log is judged as if accuracies of Infinity and -Infinity were not in it. Errors on the accuracies are added:
+       for instance, that none of the other accuracies reaches the target.
+    4. If there is no error now, but the log does not show how long the run took, an error by the rule `run-time` is
+       added, because such a run would have no score.
 
     Args:
         path: The path of the log, which is read again.
@@ -483,12 +499,12 @@ def _findings_on_damaged_log(
         run: The facts that the log states of the run.
         ruleset: The rules by which the log is checked, with this project's benchmarks.
     """
-    marked = official_findings(path, findings, ruleset)
+    marked = official_findings(path, findings, ruleset)  # step 1
     is_benchmark_of_ours = run.stated_text(schema.SUBMISSION_BENCHMARK) in ruleset.benchmarks
     if run.is_project_log or is_benchmark_of_ours:
-        return marked  # after step 1
-    excused = _excuse_errors_on_damaged_log(marked)
-    result = (*_findings_on_infinities(path, excused, ruleset), *excused)
+        return marked
+    excused = _excuse_errors_on_damaged_log(marked)  # step 2
+    result = (*_findings_on_infinities(path, excused, ruleset), *excused)  # step 3
     has_no_error = all(finding.severity != "error" for finding in result)
     if has_no_error and run.minutes is None:
         actual = "no time: run_start or run_stop stands on a damaged line"
@@ -497,15 +513,18 @@ def _findings_on_damaged_log(
 
 
 def _findings_on_infinities(path: Path, others: Sequence[Finding], ruleset: Ruleset) -> list[Finding]:
-    """Return the findings on a log's accuracies that it has by the official rules if infinite accuracies do not count.
+    """Return what breaks the official rules of eval_accuracy if accuracies of Infinity and -Infinity are ignored.
 
-    Infinity reaches any target that has no upper limit, and the official checker counts it. Our reader skips the line
-    as damaged, because JSON has no infinite number. So the log is judged by the official rules without these lines. The
-    findings on accuracies are returned, marked as not official.
+    An accuracy of Infinity reaches any target that has no upper limit. The official checker accepts such an accuracy,
+    although JSON has no infinite number. This project does not: a run that reaches its target only by Infinity should
+    fail. So the log is judged by the official rules once more, without the events that have an infinite accuracy. For
+    instance, the finding may then be that no accuracy reaches the target.
+
+    The findings are marked as not official, because the official checker, which counts Infinity, does not report them.
 
     Args:
         path: The path of the log, which has damaged lines.
-        others: The other findings on it. A rule that they have already is left out.
+        others: The other findings on the log. A rule that one of these findings is about is left out of the result.
         ruleset: The rules by which the log is checked.
     """
     rules_of_others = {finding.rule for finding in others}
@@ -514,7 +533,7 @@ def _findings_on_infinities(path: Path, others: Sequence[Finding], ruleset: Rule
         key = finding.rule.partition(".")[0]  # official rules are named KEY.ASPECT, such as eval_accuracy.value
         is_about_accuracy = key == schema.EVAL_ACCURACY.key
         if is_about_accuracy and finding.rule not in rules_of_others:
-            findings.append(replace(finding, official=False))  # the official checker counts infinite accuracies
+            findings.append(replace(finding, official=False))
     return findings
 
 
@@ -523,24 +542,27 @@ def _is_link_to_another_folder(path: Path) -> bool:
 
 
 def _excuse_errors_on_damaged_log(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Return the findings on a log with damaged lines, without the errors that only our reader may cause.
+    """Return the findings on a log with damaged lines, after excusing errors that the official checker does not report.
 
-    Our reader skips a damaged line and misses its event, but mlperf-logging's parser may read the line. So of the
-    errors that are not official, which the official checker does not have:
+    Our reader may skip a damaged line that the official checker reads, and so miss the event on this line. So an error
+    that the official checker does not report is excused, depending on its rule:
 
-    - An error about a damaged line becomes a warning.
-    - An error about the events of a key is dropped: an event that it calls missing may stand on a skipped line.
-    - Any other error stays.
+    - By the rule `line-damaged`: the error becomes a warning.
+    - By a rule about the events of a key, such as seed.count: the error is dropped, because the event that seems to be
+      missing may stand on a skipped line.
+    - By any other rule: the error stays.
+
+    Findings that the official checker reports, too, and findings that are no errors stay as they are.
 
     Args:
-        findings: The findings on the log, each with `official` set to whether the official checker has it.
+        findings: The findings on the log. In each, `official` says whether the official checker reports the finding.
     """
     result = []
     for finding in findings:
         is_only_our_error = finding.severity == "error" and not finding.official
         if is_only_our_error and finding.rule == _DAMAGED:
             result.append(replace(finding, severity="warning"))
-        elif is_only_our_error and finding.is_about_key:
+        elif is_only_our_error and finding.is_about_key:  # the rule is KEY.ASPECT, such as seed.count
             continue
         else:
             result.append(finding)
