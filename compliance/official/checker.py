@@ -48,17 +48,23 @@ class Judge:
         self._events.append(event)
 
     def finish(self) -> None:
-        """Apply the rule files to the events that were taken, report what violates them, and set `target_reached_ms`.
+        """Apply the rule files to the events that were taken, report all findings, and set `target_reached_ms`.
 
-        Two kinds of findings are reported, as in the official checker:
+        As in the official checker, there are two kinds of findings:
 
-        - Failures of single events and a wrong number of events of a key: only by the last applied file that has a rule
-          for the key. Several files, such as common.yaml and a benchmark's, may have one.
-        - Findings on all events, such as that none meets a check: by each file. `_apply_files` has reported them.
+        - Findings on all events of the log together, such as that no accuracy reaches the target. Those of each file
+          are reported, by `_apply_files`.
+        - Findings by key: failures of single events, and a wrong number of events. Several files may have a rule for
+          the same key, such as common.yaml and closed_resnet.yaml. Only the findings of the last of these files are
+          reported, here.
+
+        `target_reached_ms` becomes the time of the earliest accuracy that reached the target. Without such an accuracy,
+        `target_reached_ms` stays None; also if the rule of eval_accuracy has no target, as in most rule files for open
+        runs, where the rule only asks for an accuracy below 1.
         """
         last_result_by_key: dict[str, KeyResult] = {}
         for file_result in self._apply_files():
-            last_result_by_key |= file_result.result_by_key  # replaces the results of earlier files
+            last_result_by_key |= file_result.result_by_key  # the result of a later file replaces an earlier one
         result_of_accuracy = last_result_by_key.get(schema.EVAL_ACCURACY.key)
         if result_of_accuracy is not None:
             self.target_reached_ms = result_of_accuracy.target_reached_ms
@@ -67,18 +73,19 @@ class Judge:
             key_result.report_wrong_count(self._collector)
 
     def _apply_files(self) -> "list[_FileResult]":
-        """Apply common.yaml and all rule files that it leads to, each once, and report their findings on all events.
+        """Apply common.yaml, and each rule file to which events lead, once. Return the result of each file.
 
-        An event's value may lead to a further file: the division `closed` leads to closed_common.yaml. The code of the
-        rule for the event enqueues this file.
+        A rule may contain code that enqueues a further file, whose name depends on the value of an event. For instance,
+        common.yaml leads from the division "closed" to closed_common.yaml, and closed_common.yaml from a benchmark X to
+        closed_X.yaml. Each enqueued file is handled so:
 
-        - If the file does not exist, or was applied already, the event is reported. A file would be applied twice if
-          the benchmark were "common": closed_common.yaml leads from a benchmark X to closed_X.yaml, here to itself.
-        - Otherwise the file is put into the queue, unless it waits there already.
+        - If no such file exists, or if the file was applied already, the event is reported. For instance, the benchmark
+          "common" leads from closed_common.yaml to closed_common.yaml again.
+        - Otherwise the file is added to the queue, if it does not wait there already.
 
         Returns:
-            The result of each file, in the order of application. Its `findings` have been reported. Its `result_by_key`
-            has not, because a later file with a rule for the same key replaces the result of that key.
+            The results, in the order of application. The `findings` of each result have been reported here. The caller
+            reports what `result_by_key` has, because only the last file with a rule for a key counts.
         """
         result_by_file: dict[str, _FileResult] = {}
         queue = deque([f"training_{self._version}/common.yaml"])
@@ -86,7 +93,7 @@ class Judge:
             file_name = queue.popleft()
             file_result = _FileJudge(load(file_name)).judge(self._events)
             result_by_file[file_name] = file_result
-            self._collector.findings += file_result.findings
+            self._collector.findings += file_result.findings  # these count, whatever later files find
             for enqueued in file_result.enqueued:
                 is_unknown = enqueued.file not in names()
                 was_applied = enqueued.file in result_by_file
@@ -99,24 +106,26 @@ class Judge:
         return list(result_by_file.values())
 
     def _report_refused_file(self, enqueued: Enqueued, key_result: KeyResult) -> None:
-        """Report an event whose value leads to a rule file that does not exist, or was applied already.
+        """Report an event whose value names a rule file that does not exist, or that was applied already.
 
-        The code of a rule makes the file's name from the value. For instance, the division "ajar" leads to
-        training_4.0.0/ajar_common.yaml, which does not exist.
+        The code of a rule makes the name of the file from the value of the event. For instance, the division "ajar"
+        makes the name training_4.0.0/ajar_common.yaml, which does not exist.
 
-        - A benchmark breaks the rule known-benchmark.
-        - Any other value, such as a division, is kept as a failure of its key, unless a check of the key has failed
-          already, such as the check for a known division: the same value would be reported twice.
+        - An event submission_benchmark is reported as a breach of the rule known-benchmark.
+        - For any other event, such as submission_division, a failure is added to `key_result`. If `key_result` has a
+          failure already, nothing is added: the check for a known division, for instance, has failed then, and the same
+          value would be reported twice.
 
         Args:
-            enqueued: The rule file, and the event whose value leads to it.
-            key_result: The result of the event's key: what its rule found on all events of this key.
+            enqueued: The name of the rule file, and the event whose value gave the name.
+            key_result: What the rule of the event's key found, with the failures of all events of this key.
         """
         event = enqueued.event
         if event.key == schema.SUBMISSION_BENCHMARK.key:
             self._refuse_benchmark(event, enqueued.file)
         elif key_result.failure_count == 0:
             wanted = "a value that has rules of its own"
+            # `finding_on_event` makes a finding such as: submission_division: a value that has rules of its own.
             key_result.keep_failure(key_result.finding_on_event("value", event.line, wanted, printable(event.value)))
 
     def _refuse_benchmark(self, event: Event, rule_file: str) -> None:
@@ -174,11 +183,16 @@ class _FileJudge:
         self._first_crash: Finding | None = None  # on the first event at which the official checker ends by a traceback
 
     def judge(self, events: Sequence[Event]) -> _FileResult:
-        """Apply the rules of the file to all events of a log, and return their findings and the files to apply next.
+        """Apply the rules of the file to all events of a log. Return the findings, and which files to apply next.
 
-        The code of a rule enqueues a further file by its name, as an event's value asks for it. For stable_diffusion,
-        further events follow those of the log: one for each evaluation, with all its metrics. As in the official
-        checker, they come last.
+        First the statements in the block BEGIN of the file, if there are any, set values in `_state`. Then each event
+        is judged by the rule for the event's key, if the file has such a rule: by checks, and by code that changes
+        `_state`. The code of a rule may also enqueue a further file: at the division "closed", for instance,
+        closed_common.yaml.
+
+        The rule files of stable_diffusion are applied to more events than the log has: after the events of the log
+        comes one event for each evaluation, which joins all metrics of the evaluation. The official checker does the
+        same.
 
         Args:
             events: The events, in the order of the log.
@@ -188,24 +202,24 @@ class _FileJudge:
             initialise(no_event, self._state)
         joined_events = self._joined_metrics(events)
         for event in [*events, *joined_events]:
-            if event.key in self._result_by_key:
+            if event.key in self._result_by_key:  # from the start, each key that has a rule has a result
                 self._apply_rule(event)
         return _FileResult(self._findings_on_all_events(), self._result_by_key, self._state.enqueued)
 
     def _joined_metrics(self, events: Sequence[Event]) -> list[Event]:
-        """Return one event for each evaluation of stable_diffusion, with all its metrics, and note a crash on the way.
+        """Return one new event for each evaluation of stable_diffusion, with all metrics of the evaluation.
 
-        stable_diffusion logs each metric of an evaluation in an event of its own. The events of one evaluation have the
-        same count, such as the samples trained on, in a field of their metadata. The rule files of other benchmarks
-        join nothing.
+        stable_diffusion logs each metric of an evaluation, such as FID or CLIP, in an event of its own. The events of
+        one evaluation have the same count in their metadata, such as the samples trained on. Only the rule files of
+        stable_diffusion need the new events. For any other rule file the list is empty.
 
-        The official checker crashes at an event whose metadata is unusable (see `join_metrics`), and so fails the log.
-        The crash is kept as a finding if it is the first one.
+        The official checker crashes at an event with unusable metadata (see `join_metrics`), and so fails the log. Here
+        the event is left out, and a finding on the crash of the official checker is kept.
 
         Args:
             events: All events of the log, in their order.
         """
-        count_field = self._file.joining_field
+        count_field = self._file.joining_field  # such as "samples_count", in rule files of stable_diffusion alone
         if count_field is None:
             return []
         joined = join_metrics(events, count_field)
@@ -228,21 +242,21 @@ class _FileJudge:
     # --- all events ---
 
     def _findings_on_all_events(self) -> list[Finding]:
-        """Return the findings that can only be made after the last event.
+        """Return the findings that can only be made after the last event, in this order:
 
-        They are, in this order:
+        1. For each key, up to two separate findings:
 
-        - for each key: there is neither an event of the key nor one of its alternative key; and no event meets the
-          check that at least one must meet
-        - the official checker crashes at an event: its first crash, which was kept when the metrics were joined or the
-          event was judged
-        - the events of a key together do not list the wanted names
+           - The key has no event, and neither has the alternative key that its rule names.
+           - The key has events, but none meets the check that at least one event must meet.
+
+        2. The official checker crashes at an event. Only its first crash is a finding.
+        3. The events of a key together do not list the wanted names.
         """
-        findings: list[Finding | None] = []
+        findings: list[Finding | None] = []  # None: a check that found nothing
         for key_result in self._result_by_key.values():
             findings.append(self._finding_if_alternative_is_missing(key_result))
             findings.append(key_result.finding_if_any_check_is_unmet())
-        findings.append(self._first_crash)
+        findings.append(self._first_crash)  # kept while the events were judged; None: no crash
         for wanted_names in self._file.wanted_names:
             findings.append(self._finding_if_names_differ(wanted_names))
         return [finding for finding in findings if finding is not None]
@@ -338,22 +352,25 @@ class _FileJudge:
             self._keep_failure(check, key_result, event)
 
     def _apply_checks_and_code(self, key_result: KeyResult, event: Event) -> None:
-        """Apply the checks that every event of a key must meet to an event, then run the rule's code on it.
+        """Check an event by the rule of its key, then run the code of the rule. Failures are kept in `key_result`.
 
-        Each check that is not met is kept as a failure. The code runs even then. An exception in the code is a failure,
-        too, but only if all checks are met.
+        1. Each check that every event of the key must meet, and that this event does not meet, is kept as a failure.
+        2. The code of the rule is run, even after a failure. The code computes with the event's value and changes the
+           state, which later checks read. If the code raises an exception, the exception is kept as a failure, but only
+           if there is no failure from step 1.
 
         Args:
-            key_result: The result of the event's key, with its rule, which keeps the failures.
+            key_result: The result of the event's key, with the rule of the key.
             event: The event.
         """
         rule = key_result.rule
         unmet_checks = [check for check in rule.checks if not self._is_met(check, event)]
         for check in unmet_checks:
             self._keep_failure(check, key_result, event)
-        has_code_failed = not self._run_code(rule, event)
+        has_code_failed = not self._run_code(rule, event)  # `_run_code` returns False after an exception
         are_checks_met = not unmet_checks
         if has_code_failed and are_checks_met:
+            # The code could not compute, for instance, a limit for later events from a value that is a text.
             wanted = "a value that the later rules can be computed from"
             failure = key_result.finding_on_event("value", event.line, wanted, shown(event, "value"))
             key_result.keep_failure(failure)
@@ -373,16 +390,20 @@ class _FileJudge:
         return True
 
     def _apply_any_check(self, check: Check, key_result: KeyResult, event: Event) -> None:
-        """Note in the result of a key whether an event meets a check that at least one event of the key has to meet.
+        """Check whether an event meets a check that one event of its key has to meet. Note the answer in `key_result`.
 
-        - A number that is the best so far is noted, too: if no event meets the check, the finding shows the best one.
-          The best is the smallest for a check of "at most 3.3", and the largest for one of "at least 0.8".
-        - If the check raises an exception, as where it compares a text with a number, the official checker crashes.
-          This is kept as a finding if it is the first crash by the rules of this file.
+        Such a check is, for instance, that an accuracy reaches the target: at least one has to. In this order:
+
+        1. If the value of the event is the best number so far, the number is noted, to be shown in a finding if no
+           event meets the check. The best is the largest for a check of "at least 0.8", and the smallest for a check of
+           "at most 3.3".
+        2. If the check raises an exception, as where a text is compared with a number, the official checker crashes. A
+           finding on the crash is kept, if there was no earlier crash while this rule file was applied.
+        3. If the event meets the check, `key_result` keeps the time of the event.
 
         Args:
-            check: The check, such as that an accuracy reaches the target.
-            key_result: The result of the event's key, which is changed.
+            check: The check.
+            key_result: The result of the event's key.
             event: The event.
         """
         key_result.keep_if_best(event, check)

@@ -118,21 +118,25 @@ def read_check(text: str, key_by_state_name: KeyByStateName = _NO_STATE) -> Chec
 
 
 def _demanded_order(node: ast.expr, key_by_state_name: KeyByStateName) -> KeyOrder | None:
-    """Return the place that a check demands for an event among the events of another key; None for any other check.
+    """Return where a check wants an event: before or after the events of another key; None if the check wants neither.
 
-    If events run_start set s['run_started'] to True, the results for two checks of an event E are:
+    When a run_start comes, the code of its rule sets s['run_started'] to True. So two checks of an event E are about
+    the order of E and run_start:
 
-        s['run_started']      -> KeyOrder("run_start", must_precede_other=False): E must come after a run_start
-        not s['run_started']  -> KeyOrder("run_start", must_precede_other=True): E must come before every run_start
+        s['run_started']      E must come after a run_start:      KeyOrder("run_start", must_precede_other=False)
+        not s['run_started']  E must come before any run_start:   KeyOrder("run_start", must_precede_other=True)
+
+    `s['run_started'] == True` counts as `s['run_started']`. A check of another form, or of a name that is not in
+    `key_by_state_name`, gives None.
 
     Args:
         node: The syntax tree of the check.
         key_by_state_name: For each name in the state `s`, the key of the events that set it, such as {"run_started":
             "run_start"}.
     """
-    text = ast.unparse(node)
-    is_negated = text.startswith("not ")
-    state_name = _name_in_state(text.removeprefix("not "))  # None for a check of anything else
+    text = ast.unparse(node)  # the check as a text in a fixed spelling, such as "not s['run_started']"
+    is_negated = text.startswith("not ")  # met only if no run_start came yet, so E must come first
+    state_name = _name_in_state(text.removeprefix("not "))  # such as "run_started"; None for a check of another form
     if state_name is None or state_name not in key_by_state_name:
         return None
     return KeyOrder(other_key=key_by_state_name[state_name], must_precede_other=is_negated)

@@ -238,10 +238,17 @@ def point_at(batch: int, points: Sequence[ReferencePoint], reference: ReferenceS
 
 
 def lower_envelope(reference: ReferenceSet) -> tuple[ReferencePoint, ...]:
-    """Return the lower convex envelope of the reference points, from the point with the fewest epochs on.
+    """Return the reference points on their lower convex envelope, sorted by batch.
 
-    In a plot of the mean epochs to the target over the global batch, no point of the envelope lies above the line
-    between two others. Of the batches 1, 2 and 3 with 40, 44 and 46 epochs, the point of batch 2 is dropped.
+    A reference point has a global batch and the mean number of epochs that the reference needed with this batch. In a
+    plot of epochs over batches, each point above the straight line between two other points is dropped. For instance:
+
+        batch   epochs
+        1       40
+        2       44       dropped: on the line from 40 to 46, batch 2 has 43 epochs
+        3       46
+
+    Points of a smaller batch than the fastest point, which has the fewest epochs, are left out, too.
 
     Args:
         reference: The reference points of a benchmark, with all points sorted by batch.
@@ -251,8 +258,9 @@ def lower_envelope(reference: ReferenceSet) -> tuple[ReferencePoint, ...]:
     for point in reference.all_points:  # sorted by batch
         if point.global_batch < fastest.global_batch:
             continue
-        # Drop the last points that lie above the line from the point before them to this one. rcp_checker compares each
-        # point with its neighbours only once, so it keeps some above the envelope (mlcommons/logging #368).
+        # While the last point of the envelope lies above the line from the point before it to the new point, drop it.
+        # rcp_checker compares each point with its neighbours only once, so rcp_checker keeps some points that lie above
+        # the envelope (mlcommons/logging #368).
         while len(envelope) >= 2 and _is_above_line(envelope[-1], low=envelope[-2], high=point):
             envelope.pop()
         envelope.append(point)
@@ -271,40 +279,49 @@ def _is_above_line(point: ReferencePoint, *, low: ReferencePoint, high: Referenc
 
 
 def _allowed_samples(benchmark: str, ruleset: str) -> int:
-    """Return how many samples a submission may converge earlier, on average, than the t-test allows.
+    """Return by how many samples a submission's mean may be below the limit of the t-test and still pass.
 
-    The number is 0 for most benchmarks, and for the others in rulesets before the one in `ALLOWED_SAMPLES`.
+    By a t-test, rcp_checker computes the least mean number of samples (or epochs) after which the runs of a submission
+    may converge. Some benchmarks have a tolerance beyond this limit. `ALLOWED_SAMPLES` has the tolerance, and the first
+    ruleset with it: 46,080 samples for llama31_405b from ruleset 5.0.0 on.
+
+    The result is 0 for an earlier ruleset, and for a benchmark that is not in `ALLOWED_SAMPLES`.
 
     Args:
-        benchmark: The name of the benchmark.
+        benchmark: The name of the benchmark, such as "resnet".
         ruleset: The version of the rules, such as 5.0.0.
     """
     if benchmark not in ALLOWED_SAMPLES:
         return 0
-    since, samples = ALLOWED_SAMPLES[benchmark]
+    since, samples = ALLOWED_SAMPLES[benchmark]  # such as "5.0.0" and 46_080
     is_in_force = rule_files.numbers_of_version(ruleset) >= rule_files.numbers_of_version(since)
     return samples if is_in_force else 0
 
 
 def _point_of_record(record: Mapping[str, Any], submission_runs: int, allowed_samples: int) -> ReferencePoint:
-    """Return the reference point of the runs that the reference did at one global batch, as rcp_checker computes it.
+    """Return the reference point for one global batch, computed from the reference's runs as rcp_checker does.
 
-    - `mean`: of the kept runs, which are those without the fastest and the slowest ones
-    - `std`: of all runs, although it is used with the mean and the number of the kept runs. rcp_checker does the same.
-    - `least`: the least mean with which a submission passes a t-test against `mean` and `std`, minus `allowed_samples`
+    The fastest and the slowest runs of the reference are dropped. The others are the kept runs. The point has:
+
+    - `mean`: the mean epochs (or samples) of the kept runs
+    - `std`: the standard deviation of all runs
+    - `least`: the lowest mean of a submission that passes. It is the limit of a t-test against `mean` and `std`, minus
+      `allowed_samples`.
 
     Args:
         record: A record of mlperf-logging's file of reference points, with the batch, the epochs (or samples) of each
             run and the hyperparameters.
-        submission_runs: How many runs a submission has, for the t-test.
-        allowed_samples: By how many samples a mean may be below the least one of the t-test, and still pass. It is 0
-            for all benchmarks that count epochs.
+        submission_runs: How many runs a submission has. The limit of the t-test depends on this number.
+        allowed_samples: By how many samples a submission's mean may be below the limit of the t-test and still pass.
+            The number is 0 for all benchmarks that count epochs.
     """
+    # The field of the record that has the epochs (or samples) of each run.
     unit = "Epochs to converge" if "Epochs to converge" in record else "samples to converge"
     reference_runs = sorted(record[unit])
     # As in rcp_checker, the benchmark is the one that the record names, which may differ from the submission's.
     kept_runs = _without_fastest_and_slowest(reference_runs, rounds.dropped_runs(record["Benchmark"]))
     mean = _numpy_mean(kept_runs)
+    # Of all runs, as in rcp_checker, although the t-test combines it with the mean and the number of the kept runs.
     std = _numpy_std(reference_runs)
     least = _least_mean_by_t_test(mean, std, reference_runs=len(kept_runs), submission_runs=submission_runs)
     return ReferencePoint(
@@ -337,11 +354,13 @@ def _points_kept_by_tool(points: Sequence[ReferencePoint]) -> tuple[ReferencePoi
 
 
 def _interpolated(batch: int, low: ReferencePoint, high: ReferencePoint, reference: ReferenceSet) -> ReferencePoint:
-    """Return the reference point for a global batch between the batches of two points, as rcp_checker computes it.
+    """Return a reference point for a global batch that lies between the batches of two points, as rcp_checker does.
 
-    - `mean` and `std`, in the benchmark's unit (epochs or samples): interpolated between the two points
-    - `least`, in the same unit: the smallest mean with which a submission's runs pass a t-test against `mean` and
-      `std`, minus the samples by which they may be below it (`_allowed_samples`; mostly 0)
+    - `mean` and `std` are interpolated: they lie on the straight lines between the values of the two points.
+    - `least` is the lowest mean of a submission that passes: the limit of a t-test against `mean` and `std`, minus a
+      tolerance, which is 0 for nearly all benchmarks.
+
+    All three are in the unit of the benchmark, which is epochs or samples.
 
     Args:
         batch: The global batch.
@@ -351,10 +370,11 @@ def _interpolated(batch: int, low: ReferencePoint, high: ReferencePoint, referen
     """
     mean = _value_on_line(batch, low.global_batch, high.global_batch, low.mean, high.mean)
     std = _value_on_line(batch, low.global_batch, high.global_batch, low.std, high.std)
-    submission_runs = reference.runs.runs
-    # The t-test asks for the number of the reference's runs, and this point has none of its own. As in rcp_checker, it
-    # is taken to have twice the runs of a submission.
+    submission_runs = reference.runs.runs  # how many runs a submission of this benchmark has
+    # The t-test needs the number of the reference's runs, but the reference was not run with this batch. rcp_checker
+    # takes twice the number of a submission's runs.
     least = _least_mean_by_t_test(mean, std, reference_runs=2 * submission_runs, submission_runs=submission_runs)
+    # The tolerance: above 0 only for a benchmark that counts samples, so the units agree.
     allowed_samples = _allowed_samples(reference.benchmark, reference.ruleset)
     return ReferencePoint(global_batch=batch, mean=mean, std=std, least=least - allowed_samples)
 
@@ -374,16 +394,19 @@ def _value_on_line(batch: int, low_batch: int, high_batch: int, low: float, high
 
 
 def _least_mean_by_t_test(mean: float, std: float, *, reference_runs: int, submission_runs: int) -> float:
-    """Return the least mean with which a submission's runs pass a t-test: with a lower one they converged too fast.
+    """Return the lowest mean epochs (or samples) with which the runs of a submission pass a t-test.
 
-    Runs that converge like the reference have a mean below the least one with a chance of SIGNIFICANCE (5 %) only. It
-    is found by bisection, as in rcp_checker.
+    A submission with a lower mean converged faster than the reference could by chance. The t-test computes how likely
+    runs like the reference's have a mean as low as the submission's, or lower. The submission passes if this chance is
+    above SIGNIFICANCE (5 %). The lower the mean, the smaller the chance. So the lowest mean that passes is found by
+    bisection, between 0 and the mean of the reference, as in rcp_checker.
 
     Args:
         mean: The mean epochs (or samples) of the reference.
-        std: The standard deviation of the reference. If it is 0, the least mean is the reference's.
+        std: The standard deviation of the reference. If `std` is 0, the result is `mean`.
         reference_runs: How many runs of the reference count.
-        submission_runs: How many runs a submission has; two of them do not count in the test.
+        submission_runs: How many runs a submission has. Two of them, the fastest and the slowest, do not count in the
+            t-test.
     """
     if std == 0:  # all runs of the reference are equal, so any mean below theirs is too fast
         return mean
@@ -394,9 +417,9 @@ def _least_mean_by_t_test(mean: float, std: float, *, reference_runs: int, submi
         middle = (too_low + high_enough) / 2
         p_value = _p_value_of_lower_mean(middle, mean, std, lower_count=counted_runs, reference_count=reference_runs)
         can_be_chance = p_value > SIGNIFICANCE
-        if can_be_chance:
+        if can_be_chance:  # the mean `middle` passes, so the lowest one that passes is `middle` or below
             high_enough = middle
-        else:
+        else:  # `middle` fails, so the lowest one that passes is above
             too_low = middle
     return (too_low + high_enough) / 2
 

@@ -27,23 +27,25 @@ _MOST_CHARACTERS = 1 << 24  # of a line that is read; a longer one is refused
 
 
 def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> tuple[Finding, ...]:
-    """Return the findings on a log with damaged lines, each marked by whether the official checker reports it.
+    """Return the findings on a log with damaged lines, each marked as official if the official checker reports it.
 
-    Our reader skips a damaged line, or splits it into events. mlperf-logging's parser, which the official checker uses,
-    reads some of these lines, ignores others, and has an error at the rest, the fatal lines.
+    The official checker uses mlperf-logging's parser. At some damaged lines this parser has an error, so that the
+    official checker rejects the log. Such a line is called fatal here. The parser reads or ignores the other damaged
+    lines, some of which our reader skips.
 
-    - If our findings are all about damage, and one of them is an error about a fatal line, only the errors about fatal
-      lines are official. The official checker rejects the log for these already, so nothing is added.
-    - Otherwise the log is judged once more, as that parser reads its lines, and `_joined_findings` compares the
-      findings.
+    1. If all our findings are about damaged lines, and at least one is an error about a fatal line, this is enough to
+       know that the official checker rejects the log. Our errors about fatal lines are official, our other findings are
+       not, and nothing is added.
+    2. Otherwise the log is read and judged a second time, with the events that mlperf-logging's parser reads. The
+       findings of this second judgement show which of ours are official, and those that we lack are added.
 
     Args:
         path: The path of the log.
-        ours: The findings by our reader, at least one of them about damage.
+        ours: The findings by our reader, at least one of them about a damaged line.
         ruleset: The rules by which the log is judged.
 
     Returns:
-        The findings by our reader, with `official` set or not, and then those that only the official checker has.
+        The findings of `ours`, with `official` set, and then the findings that only the official checker has.
 
     Raises:
         OSError: The log cannot be read.
@@ -52,34 +54,37 @@ def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> 
     if are_all_about_damage:
         last_damaged_line = max(finding.line or 0 for finding in ours)
         fatal_lines = _fatal_lines_up_to(last_damaged_line, path)  # none of our findings is about a later line
-        if _has_error_about(fatal_lines, ours):
+        if _has_error_about(fatal_lines, ours):  # case 1
             return tuple(_with_official_set(ours, fatal_lines, rules_broken_officially=set()))
-    as_parser_reads = _judge_as_parser_reads(path, ruleset)
+    as_parser_reads = _judge_as_parser_reads(path, ruleset)  # case 2
     return _joined_findings(ours, as_parser_reads)
 
 
 def _joined_findings(ours: Sequence[Finding], as_parser_reads: "_SecondJudgement") -> tuple[Finding, ...]:
-    """Return the findings on one log from two readings, our reader's and that of mlperf-logging's parser.
+    """Return our findings on a damaged log, joined with the findings that only the official checker has.
 
-    The two read damaged lines differently. The parser has an error at some of them, the fatal lines. In order:
+    Our reader and mlperf-logging's parser, which the official checker uses, read damaged lines differently. A fatal
+    line is one at which the parser has an error. The result has three parts, in this order:
 
-    1. Our findings. Official are the errors about a fatal line, and the findings by a rule that the parser's reading
-       breaks, too.
-    2. An official error about the first fatal line, unless the first part has an error about a fatal line.
-    3. The findings of the parser's reading by rules that none of our findings is about.
+    1. Each finding of `ours`. `official` becomes True if the finding is an error about a fatal line, or if its rule is
+       also broken by the log as the parser reads it. Otherwise `official` becomes False.
+    2. If the log has fatal lines, but `ours` has no error about any of them: one official error about the first fatal
+       line.
+    3. Each finding of `as_parser_reads` by a rule that no finding of `ours` is about.
 
     Args:
-        ours: The findings by our reader, at least one of them about damage.
+        ours: The findings by our reader, at least one of them about a damaged line.
         as_parser_reads: The official findings on the log as mlperf-logging's parser reads it, and its fatal lines.
     """
     fatal_lines = as_parser_reads.fatal_lines
     rules_broken_officially = {finding.rule for finding in as_parser_reads.findings}
     rules_of_ours = {finding.rule for finding in ours}
-    joined = _with_official_set(ours, fatal_lines, rules_broken_officially)
+    joined = _with_official_set(ours, fatal_lines, rules_broken_officially)  # part 1
     has_error_about_fatal_line = _has_error_about(fatal_lines, ours)
     if fatal_lines and not has_error_about_fatal_line:
         first_fatal_line = min(fatal_lines)
-        joined.append(_error_about_fatal_line(first_fatal_line, ours))
+        joined.append(_error_about_fatal_line(first_fatal_line, ours))  # part 2
+    # Part 3.
     joined += [finding for finding in as_parser_reads.findings if finding.rule not in rules_of_ours]
     return tuple(joined)
 
@@ -210,10 +215,11 @@ def _is_infinite_accuracy(line: "_ParsedLine") -> bool:
 
 
 def reading_of_tools(path: Path, ruleset: Ruleset) -> ToolReading:
-    """Return the time and the convergence of a log with damaged lines, as the official tools would read them.
+    """Return the minutes of a run, and its epochs (or samples) to the target, as the official tools find them in a log.
 
-    result_summarizer, the tool that computes the score, gives a log with a fatal line none. Here fatal lines are
-    skipped.
+    The log has damaged lines. mlperf-logging's parser reads some of these lines, and has an error at others, the fatal
+    lines. For a log with a fatal line, result_summarizer, the official tool for scores, computes no score. Here a fatal
+    line is skipped, and the minutes and the epochs are taken from the events that the parser reads.
 
     Args:
         path: The path of the log.
@@ -224,7 +230,7 @@ def reading_of_tools(path: Path, ruleset: Ruleset) -> ToolReading:
     """
     reader = ToolReader(ruleset.version)
     for line in _lines_as_parser_reads(path):
-        if line.event is not None:  # the line is not fatal
+        if line.event is not None:  # None: the line is fatal
             reader.take(line.event)
     return reader.result()
 

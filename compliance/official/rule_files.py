@@ -238,29 +238,30 @@ def files(version: str) -> list[str]:
 
 @functools.cache
 def load(name: str) -> RuleFile:
-    """Return the rules of a file. The file is read once, then cached.
+    """Return the rules in a rule file. The file is read once, then cached.
 
-    A file is a list of blocks of three kinds:
+    A file is a list of blocks of three kinds. The block of each kind gives these fields of the result:
 
-        KEY      the rule for the events of one key
-        BEGIN    code that is run before the first event: statements; or, for stable_diffusion, code that joins the
-                 metrics of an evaluation, of which only the `joining_field` is kept (see `_read_begin`)
-        END      checks after the last event: the names that the events of a key must list, `wanted_names`
+        KEY      `rules`: the rule for the events of one key
+        BEGIN    `begin`: statements to run before the first event; or `joining_field`: the field of metadata by which
+                 the metrics of an evaluation are joined, only in files of stable_diffusion
+        END      `wanted_names`: the names that the events of a key must have listed after the last event
 
-    If two blocks have the same key, or are both of the kind BEGIN or END, the last one counts.
+    If several blocks have the same key, or are of the kind BEGIN, or are of the kind END, the last of them counts.
 
     Args:
         name: The name of the file, such as training_4.0.0/common.yaml.
 
     Raises:
-        KeyError: There is no such file.
-        ValueError: Its form is not known, or a rule names an alternative key that has no rule in the file.
+        KeyError: There is no file of this name.
+        ValueError: The file has an unknown form, or a rule names an alternative key that has no rule in the file.
     """
     rules: dict[str, Rule] = {}
     begin = _Begin(statements=(), joining_field=None)
     wanted_names: Sequence[WantedNames] = ()
     blocks = _blocks(name)
-    # Found in all blocks first, because a check such as s['run_started'] may stand above the block that sets the name.
+    # {"run_started": "run_start", ...}: the code for events run_start sets s['run_started']. All blocks are searched
+    # first, because a check of s['run_started'] may stand above the block whose code sets the name.
     key_by_state_name = _keys_that_set_state(blocks)
     for block in blocks:
         if block.kind == "KEY":
@@ -370,25 +371,26 @@ def _has_known_form(block: _Block) -> bool:
 
 
 def _keys_that_set_state(blocks: Sequence[_Block]) -> KeyByStateName:
-    """Return which key's events set a name to True, or add to its value, in the state of the official rule checker.
+    """Return a table of the names in the rules' state: by each name, the key of the events that change its value.
 
-    The state `s` holds values by name. The code of a key's rule, in the field POST, changes it at each event of the
-    key. Code of two forms counts, `= True` and `+=`:
+    The state `s` holds values by name. A block of the rule file is for the events of one key. At each of these events,
+    the code in the field POST of the block is run, which may change the state. Two blocks, and the result:
 
-        run_start:               s['run_started'] = True
-        weights_initialization:  s['initialized_tensors'] += [...]
+        key run_start                 code s['run_started'] = True
+        key weights_initialization    code s['initialized_tensors'] += [...]
         -> {"run_started": "run_start", "initialized_tensors": "weights_initialization"}
 
-    So a check of s['run_started'] is known to be about events run_start. If the code of several keys sets a name, the
-    last of these keys counts.
+    So a check of s['run_started'] in another block is known to be about events run_start. Only changes of the forms
+    `= True` and `+=` are found. If several keys change the same name, the last of these keys counts.
 
     Args:
         blocks: All blocks of a rule file.
     """
     key_by_state_name = {}
     for block in blocks:
+        # Finds "run_started" in a code such as: s['run_started'] = True
         for state_name in re.findall(r"s\['(\w+)'\]\s*(?:= True|\+=)", block.fields.get("POST", "")):
-            key_by_state_name[state_name] = block.title
+            key_by_state_name[state_name] = block.title  # the title of a block is its key
     return key_by_state_name
 
 
@@ -403,21 +405,21 @@ class _Begin(NamedTuple):
 
 
 def _read_begin(block: _Block) -> _Begin:
-    """Return the code in a BEGIN block of a rule file, which is run before the first event, in one of two forms:
+    """Return what the BEGIN block of a rule file asks for before the first event: statements, or a `joining_field`.
 
-    - The code of stable_diffusion joins the metrics of an evaluation, which have the same count in a field of their
-      metadata. `join_metrics` does the same, so only the name of the field is returned, such as "samples_count". The
-      code is recognised by its checksum.
+    - In the files of stable_diffusion, the code of the block joins the metrics of an evaluation: those with the same
+      count in a field of their metadata. This code is never run here, because `join_metrics` does the same. The code is
+      recognised by its checksum, and only the name of the field is returned, such as "samples_count".
     - Any other code is compiled into statements, which set names in the state.
 
     Args:
         block: The block.
 
     Raises:
-        ValueError: Code of the second kind has a statement of an unknown form.
+        ValueError: The code does not join metrics, and has a statement of an unknown form.
     """
     code: str = block.fields["CODE"]
-    joining_field = _field_by_which_code_joins_metrics(code)
+    joining_field = _field_by_which_code_joins_metrics(code)  # by the checksum; None for any other code
     if joining_field is not None:
         return _Begin(statements=(), joining_field=joining_field)
     statements = block.parsed(compile_statements, code)
@@ -437,25 +439,27 @@ def _field_by_which_code_joins_metrics(code: str) -> str | None:
 
 
 def _read_end(block: _Block, key_by_state_name: KeyByStateName) -> list[WantedNames]:
-    """Return for each check of an END block the names that it wants, and the key whose events must list them.
+    """Return the names that the events of a log must list by the END block of a rule file, one entry for each check.
 
-    The checks are made after the last event. In the state `s`, the rules keep what they saw. If the rule of the key
-    weights_initialization adds names to the list s['initialized_tensors']:
+    While a log is judged, rules collect names in a table `s`: at each event weights_initialization, for instance, a
+    name is added to the list s['initialized_tensors']. A check in an END block says what the list must be after the
+    last event:
 
-        - END:
-            CHECK: sorted(s['initialized_tensors']) == sorted(['conv0_weight', 'conv0_bias'])
-
+        CHECK: sorted(s['initialized_tensors']) == sorted(['conv0_weight', 'conv0_bias'])
         -> WantedNames("weights_initialization", "initialized_tensors", ["conv0_weight", "conv0_bias"])
+
+    The check does not name the key, weights_initialization. The key comes from `key_by_state_name`.
 
     Args:
         block: The block.
-        key_by_state_name: For each name in the state, the key whose rule sets it, such as {"initialized_tensors":
-            "weights_initialization"}.
+        key_by_state_name: For each name in `s`, the key of the events that set the name, such as
+            {"initialized_tensors": "weights_initialization"}.
 
     Raises:
-        ValueError: The form of a check is not known.
+        ValueError: A check has an unknown form.
     """
     read = functools.partial(read_wanted_names, key_by_state_name=key_by_state_name)
+    # `parsed` returns read(text), or raises a ValueError that names the file and the block.
     return [block.parsed(read, text) for text in _as_list(block.fields["CHECK"])]
 
 
