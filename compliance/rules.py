@@ -237,20 +237,21 @@ def _written_rules(texts: Mapping[str, str]) -> tuple[WrittenRule, ...]:
 
 
 def _strict_rule(name: str, row: JsonObject, version: str, texts: Mapping[str, str]) -> StrictRule:
-    """Return a rule that the official checker does not have, from its row of strict.yaml.
+    """Return a rule that the official checker does not have, made from the row of the rule in strict.yaml.
 
-    The class of the rule decides on its severity, when it is in force, and its source:
+    The class of the rule decides three things:
 
-        form                -> a warning; in force in each ruleset; nothing is added to the source
-        rule, plausibility  -> an error; in force from the ruleset `since` on; the title of the official document in
-                               which the rule was read (or that there is none), and `since`, are added to the source
+        class               usual severity   in force               source
+        form                warning          in each ruleset        as in the row
+        rule, plausibility  error            from `since` on        as in the row, with the title of the document in
+                                                                    which the rule was read, and `since`
 
     Args:
         name: The name of the rule, such as "seed-present".
-        row: The row. Its field `text` has the key of the rule's document in `texts`. Its field `severity`, if any,
-            replaces the class's.
+        row: The fields of the rule. `text`, which a rule of form lacks, is the short name of the document in which the
+            rule was read, such as "rules_0.7", or "none". `severity`, if the row has it, replaces the usual severity.
         version: The version of the rules by which logs are checked.
-        texts: The titles of the documents of rules that were read, by short names.
+        texts: The titles of these documents by their short names. The title of "none" says that there is no document.
     """
     kind = row["class"]
     since = row.get("since", "")
@@ -265,7 +266,8 @@ def _strict_rule(name: str, row: JsonObject, version: str, texts: Mapping[str, s
         usual_severity = "error"
         is_in_force = numbers_of_version(version) >= numbers_of_version(since)
         source += f"; read in: {texts[row['text']]}; in force from ruleset {since} on"
-    other_fields = _without(row, _FIELDS_OF_STRICT_ROWS)  # expected, fix, ...: StrictRule refuses an unknown one
+    # All fields but class, text, since, source and severity, such as expected and fix: each is a field of StrictRule.
+    other_fields = _without(row, _FIELDS_OF_STRICT_ROWS)
     return StrictRule(
         name=name,
         kind=kind,

@@ -44,21 +44,25 @@ def stated_data(run: LoggedRun, benchmark: Benchmark) -> StatedData:
         benchmark: The benchmark that the run is of, with the right numbers of samples.
 
     Returns:
-        One of these; the first two need the benchmark's train_samples:
+        One of these. For the first two, the log must state the benchmark's train_samples, and an eval_samples that is
+        a whole number above 0:
 
-        - BENCHMARK: eval_samples is the benchmark's, or above it by less than a global batch, as padding is counted.
-        - WRONG_EVAL_SAMPLES: eval_samples is another number, such as that of batches, but the accuracies of a ResNet
-          run were counted on the benchmark's number (`_fit_real_samples_only`): 0.76002 is 38,001 of 50,000.
+        - BENCHMARK: eval_samples is the number of the benchmark, or greater by less than one global batch, because some
+          runs count padding.
+        - WRONG_EVAL_SAMPLES: eval_samples is another number, such as the number of batches, and the run is of ResNet.
+          But the accuracies show that the run was evaluated on the benchmark's 50,000 samples: each accuracy is a
+          whole number of 50,000ths, as 0.76002 is 38,001 / 50,000.
         - OTHER: any other case.
     """
-    train_samples = run.first_event(schema.TRAIN_SAMPLES).value  # None if it is not stated, as the next one
-    eval_samples = run.first_event(schema.EVAL_SAMPLES).value
+    train_samples = run.first_event(schema.TRAIN_SAMPLES).value  # None if the log does not state train_samples
+    eval_samples = run.first_event(schema.EVAL_SAMPLES).value  # None if the log does not state eval_samples
     if train_samples != benchmark.train_samples or not is_count(eval_samples):
         return StatedData.OTHER
     if _is_eval_samples_but_for_padding(eval_samples, benchmark, run.global_batch):
         return StatedData.BENCHMARK
     if benchmark.name != "resnet":  # other benchmarks have no accuracies that are shares of the samples
         return StatedData.OTHER
+    # Is each accuracy a whole number of right samples with the real number of samples, but not with the stated one?
     if _fit_real_samples_only(run.evaluations, real=benchmark.eval_samples, stated=eval_samples):
         return StatedData.WRONG_EVAL_SAMPLES
     return StatedData.OTHER
@@ -107,21 +111,24 @@ def _fit_real_samples_only(evaluations: Sequence[Evaluation], *, real: int, stat
 
 
 def check_schedule(run: LoggedRun, order: RunOrder, *, exact: bool, collector: FindingCollector) -> None:
-    """Report the evaluations of a ResNet run that are late, or with `exact` early, if one is due every 4 epochs.
+    """Report where the evaluations of a ResNet run break the schedule of MLPerf: one evaluation every 4 epochs.
 
-    This is the schedule of MLPerf. It is judged by the number of the epoch that each evaluation states. But nothing is
-    reported if the log only numbers its epochs wrongly, which is so if both are true:
+    Each evaluation states the number of its epoch. By these numbers, an evaluation that comes late or is missing at the
+    end is reported. With `exact`, one that comes early is reported, too.
 
-    - the evaluations, at least two, are on schedule by the count of the epochs that started before each;
-    - the number of each evaluation is at most 4 above the number of the one before it.
+    The log may only have wrong numbers, though the run was evaluated on schedule. Nothing is reported if both are true:
 
-    For instance, a run was evaluated after 4, 8 and 12 epochs. With the numbers 5, 9 and 13 it is left alone. With the
-    numbers 4, 8 and 16 it is reported, because 16 is 8 above 8.
+    - By the count of epochs in the log up to each evaluation, the evaluations are on schedule; there are at least two.
+    - No number is more than 4 above the number of the evaluation before.
+
+    For instance, a run was evaluated after 4, 8 and 12 epochs by this count. With the numbers 5, 9 and 13, nothing is
+    reported, although an evaluation of epoch 5 would be late. With the numbers 4, 8 and 16, the last evaluation is
+    reported, because 16 is 8 above 8.
 
     Args:
         run: The facts that the log states of the run, with its evaluations.
         order: The epochs of the run. It must have followed all events of the log.
-        exact: Whether an early evaluation is reported, as a late one and one that is missing at the end are.
+        exact: Whether an early evaluation is reported, too.
         collector: Gets each breach of the rule `eval-schedule`, and has its bounds.
     """
     period = int(collector.strict_rules[SCHEDULE].bounds["epochs"])  # 4
@@ -418,18 +425,22 @@ def _check_best(
 
 
 def _check_rise_to_target(evaluations: Sequence[Evaluation], target: float, collector: FindingCollector) -> None:
-    """Report accuracies that leap to the target at the last evaluation, or else accuracies of which too few rise.
+    """Report a run that comes to its target too suddenly, or whose accuracies rise too seldom.
+
+    - If the last evaluation but one is more than `last_rise` (0.3) below the target, this is reported.
+    - If not, and if fewer than `share_of_rises` (60 %) of the evaluations after the first are better than the
+      evaluation before, this share is reported.
 
     Args:
         evaluations: At least two evaluations, in the order of the log. The last one is the first that reached the
             target.
         target: The accuracy at which the run was to end.
-        collector: Gets the breach of the rule `accuracy-curve`, and has its bounds: how far below the target the last
-            evaluation but one may be, and the least share of evaluations that are better than the one before.
+        collector: Gets the breach of the rule `accuracy-curve`, and has the two bounds.
     """
     bounds = collector.strict_rules[CURVE].bounds
     last_but_one = evaluations[-2]
     last = evaluations[-1]
+    # `last_rise` bounds the rise from the last evaluation but one to the target, not to the last evaluation.
     leaps_at_last = last_but_one.value < target - bounds["last_rise"]
     share_of_rises = _share_of_rises([evaluation.value for evaluation in evaluations])
     if leaps_at_last:

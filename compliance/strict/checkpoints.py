@@ -31,20 +31,20 @@ class Checkpoints:
 
         Args:
             run: The facts that the log states of the run.
-            most_difference_ms: A function of a time by the log's clock: it returns how far a stated time may differ
-                from that time. Both are in milliseconds.
+            most_difference_ms: A function that takes a duration by the log's clock. The function returns by how much
+                the same duration may differ where an event states it. Both are in milliseconds.
         """
         self._run = run
         self._most_difference_ms = most_difference_ms
         # By the step after which a checkpoint was begun: how long training waited for it, and the line of its event.
         self._waited_ms_by_step: dict[int, float] = {}
         self._line_by_step: dict[int, int] = {}
-        # The steps at which the windows so far ended, because a checkpoint is begun only after such a step. None: the
-        # last step of a window could not be read or kept.
+        # The steps at which the windows so far ended: a checkpoint is begun only after such a step. Empty: no window
+        # has ended yet. None: not all of these steps are known, because one could not be read, or there were too many.
         self._ends_of_windows: set[int] | None = set()
         self._steps_before_log: int | None = None  # the steps before the first window; None: there is no window yet
-        # By the number of an epoch: the time from the end of the epoch or evaluation before it to its start, in which
-        # training may have waited for the checkpoint of the epoch before.
+        # By the number of an epoch: the gap before its start, which is the time since an epoch or evaluation ended. In
+        # the gap before epoch 5, for instance, training may have waited for the checkpoint of epoch 4.
         self._ms_before_epoch: dict[int, float] = {}
 
     def epoch_starts(self, number: int | None, after_ms: float) -> None:
@@ -117,19 +117,18 @@ class Checkpoints:
     def _may_follow(self, step: int, last_step: int | None) -> bool:
         """Return whether a checkpoint may have been begun after a step: a run begins one only where a window ends.
 
-        If not all ends of windows are known (`_ends_of_windows` is None), it may be any step from 1 to `last_step`.
-        Otherwise it may be
-
-        - a step at which a window of the log ended;
-        - in a resumed run, any step from 1 to `_steps_before_log`, the steps done before the first window of this log.
-          A run that was resumed at the end of an epoch may write this epoch's checkpoint again. Until the log has a
-          window, `_steps_before_log` is None, and there is no upper limit.
+        1. If not all steps at which windows ended are known, `step` may be any step from 1 to `last_step`.
+        2. If all are known, `step` may be one of these steps.
+        3. In a resumed run, `step` may also be a step that was done before this log, because a run that was resumed at
+           the end of an epoch may write the checkpoint of this epoch once more. If the log has no window yet, it is not
+           known how many steps were done before, and `step` may be any step from 1 on.
 
         Args:
             step: The number of the step.
-            last_step: The last step that was done. None if it is not known: then there is no upper limit.
+            last_step: The last step that was done, which is only used in case 1. None if the last step is not known:
+                then `step` may be any step from 1 on.
         """
-        if self._ends_of_windows is None:
+        if self._ends_of_windows is None:  # not all are known
             is_not_ahead = last_step is None or step <= last_step
             return step > 0 and is_not_ahead
         if step in self._ends_of_windows:
@@ -138,24 +137,25 @@ class Checkpoints:
         return self._run.is_resumed and step > 0 and is_before_log
 
     def _keep_wait(self, event: Event, *, step: int, waited_s: float) -> str:
-        """Keep how long training waited for a checkpoint, unless that is longer than the run has lasted.
+        """Keep how long training waited for a checkpoint; or return a complaint if this wait is impossibly long.
 
-        The wait is too long if
+        The event of the checkpoint is logged after the wait. So the wait cannot be longer than the time from run_start
+        to the event: an event 5 s after run_start cannot state a wait of 9 s. As a tolerance, the wait may be longer by
+        `_most_difference_ms` of the time. If the log has no run_start yet, the wait is kept without this check.
 
-            wait > time since run_start + `_most_difference_ms` of this time
-
-        Before run_start nothing is compared. Only the first EVENTS_KEPT waits are kept.
+        At most EVENTS_KEPT waits are kept.
 
         Args:
-            event: The event of the checkpoint, which is logged after the wait.
+            event: The event of the checkpoint.
             step: The step after which the checkpoint was begun.
             waited_s: The wait, in seconds.
 
         Returns:
-            A complaint if the wait is too long. Otherwise an empty text.
+            The complaint. An empty text if the wait is not too long.
         """
         if self._run.start_ms is not None:
             passed_ms = event.time_ms - self._run.start_ms
+            # `_most_difference_ms` gives how far a stated time may differ from `passed_ms`, a time by the log's clock.
             if waited_s * 1000 > passed_ms + self._most_difference_ms(passed_ms):
                 waited = f"a wait of {six_digits(waited_s)} s for a checkpoint"
                 return f"{waited}, {six_digits(passed_ms / 1000)} s after run_start"
@@ -167,18 +167,20 @@ class Checkpoints:
     def waits(self, epoch_steps: int) -> "Waits":
         """Return the waits for the checkpoints that were begun within the epochs of this log.
 
-        Two kinds are left out, because no time of an epoch in the log contains their waits:
+        The wait for a checkpoint is left out in two cases, in which no epoch of this log contains the wait:
 
-        - checkpoints due after an epoch (see `_is_due_after_epoch`);
-        - checkpoints of a step at which no window of this log ended: a resumed run may write the checkpoint of the last
-          epoch before it once more. If not all ends of windows are known (`_ends_of_windows` is None), none of this
-          kind is left out.
+        - The checkpoint was due after an epoch, so training waited between two epochs.
+        - No window of this log ended with the checkpoint's step. The checkpoint is then of a step before the log: a run
+          that was resumed at the end of an epoch may write the checkpoint of this epoch once more.
+
+        The second case is only looked for if all steps at which windows ended are known.
 
         Args:
             epoch_steps: The steps of an epoch; 0 if they are not known.
         """
         within_epochs = {}
         for step, waited_ms in self._waited_ms_by_step.items():
+            # None: not all ends of windows are known, so any step may be one.
             may_end_window = self._ends_of_windows is None or step in self._ends_of_windows
             if may_end_window and not self._is_due_after_epoch(step, epoch_steps):
                 within_epochs[step] = waited_ms
@@ -213,26 +215,28 @@ class Checkpoints:
             The complaint, about the first such checkpoint. An empty text if there is none.
         """
         for step, waited_ms in self._waited_ms_by_step.items():
-            if not self._is_due_after_epoch(step, epoch_steps):  # none is due if `epoch_steps`, a divisor below, is 0
+            if not self._is_due_after_epoch(step, epoch_steps):
                 continue
-            epoch = step // epoch_steps
-            gap_ms = self._ms_before_epoch.get(epoch + 1, math.inf)  # without a next epoch, any wait has time
+            epoch = step // epoch_steps  # `epoch_steps` is above 0: with 0, no checkpoint is due after an epoch
+            # Without a next epoch the gap is infinite, and so is the tolerance: no wait is too long.
+            gap_ms = self._ms_before_epoch.get(epoch + 1, math.inf)
             if waited_ms > gap_ms + self._most_difference_ms(gap_ms):
                 waited = f"a wait of {six_digits(waited_ms / 1000)} s for the checkpoint after epoch {epoch}"
                 return f"{waited}, and the next epoch starts {six_digits(gap_ms / 1000)} s after what was before it"
         return ""
 
     def waits_without_room(self, room_ms_by_step: Mapping[int, float], epoch_steps: int) -> Iterator[tuple[int, str]]:
-        """Yield each checkpoint within an epoch whose stated wait is longer than the time that the log leaves for it.
+        """Yield a complaint about each checkpoint within an epoch that states a longer wait than the log allows.
 
-        This time is called its room. It lies between the end of the window after which the checkpoint was begun and the
-        start of the next window, or the end of the epoch. A checkpoint due after an epoch is left out: see
-        `wait_beyond_next_epoch`.
+        Training waits for such a checkpoint between two windows, or between the last window and the end of the epoch.
+        The most time that the log's clock leaves there for a wait is called the room. For instance, with a room of
+        3.2 s a wait of 4 s is too long. Checkpoints due after an epoch are left out: `wait_beyond_next_epoch` checks
+        these.
 
         Args:
-            room_ms_by_step: The most room that there can have been, in milliseconds, by the step of the checkpoint. A
-                room below 0 leaves no time for any wait: the next window alone states more time than passed. The
-                complaint calls it 0. A step that is not in the table has room for any wait.
+            room_ms_by_step: The room in milliseconds, by the step after which the checkpoint was begun. If the step is
+                missing here, no wait is too long. If the room is below 0, because the next window states more time than
+                passed by the log's clock, any wait is too long.
             epoch_steps: The steps of an epoch; 0 if they are not known.
 
         Yields:
@@ -242,6 +246,7 @@ class Checkpoints:
             room_ms = room_ms_by_step.get(step, math.inf)
             if waited_ms > room_ms and not self._is_due_after_epoch(step, epoch_steps):
                 waited = f"a wait of {six_digits(waited_ms / 1000)} s for the checkpoint of step {step}"
+                # A room below 0 is shown as 0.
                 left = f"what follows leaves {six_digits(max(room_ms, 0.0) / 1000)} s at most"
                 yield self._line_by_step[step], f"{waited}; {left}"
 
@@ -275,22 +280,19 @@ class Checkpoints:
         return f"a checkpoint of step {first_too_many}, the run took {six_digits(minutes)} minutes; {due}"
 
     def _most_minutes_of_run(self, stop: Event) -> float:
-        """Return an upper bound on the minutes of the run, in which it makes a checkpoint each CHECKPOINT_MINUTES.
+        """Return the most minutes that can have passed from the first step of the run to its run_stop.
 
-        The run itself counts from its first step on, whose time no event states. The bound counts from an earlier time
-        to run_stop:
-
-            start = max(time of submission_benchmark, time of init_start - 1 h)
-
-        Between submission_benchmark, the first event, and init_start the nodes flush their caches, for which an hour is
-        allowed.
+        No event states the time of the first step. But the first step comes after submission_benchmark, the first event
+        of the log, and after init_start. So the minutes are counted from submission_benchmark, which gives an upper
+        bound. Up to an hour is allowed between submission_benchmark and init_start, because nodes flush their caches
+        there. If more time passed, the minutes are counted from an hour before init_start.
 
         Args:
             stop: The run_stop of the run.
         """
         init_start_ms = self._run.first_event(schema.INIT_START).time_ms
         first_ms = self._run.first_event(schema.SUBMISSION_BENCHMARK).time_ms
-        start_ms = max(first_ms, init_start_ms - _MOST_MS_BEFORE_INIT_START)
+        start_ms = max(first_ms, init_start_ms - _MOST_MS_BEFORE_INIT_START)  # the later of the two times
         return (stop.time_ms - start_ms) / 60_000
 
 
@@ -303,15 +305,20 @@ class Waits:
         self._sums_ms = [0.0, *itertools.accumulate(times_ms)]
 
     def long_waits(self, windows_s: float) -> str:
-        """Return a warning if training waited long for checkpoints, as no rate counts that; otherwise an empty text.
+        """Return a warning if training waited long for checkpoints; an empty text if it did not.
 
-        The sum of the waits is long if it is above 1 s + 5 % of the time of windows and waits together. An honest run
-        may wait so long: copying a state takes seconds, but minutes on a machine without free memory. So it only warns.
+        No rate of training counts the waits, so that a run with long waits looks faster than it was. The sum of all
+        waits is long if it is above 1 s + 5 % of the whole time, which is the time of the windows plus the waits.
 
         Args:
-            windows_s: The time of all windows, in seconds, which has no wait in it.
+            windows_s: The time of all windows, in seconds, which contains no wait.
+
+        Returns:
+            A text such as "training waited 9 s for 3 checkpoints, and for 60 s it trained: no rate counts the wait".
+            The text is a warning and no error, because an honest run may wait for minutes on a machine without free
+            memory.
         """
-        waited_s = self._sums_ms[-1] / 1000
+        waited_s = self._sums_ms[-1] / 1000  # `_sums_ms` has running sums, so the last one is the sum of all waits
         if waited_s <= _MOST_WAITED_S + _MOST_WAITED_SHARE * (windows_s + waited_s):
             return ""
         waited = f"training waited {six_digits(waited_s)} s for {counted(len(self._steps), 'checkpoint')}"

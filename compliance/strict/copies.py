@@ -178,11 +178,12 @@ def describe_resemblance(run: LoggedRun, other: LoggedRun, name_of_other: str, *
 def _describe_equal_evaluations(run: LoggedRun, other: LoggedRun, name_of_other: str) -> str:
     """Return a sentence on suspiciously equal evaluations of two ResNet runs; "" if there are none.
 
-    Two series are compared, evaluation by evaluation. The sentence is about the first that is too much alike:
+    The two runs are compared evaluation by evaluation, in two ways. The sentence is about the first way in which more
+    is equal than chance explains:
 
-    - the counts of right (correctly classified) images;
-    - their rises, which are the differences from one evaluation to the next. If somebody adds 10 to each count of a
-      run, no count is equal any more, but all rises are.
+    1. by their counts of right (correctly classified) images
+    2. by the rises of these counts from one evaluation to the next. If somebody copied a run and added 10 to each
+       count, no count is equal, but all rises are.
 
     Args:
         run: The facts of the one log. Nothing is compared unless it is of ResNet and states eval_samples.
@@ -196,6 +197,7 @@ def _describe_equal_evaluations(run: LoggedRun, other: LoggedRun, name_of_other:
     compared = min(len(run.evaluations), len(other.evaluations))
     accuracies = [evaluation.value for evaluation in run.evaluations[:compared]]
     other_accuracies = [evaluation.value for evaluation in other.evaluations[:compared]]
+    # A high estimate of the chance that two runs have the same count in one evaluation, by their mean accuracy.
     chance = _chance_of_equal_counts([*accuracies, *other_accuracies], samples)
     if chance is None:  # it cannot be estimated
         return ""
@@ -203,8 +205,10 @@ def _describe_equal_evaluations(run: LoggedRun, other: LoggedRun, name_of_other:
     other_counts = [round(accuracy * samples) for accuracy in other_accuracies]
     rises = _rises(counts)
     other_rises = _rises(other_counts)
+    # `_describe_equal_series` gives "" if `chance` may explain how many of the numbers are equal.
     on_counts = _describe_equal_series("counts of right images", counts, other_counts, chance, name_of_other)
-    # Equal rises are even less likely than equal counts, because rises vary more: `chance` is an upper bound for them.
+    # `chance` is an upper bound for the rises: two rises are equal by accident less often than two counts, because a
+    # rise, as the difference of two counts, varies more.
     on_rises = _describe_equal_series("rises of right images", rises, other_rises, chance, name_of_other)
     return on_counts or on_rises
 
@@ -377,14 +381,17 @@ def _describe_equal_intervals(run: LoggedRun, other: LoggedRun, name_of_other: s
         run: The facts of the one log.
         other: The facts of the other log.
         name_of_other: How the sentence calls the other log.
-        most_chance: The intervals are suspicious if at least LEAST_EQUAL_VALUES are equal, and so many are equal by
-            accident with this chance or less.
+        most_chance: How unlikely an accident must be to be suspicious. The intervals are suspicious if at least
+            LEAST_EQUAL_VALUES are equal, and if the chance that as many or more are equal by accident is at most
+            `most_chance`.
     """
     kinds = sorted({kind for kind, _ in run.intervals})
     results = [_compare_intervals(run.durations(kind), other.durations(kind)) for kind in kinds]
     equal = sum(result.equal for result in results)
     compared = sum(result.compared for result in results)
-    chance = math.prod(result.chance for result in results)  # the kinds are taken as independent
+    # `result.chance` bounds from above the chance that so many intervals of a kind, or more, are equal by accident. The
+    # kinds are taken as independent, so the chance for all kinds together is the product.
+    chance = math.prod(result.chance for result in results)
     is_beyond_chance = equal >= LEAST_EQUAL_VALUES and chance <= most_chance
     if not is_beyond_chance:
         return ""
@@ -413,13 +420,14 @@ def _compare_intervals(intervals: Sequence[float], others: Sequence[float]) -> _
 def _chance_of_equal_neighbours(intervals: Sequence[float], others: Sequence[float], places: Sequence[int]) -> float:
     """Return an estimate of the chance that two runs have an equal interval at one place by accident.
 
-    Intervals at the same place are not counted for this, because a copy makes them equal. Instead each run's interval
-    at a place is compared with the other run's intervals at the places around it, up to _NEIGHBOURS before and after.
-    These have about the same length, so they are equal as often as accident makes two intervals equal.
+    The n-th interval of one run is not compared with the n-th interval of the other, because a copy would make them
+    equal. Instead, the interval at a place in one run is compared with the intervals at the neighbouring places in the
+    other run, up to _NEIGHBOURS (3) places before and after. Neighbouring intervals have about the same length, so they
+    are equal as often as accident makes two intervals equal.
 
         chance = (equal pairs + 1) / (pairs + 2)
 
-    The added numbers, as of one equal and one unequal pair, keep the chance above 0.
+    One equal and one unequal pair are added, so that the chance is above 0 and below 1.
 
     Args:
         intervals: Durations of one kind in the one run.
@@ -429,9 +437,9 @@ def _chance_of_equal_neighbours(intervals: Sequence[float], others: Sequence[flo
     pairs = 0
     equal_pairs = 0
     for place in places:
-        for neighbour in _places_around(place, len(intervals)):
-            pairs += 2  # the interval of each run at the place, with a neighbour in the other run
-            equal_pairs += intervals[place] == others[neighbour]
+        for neighbour in _places_around(place, len(intervals)):  # without the place itself
+            pairs += 2  # the two comparisons below
+            equal_pairs += intervals[place] == others[neighbour]  # True counts as 1
             equal_pairs += others[place] == intervals[neighbour]
     return (equal_pairs + 1) / (pairs + 2)
 
@@ -478,14 +486,18 @@ def _describe_equal_losses(run: LoggedRun, other: LoggedRun, name_of_other: str)
 
 
 def seed_key(seed: Event, ruleset: Ruleset, benchmark: str) -> tuple[str, ...] | None:
-    """Return what must be different in any two runs of a submission; None if this seed need not differ.
+    """Return a key for a seed: two runs of a submission must not have seeds of equal keys. None: any seed is allowed.
 
-    For this project's benchmarks it is the seed itself. For other benchmarks it is the seed with the file and the line
-    of code that logged it, because other projects log seeds at several places. Their seeds need not differ before the
-    ruleset _FIRST_RULESET_OF_DIFFERENT_SEEDS.
+        a seed without a value                                  -> None
+        a benchmark that this project trains                    -> ("7",): the seed alone
+        another benchmark, in a ruleset before 4.1.0            -> None: MLPerf did not yet ask all for different seeds
+        another benchmark, in ruleset 4.1.0 or later            -> ("7", "train.py", "120"): the seed, and the place in
+                                                                   the code that logged the seed
+
+    The place is part of the key because other projects log several seeds in one run, at several places.
 
     Args:
-        seed: An event `seed` of a log. One without a value need never differ.
+        seed: An event `seed` of a log, such as one with the value 7.
         ruleset: The rules by which the submission is checked, with this project's benchmarks.
         benchmark: The name of the submission's benchmark, such as "resnet".
     """
@@ -495,7 +507,7 @@ def seed_key(seed: Event, ruleset: Ruleset, benchmark: str) -> tuple[str, ...] |
     is_benchmark_of_ours = benchmark in ruleset.benchmarks
     if is_benchmark_of_ours:
         return (text,)
-    # Versions are compared as texts, which is right while each of their numbers has one digit.
+    # The versions, such as "4.0.0", are compared as texts, which is right while each of their numbers has one digit.
     if ruleset.version < _FIRST_RULESET_OF_DIFFERENT_SEEDS:
         return None
     file_of_code = str(seed.metadata.get("file"))
