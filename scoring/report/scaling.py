@@ -36,8 +36,9 @@ class _AllReduce(NamedTuple):
 def with_step_times(groups: Sequence[Group]) -> list[Group]:
     """Return the groups of one system, each with a breakdown of its mean step: data wait, all-reduce and the rest.
 
-    The all-reduce sums the gradients over all devices. Its time is estimated as the time that a step takes longer than
-    on a single device. So it is not known if no group of the system ran on a single device, nor for runs on a CPU.
+    The all-reduce sums the gradients over all devices. On a single device its time is 0. On several GPUs it is
+    estimated as the time that a step takes longer than on a single device. It is not known if no group of the system
+    ran on a single device, nor for several ranks on a CPU.
 
     Args:
         groups: Groups of repeated runs, on one or several numbers of devices.
@@ -46,7 +47,7 @@ def with_step_times(groups: Sequence[Group]) -> list[Group]:
         The groups in the same order. Those whose logs do not tell how long a step takes are unchanged.
     """
     mean_steps = [_mean_step(group) for group in groups]
-    single_device_step_s = _step_on_single_device(groups, mean_steps)  # None if no group ran on one device
+    single_device_step_s = _step_on_single_device(groups, mean_steps)  # None: not known
     with_times = []
     for group, mean_step in zip(groups, mean_steps, strict=True):
         if mean_step is not None:
