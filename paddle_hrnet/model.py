@@ -352,17 +352,23 @@ def _arrays_in(loaded: Any) -> dict[str, Array]:
 def pretrained_weights(path: Path, program: static.Program) -> dict[str, Array]:
     """Return the values that a weights file of PaddleSeg has for a program's variables.
 
-    A file of the backbone alone gives values to the backbone's variables, and none to the head's.
+    The same value has different names in the program and in the two kinds of files. For example:
+
+        in the program                  in a file of the whole model           in a file of the backbone alone
+        backbone.conv_layer1_1.conv.w   backbone.conv_layer1_1._conv.weight    conv_layer1_1._conv.weight
+        head.cls.w                      head.cls.weight                        absent
+
+    With a file of the backbone alone, the head's variables get no values.
 
     Args:
         path: A .pdparams file, of the whole model or of the backbone alone.
         program: Program with the network of `fcn_hrnet_w18`.
 
     Returns:
-        Arrays by the program's names of the variables.
+        Arrays by the variables' names in the program.
 
     Raises:
-        ValueError: The file cannot be read, or layers are absent or of another shape.
+        ValueError: The file cannot be read, or values are absent or of another shape.
     """
     loaded = read_pdparams(path)
     is_whole_model = any(name.startswith(BACKBONE) for name in loaded)
@@ -371,10 +377,12 @@ def pretrained_weights(path: Path, program: static.Program) -> dict[str, Array]:
     for variable in program.list_vars():
         if not variable.persistable:  # an image or activation, which no weights file has
             continue
-        name_in_model = paddleseg_name(variable.name)
+        name_in_model = paddleseg_name(variable.name)  # empty if the variable is none of the network's layers
+        # `_name_in_backbone` takes off "backbone."; it gives an empty text for a name that does not begin so.
         name_in_file = name_in_model if is_whole_model else _name_in_backbone(name_in_model)
-        if name_in_file == "":  # the variable is of no layer, or of the head and the file is of the backbone alone
+        if name_in_file == "":  # no file of this kind has the variable
             continue
+        # Why the value does not fit: it is absent or of another shape. Empty if it fits.
         misfit = _misfit(name_in_file, loaded.get(name_in_file), variable)
         if misfit:
             misfits[name_in_file] = misfit

@@ -42,20 +42,21 @@ class Size(NamedTuple):
 
 
 def image_size(name: str, content: bytes) -> Size:
-    """Return the size of an image in pixels by the first bytes of its file.
+    """Return the height and width of an image in pixels, as the first bytes of its JPEG or PNG file state them.
 
     Args:
         name: The file's name, for messages.
         content: The whole file, or its first HEAD_BYTES (256 KiB).
 
     Raises:
-        ValueError: It is neither a PNG of 8 bits of RGB nor an upright JPEG that states its size.
+        ValueError: The file is neither an upright JPEG that states its size nor a PNG of 8 bits of RGB.
     """
     if content.startswith(encoded.JPEG_START):
         return _jpeg_size(name, content)
-    depth, colour_type, size = _png_header(name, content, "no PNG or JPEG file")  # the words are for one that is no PNG
-    # The message is as "a.png: has 16 bits of RGB a pixel, must have 8 of RGB: convert it or remove it from the list".
+    # A file that is no PNG raises ValueError here, such as "a.gif: is no PNG or JPEG file: convert it or ...".
+    depth, colour_type, size = _png_header(name, content, "no PNG or JPEG file")
     if (depth, colour_type) != (8, RGB):
+        # For 16 bits of RGB `_is_but_must` gives "has 16 bits of RGB a pixel, must have 8".
         raise ValueError(f"{name}: {_is_but_must(depth, colour_type)} of RGB: {FIX}")
     return size
 
