@@ -157,14 +157,18 @@ _KINDS_OF_DRAWN = _Drawn(
 def _pipeline(
     *, source: Any, device: str, image: ImageFormat, augment: Augmentation | None, resize: int, largest: Size | None
 ) -> Any:
-    """Build the DALI pipeline that decodes, crops and normalizes the images of a batch; return its outputs.
+    """Build the DALI pipeline that decodes, crops and normalizes the images of a batch.
 
-        augment     inputs                                             outputs
-        given       encoded images, labels, the fields of `_Drawn`     normalized images, labels
-        None        encoded images, labels, which samples are valid    normalized images, labels, which are valid
+    What the pipeline takes from `source` and puts out depends on `augment`:
 
-    With `augment` it is the pipeline of a training; `_Drawn` has random crops, and which images are flipped. This
-    function runs once, when the pipeline is built: its branches decide which graph of nodes DALI runs for each batch.
+        augment                 inputs                                             outputs
+        None, an evaluation     encoded images, labels, which samples are valid    images, labels, which are valid
+        given, a training       encoded images, labels, the fields of `_Drawn`     images, labels
+
+    The images put out are normalized. `_Drawn` has an image's random crops, and whether the image is flipped.
+
+    This function runs once. The calls below add nodes to the graph that DALI runs for each batch, and the nodes of the
+    outputs are returned. The decorator makes a pipeline of the graph, and gives the caller this pipeline.
 
     Args:
         source: Function that DALI calls for the inputs of each batch, as `Loader._read` returns them.
@@ -176,12 +180,14 @@ def _pipeline(
             unknown.
     """
     decoder = _decoder_options(device, largest)
+    # `loader.inputs` returns one node for each kind of input.
     if augment is None:
         encoded, labels, valid = loader.inputs(source, [*_KINDS_OF_IMAGE_AND_LABEL, _KIND_OF_VALID])
         images = _evaluation_images(encoded, resize, image, decoder)
         other_outputs = [labels, valid]
     else:
         encoded, labels, *inputs = loader.inputs(source, [*_KINDS_OF_IMAGE_AND_LABEL, *_KINDS_OF_DRAWN])
+        # `inputs` has the nodes that follow the labels: widths, heights, places and flips, as in `_Drawn`.
         images = _training_images(encoded, _Drawn(*inputs), augment, image, decoder)
         other_outputs = [labels]
     if device == "gpu":
@@ -277,48 +283,50 @@ class _Sides(NamedTuple):
 def _crop(image_shape: Any, drawn: _Drawn, augment: Augmentation) -> _Crop:
     """Return where an image is cropped for training, in shares of its sides, as nodes of DALI's graph.
 
-    It is the first of the ten drawn crops that fits into the image, at the drawn place. If none fits, it is the largest
-    crop that `augment` allows, at the centre, as in torchvision. It has a pixel at least.
+    An image has ten drawn crops and one drawn place. The first of the ten crops that fits into the image is taken, at
+    the drawn place. If none fits, the largest crop that `augment` allows is taken, at the centre, as in torchvision.
+    The crop is at least one pixel high and wide.
 
-    A crop is drawn by its share of the area and its aspect. It does not fit if that makes it wider or higher than the
-    image: with 0.9 of a square image's area and the aspect 4/3 a crop would have sqrt(0.9 * 4/3) = 1.10 of its width.
-    From `_in_shares_of_image` on all sides are such shares of the image's sides.
-
-    DALI's graph has no branches. So what is chosen is computed from numbers that are 1 for what is taken and 0 for all
-    else.
+    DALI's graph has no branches, so a choice is computed: the alternative that is taken is multiplied by 1, all others
+    by 0, and the products are summed.
 
     Args:
         image_shape: Node of the image's height and width in pixels.
-        drawn: Nodes of the ten crops, and of the place of the one that is taken: x and y in shares of the margin that
-            it leaves, from 0 (left, top) to 1 (right, bottom).
+        drawn: Nodes of the ten crops and of the place. The place is x and y as shares of the margin around the crop:
+            0 puts the crop at the left or the top of the image, 1 at the right or the bottom.
         augment: Least and most aspect of a crop, which is width over height in pixels.
     """
     size = fn.cast(image_shape, dtype=types.FLOAT)
     height_over_width = size[0] / size[1]
+    # Heights and widths of the ten crops, in shares of the image's. A crop with a share above 1 does not fit.
     tries = _in_shares_of_image(drawn, height_over_width)
     is_first_fit = _is_first_that_fits(tries)  # [10]: 1 for one of them and 0 for the others, or 0 for all
     any_fits = fn.reductions.sum(is_first_fit)  # 1 or 0
-    first_fit = _marked(tries, is_first_fit)
+    first_fit = _marked(tries, is_first_fit)  # height and width of the crop with the 1; 0 and 0 if there is none
     largest = _largest_within_bounds(height_over_width, augment)
 
-    # The decoder takes whole pixels, and of a crop below one it takes none.
+    # `_choose` gives its second argument if `any_fits` is 1, and its third if it is 0. 1.0 / size[0] is the share
+    # of one pixel: the decoder takes whole pixels, and of a crop below one pixel it takes none.
     height = dali_math.max(_choose(any_fits, first_fit.heights, largest.heights), 1.0 / size[0])
     width = dali_math.max(_choose(any_fits, first_fit.widths, largest.widths), 1.0 / size[1])
     place = _choose(any_fits, drawn.places, 0.5)  # x and y, from 0 to 1; 0.5 is the centre
-    left = (1.0 - width) * place[0]
+    left = (1.0 - width) * place[0]  # a share of the margin, which is 1.0 - width
     top = (1.0 - height) * place[1]
     return _Crop(anchor=fn.stack(top, left), shape=fn.stack(height, width))
 
 
 def _marked(tries: _Sides, marks: Any) -> _Sides:
-    """Return the height and the width of the one crop that is marked, as a sum in which all others count 0.
+    """Return the height and the width of the one crop whose mark is 1, as nodes of DALI's graph.
+
+    DALI's graph has no branches, so the crop is selected by a sum. For example the heights 0.9, 0.5 and 0.7 with the
+    marks 0, 1 and 0 give 0.9 * 0 + 0.5 * 1 + 0.7 * 0 = 0.5.
 
     Args:
-        tries: Nodes of the heights and widths of the crops, [CROP_TRIES].
+        tries: Nodes of the heights and widths of an image's crops, [CROP_TRIES] each.
         marks: Node with 1 for one crop and 0 for the others, [CROP_TRIES].
 
     Returns:
-        Nodes of the two sides; both are 0 if no crop is marked.
+        Nodes of the two sides; both sides are 0 if no crop is marked.
     """
     height = fn.reductions.sum(tries.heights * marks)
     width = fn.reductions.sum(tries.widths * marks)
@@ -331,13 +339,19 @@ def _choose(is_first: Any, first: Any, second: Any) -> Any:
 
 
 def _in_shares_of_image(drawn: _Drawn, height_over_width: Any) -> _Sides:
-    """Return the sides of drawn crops as shares of the sides of an image with height H and width W.
+    """Return the sides of drawn crops as shares of the height H and the width W of an image.
 
-    A crop is drawn with the sides w and h, for a square of side 1. Its share of the area and its aspect in pixels are
-    to be the same in the image, w * h and w / h. So the aspect of the image is taken out of the sides:
+    A crop was drawn with the width w and the height h for a square image of side 1. In the real image the crop must
+    have the same share of the area, w * h, and the same aspect in pixels, w / h:
 
-        width = w * sqrt(H / W)          width * height = w * h
-        height = h / sqrt(H / W)         (width * W) / (height * H) = w / h
+        width * height = w * h    and    (width * W) / (height * H) = w / h
+
+    The solution of these two equations is
+
+        height = h / sqrt(H / W)    and    width = w * sqrt(H / W)
+
+    For example, in an image 1000 pixels high and 2000 wide, a crop drawn with h = 0.5 and w = 0.5 has 0.707 of the
+    height and 0.354 of the width: 707 x 707 pixels, a square that is a quarter of the image.
 
     Args:
         drawn: DALI's nodes of the drawn crops, CROP_TRIES for each image.
@@ -370,11 +384,16 @@ def _is_first_that_fits(tries: _Sides) -> Any:
 def _largest_within_bounds(height_over_width: Any, augment: Augmentation) -> _Sides:
     """Return the largest crop whose aspect, width over height in pixels, is within the bounds of `augment`.
 
-    In shares of the image's height H and width W a crop has the aspect (width * W) / (height * H). The
-    largest one has the full height, the full width or both: as aspect_min <= aspect_max, only one side can be below 1.
+    The sides are shares of the image's height H and width W. The crop is the whole image, or the image with one side
+    cut:
 
-        width = min(1, aspect_max * H / W)           below 1 if the whole image is wider than aspect_max
-        height = min(1, 1 / (aspect_min * H / W))    below 1 if the whole image is narrower than aspect_min
+        the whole image has        the crop has
+        W / H above aspect_max     height 1, width aspect_max * H / W: the aspect aspect_max
+        W / H below aspect_min     width 1, height (W / H) / aspect_min: the aspect aspect_min
+        W / H in between           width 1, height 1: the aspect W / H
+
+    For example, an image 2000 pixels wide and 1000 high has the aspect 2. With an aspect_max of 4/3 the crop has the
+    width 0.667: 1333 x 1000 pixels.
 
     Args:
         height_over_width: Node of the image's height H over its width W.
@@ -383,33 +402,42 @@ def _largest_within_bounds(height_over_width: Any, augment: Augmentation) -> _Si
     Returns:
         Nodes of the sides, as shares of H and W.
     """
+    # Each formula gives more than 1 where the other side is cut, and 1 or more where none is cut: `min` makes it 1.
     width = dali_math.min(1.0, augment.aspect_max * height_over_width)
     height = dali_math.min(1.0, 1.0 / (augment.aspect_min * height_over_width))
     return _Sides(heights=height, widths=width)
 
 
 def _draw(augment: Augmentation, seed: int, epoch: int, ids: Array) -> _Drawn:
-    """Draw how the images of a batch are cropped and flipped in an epoch.
+    """Draw at random how the images of a batch are cropped and flipped in an epoch.
 
-    An image gets the same numbers on any number of ranks and in any batch. The area of a crop and the logarithm of its
-    aspect (width / height) are uniformly random.
+    The numbers of an image depend only on `seed`, `epoch` and the image's id. So they are the same on any number of
+    ranks and in any batch. The area of a crop and the logarithm of its aspect (width / height) are uniformly random.
 
-    The sides of a crop are those that it has in a square image of side 1, as the images' sizes are not known here. They
-    may be above 1. So an image gets CROP_TRIES crops, of which `_crop` takes the first that fits into the image, and
-    one place for it.
+    The sizes of the images are not known here. So the sides of a crop are those for a square image of side 1: a crop
+    with the area 0.9 and the aspect 4/3 is sqrt(0.9 * 4/3) = 1.10 wide and 0.82 high. `_crop` fits the sides to the
+    aspect of the real image: of an image of 4:3 this crop has 0.95 of the width and 0.95 of the height, but into a
+    square image the crop does not fit. So CROP_TRIES (10) crops are drawn for each image, and `_crop` takes the first
+    that fits.
 
     Args:
         augment: Bounds of area and aspect, and the probability of a flip.
         seed: Seed of the run.
         epoch: Number of the epoch.
         ids: Numbers of the images in the data set, [N].
+
+    Returns:
+        For each image the widths and heights of the ten crops, the place (x and y) of the crop that is taken, and 1 if
+        the image is flipped, else 0.
     """
     numbers = CROP_TRIES + CROP_TRIES + 2 + 1  # areas, aspects, x and y, flip
     random = sampling.uniform(seed, epoch, ids, numbers).astype(np.float32)  # from 0 to 1, [N, numbers]
+    # The columns of an image's row: 0 to 9 for the areas, 10 to 19 for the aspects, 20 to 22 for x, y and the flip.
     random_areas, random_aspects, others = np.split(random, [CROP_TRIES, 2 * CROP_TRIES], axis=1)
     places = others[:, :2]  # x and y
     random_flips = others[:, 2]
 
+    # `_between` maps random numbers from 0 to 1 to the range between its two bounds.
     areas = _between(augment.area_min, augment.area_max, random_areas)
     aspects = np.exp(_between(math.log(augment.aspect_min), math.log(augment.aspect_max), random_aspects))
     is_flipped = random_flips < augment.flip  # with that probability

@@ -120,17 +120,18 @@ def find(root: Path, part: str, classes: int) -> ImageList:
         classes: Number of classes that the labels may have, such as 1000.
 
     Raises:
-        ValueError: There is neither a list nor class folders, or those that there are have a fault.
+        ValueError: There is neither a list nor class folders, or the list or the class folders have a fault.
     """
     list_file = root / LIST.format(part)
     if named_files.is_file(list_file):
         return read_list(root, part, classes)
     is_folder = (root / part).is_dir()
     has_class_folders = is_folder and bool(folder_names(root / part))
-    if not has_class_folders:  # next to class folders, which are read, a table does not matter
+    # Case 3 is looked for only without class folders: next to class folders a table does not matter.
+    if not has_class_folders:
         require_no_table(root, part, instead=f"save its images into class folders {part}/<class>/")
     if is_folder:
-        return by_class_folders(root, part, classes)  # refuses a folder without class folders
+        return by_class_folders(root, part, classes)  # case 2; case 4, for which this call raises ValueError
     raise ValueError(
         f"{list_file}: no such file: DATADIR must hold {list_file.name}, lines 'path label', "
         f"or class folders {part}/<class>/, or packed images under a name of docs/data.md{_hint_at_near(root, part)}"
@@ -156,6 +157,7 @@ def _hint_at_near(root: Path, part: str) -> str:
     Returns:
         The words, as "; is /data/CLS-LOC meant, which has train/?"; empty if nothing is found.
     """
+    # Case 1.
     records = sorted(root.glob(f"*{part}*.rec"))  # as im2rec names them
     if len(records) == 1:
         return f"; is {records[0]} meant? rename it {part}.rec, and its index {part}.idx"
@@ -164,13 +166,16 @@ def _hint_at_near(root: Path, part: str) -> str:
             f"; are {records[0]} and {len(records) - 1} more meant? make one {part}.rec of them, with its index "
             f"{part}.idx: im2rec without --chunks does"
         )
+    # Case 2.
     tfrecord = _hint_at_tfrecord(root, part)
     if tfrecord:
         return tfrecord
+    # Case 3. For "train" the loop has no names.
     for name in NAMES_OF_VAL if part == "val" else ():
         if (root / name).is_dir():
             return f"; is {root / name}/ meant? rename it {part}/"
 
+    # Cases 4, 5 and 6, each by its line below: folders that have the part. The first one is named.
     have_part = []
     if root.name in ("train", "val") and (root.parent / part).is_dir():
         have_part.append(root.parent)
@@ -180,22 +185,25 @@ def _hint_at_near(root: Path, part: str) -> str:
 
 
 def _hint_at_tfrecord(root: Path, part: str) -> str:
-    """Return the end of a message: which TFRecord file may be meant, and that it must be renamed; empty for no file.
+    """Return the end of an error message that names a TFRecord file to be renamed; empty if there is no such file.
 
-    Callers ask when they have found no images of a part. It may be that TFRecord files are there, but under a name that
-    `tfrecord.files_of` does not look for. Looked for here are, in this order:
+    Callers have found no images of a part. TFRecord files may be there under a name that `tfrecord.files_of` does not
+    look for. These patterns are looked for here, in this order, each with an example for the part "train":
 
-        in `root`, the part's name, then .tfrecord:  imagenet2012-train.tfrecord-00000-of-01024
-        in a folder of the part, .tfrecord:          train/0.tfrecord
-        in a folder of the part, -of-:               val/val-00000-of-00128
+        *train*.tfrecord*     imagenet2012-train.tfrecord-00000-of-01024
+        train*/*.tfrecord*    train/0.tfrecord
+        train*/*-of-*         train/part-00000-of-00128
 
     Args:
         root: The folder that DATADIR names.
         part: "train" or "val".
+
+    Returns:
+        Words, as "; is /data/train/0.tfrecord meant? TFRecord files are read as /data/train*.tfrecord: rename them".
     """
     for pattern in (f"*{part}*.tfrecord*", f"{part}*/*.tfrecord*", f"{part}*/*-of-*"):
         files = [file for file in sorted(root.glob(pattern)) if file.suffix != ".idx"]
-        if files:
+        if files:  # the first file is named
             return f"; is {files[0]} meant? TFRecord files are read as {root}/{part}*.tfrecord: rename them"
     return ""
 
@@ -331,11 +339,12 @@ def _note_on_fewer_folders(folder: Path, count: int, classes: int) -> str:
 
 
 def note_on_numbered_folders(folder: Path, names: Sequence[str], labels: Path) -> str:
-    """Return a note for the user if class folders are all named by numbers, and one has a label other than its number.
+    """Return a note for the user if class folders named by numbers get other labels than these numbers.
 
-    Class folders are labelled in the order of their names as text, in which "10" comes before "2". If the other part
-    of the data set (val for train, train for val) has a list, that most likely has the numbers themselves as labels.
-    Then training and evaluation have different labels for a class.
+    Class folders are labelled in the order of their names as text. Of the folders "1", "2" and "10", "1" gets the label
+    0, "10" the label 1 and "2" the label 2. The other part of the data set (val for train, train for val) may have its
+    labels in a list. A list most likely has the number of a folder as the label: 10 for the class "10". Training and
+    evaluation would then have different labels for this class.
 
     Args:
         folder: Folder of the part that is read by class folders.
@@ -343,8 +352,10 @@ def note_on_numbered_folders(folder: Path, names: Sequence[str], labels: Path) -
         labels: The list that has the other part's labels; it need not exist.
 
     Returns:
-        The note; an empty text if there is no such folder or no list, or if a folder's name is no number.
+        The note, on the first folder whose label is not its number. An empty text if every label is its folder's
+        number, if the name of a folder is no number, or if the other part has no list.
     """
+    # `labels` is the path of the other part's list.
     are_numbers = all(name.isdecimal() for name in names)
     if not are_numbers or not named_files.is_file(labels):
         return ""
@@ -558,15 +569,19 @@ def _require_same_classes(root: Path, part: str, names: list[str]) -> None:
 
 
 def _require_same_numbers(root: Path, part: str, names: list[str]) -> None:
-    """Raise ValueError unless the list of the other part numbers the classes as this part's class folders do.
+    """Raise ValueError if the other part's list gives a class another number than the class folders of `part` give it.
 
-    Otherwise a label would mean one class in training and another in evaluation. An example of a wrong line:
+    For example, with `part` "train" this raises an error:
 
         train/          has the class folders n01440764 (number 0) and n01443537 (number 1)
-        val_list.txt    has the line "val/n01443537/7.jpeg 5", in which n01443537 is not 1
+        val_list.txt    has the line "val/n01443537/7.jpeg 5", but n01443537 is number 1
 
-    Lines are passed over if their image lies in no class folder, or in one that this part does not have. So are lines
-    without a label, of which reading the list tells.
+    The label 5 would mean one class in training and another in evaluation. If the other part has no list, nothing is
+    checked. Of a list these lines are passed over:
+
+    - a line without a label, which `read_list` refuses when the other part is read
+    - a line whose image lies in no class folder of the other part, as "val/7.jpeg 5"
+    - a line whose class folder is not in `part`
 
     Args:
         root: Folder of the data set.
@@ -586,7 +601,7 @@ def _require_same_numbers(root: Path, part: str, names: list[str]) -> None:
     folders = Folders(root)
     for where, text in lines(list_file):
         line = LINE.fullmatch(text)
-        if line is None:  # reading the list says so
+        if line is None:  # no label
             continue
         path = folders.relative(unquoted(line["path"])).removeprefix("./")
         path_parts = path.split("/", maxsplit=2)  # as ["val", "n01440764", "1.jpeg"]

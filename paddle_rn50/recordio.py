@@ -187,31 +187,36 @@ def parse(record: bytes) -> Parsed:
 
 
 def _payload(record: bytes) -> bytes:
-    """Return the content of a RecordIO record: the header with the label, and the image.
+    """Return the content of a RecordIO record without its heads: a header with the label, and the image.
 
-    A record has one part or several, each behind a head, which is left out. A head begins with MAGIC, a word of 4
-    bytes. Where the content itself had this word at a multiple of 4, the writer has left the word out and begun a new
-    part. Here the word is put back between the parts.
+    A record has one part or several, and each part begins with a head. A head begins with the 4 bytes MAGIC, by which a
+    reader can find it. So the content must not have MAGIC at a multiple of 4 bytes. Where an image has these bytes
+    there, the writer leaves MAGIC out and begins a new part:
+
+        content    AAAA MAGIC BBBB
+        record     head AAAA head BBBB
+
+    Here MAGIC is put back between the parts.
 
     Args:
         record: All bytes of the record, its head included.
 
     Raises:
-        ValueError: A part is damaged or out of order, or more bytes follow the last one.
+        ValueError: A part is damaged or out of order, or the record does not end with its last part.
     """
     part = _part_at(0, record, (WHOLE, FIRST))
     contents_of_parts = [part.content]
     while part.flag in (FIRST, MIDDLE):  # another part follows
         part = _part_at(part.end, record, (MIDDLE, LAST))
         contents_of_parts.append(part.content)
-    # By the index a record reaches up to the next one. Bytes behind its last part are a record that the index lacks, or
-    # no record at all.
+    # `record` has all bytes up to the next record that the index names. So if bytes follow the last part, the index
+    # lacks a record, or these bytes are no record.
     if part.end != len(record):
         raise ValueError(
             f"it ends at its byte {part.end} of {len(record)}: the index does not name the record behind it, or these "
             "bytes belong to none"
         )
-    return MAGIC.join(contents_of_parts)
+    return MAGIC.join(contents_of_parts)  # a single part is returned as it is
 
 
 class _Part(NamedTuple):

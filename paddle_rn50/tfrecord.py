@@ -78,17 +78,19 @@ def files_of(root: Path, part: str) -> tuple[Path, ...]:
 
 
 def _require_whole_set(root: Path, pattern: str, files: tuple[Path, ...]) -> None:
-    """Raise ValueError unless numbered files are all of one set, as train-00000-of-01024 to train-01023-of-01024.
+    """Raise ValueError if files that are numbered, as train-00000-of-01024, are not one complete set.
 
-    Names may end in `.tfrecord`. If the first file has no such numbers, the files are a set, as many as there are.
+    The name of the first file decides. If it has the numbers 00000 and 01024, there must be 1024 files, all with the
+    count 01024 and each with a number of its own. That a number is below the count is not checked. If the name of the
+    first file has no such numbers, nothing is checked. Names may end in `.tfrecord`.
 
     Args:
-        root: Folder in which they lie, for messages.
-        pattern: Pattern by which they were found, such as "train-*-of-*", for messages.
+        root: Folder in which the files lie, for messages.
+        pattern: Pattern by which the files were found, such as "train-*-of-*", for messages.
         files: All files of the pattern, sorted; at least one.
 
     Raises:
-        ValueError: A file is none of the set, or some of the set are absent.
+        ValueError: A file is not of the set of the first file, or files of the set are absent.
     """
     numbers_of_first = NUMBERED.fullmatch(files[0].name)
     if numbers_of_first is None:
@@ -98,8 +100,9 @@ def _require_whole_set(root: Path, pattern: str, files: tuple[Path, ...]) -> Non
     for file in files:
         numbers = NUMBERED.fullmatch(file.name)
         is_of_set = numbers is not None and int(numbers["count"]) == count
-        number = int(numbers["number"]) if numbers else None
-        is_second_with_number = number in present  # such as one with the ending .tfrecord and one without
+        number = int(numbers["number"]) if numbers else None  # None is refused below: not of the set
+        # Two files can have one number: train-00000-of-01024 and train-00000-of-01024.tfrecord.
+        is_second_with_number = number in present
         if not is_of_set or is_second_with_number:
             raise ValueError(f"{file}: is not of the set of {files[0].name}: move it elsewhere")
         present.add(number)
@@ -215,21 +218,28 @@ def _message(record: bytes) -> bytes:
 
 
 def contents_by_first_bytes(records: Records, first_bytes: Array) -> Contents:
-    """Return a name and a size for each record: its number as a text, and the bytes of its message.
+    """Return the name and the size of each record of TFRecord files, but no labels.
 
-    Labels are not returned, because they lie inside the messages, of which only the first is read.
+    The name is the record's number, "0" and up. The size is the length in bytes of the record's message, which holds
+    the encoded image, the label and other fields. Only the first record's message is read here, to check that it has an
+    image and a class. The labels of the others would need all messages to be read.
 
     Args:
         records: Where each record lies, and how many classes the labels may have.
         first_bytes: The first 8 bytes of each record, which state the length of its message, [records, 8] uint8.
 
+    Returns:
+        Names, sizes in bytes, and None for the labels.
+
     Raises:
         ValueError: A stated length contradicts the index, or the first record holds no image with a class.
     """
-    message_bytes = first_bytes.view(LENGTH)[:, 0].astype(np.int64)  # each row's 8 bytes, read as one integer
+    # The view has one column: each row's 8 bytes, read as one integer.
+    message_bytes = first_bytes.view(LENGTH)[:, 0].astype(np.int64)
     _require_lengths_of_index(records, message_bytes)
     _require_first_is_image(records)
     names = [str(number) for number in range(len(records))]
+    # `is_exact` is False because a message has more in it than the encoded image.
     return Contents(names=names, sizes=message_bytes, labels=None, is_exact=False)
 
 
