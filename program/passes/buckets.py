@@ -252,12 +252,12 @@ def remove_redundant_depends(main: static.Program) -> None:
     """Remove each `depend` operator that has no effect, to save memory of Paddle's executor.
 
     A `depend` makes the later readers of a gradient wait for the all-reduce of its bucket (the gradients that are
-    summed together). It has no effect if no operator reads the gradient later, or if further `depend` operators make
-    all these readers wait for the same all-reduce. Here the first one is removed:
+    summed together). It has no effect if no operator reads the gradient later, or if `depend` operators further down
+    make all these readers wait for the same all-reduce. For example:
 
-        depend(gradient a, bucket 1)
-        depend(gradient b, bucket 1)
-        update(a, b)                    waits for bucket 1 by b
+        depend(gradient a, bucket 1)    removed: its one later reader, `update`, waits for bucket 1 by b
+        depend(gradient b, bucket 1)    stays: nothing further down makes `update` wait
+        update(a, b)
 
     The executor's memory grows by the square of the number of operators.
 
@@ -270,7 +270,8 @@ def remove_redundant_depends(main: static.Program) -> None:
     redundant: set[Operator] = set()
     # By bucket: the indices of the operators that wait for its all-reduce by a `depend` that stays.
     waiting_by_bucket: dict[str, set[int]] = {}
-    # From the last operator to the first, so that all `depend` operators further down are known.
+    # From the last operator to the first. So at each `depend` it is known which operators wait for its bucket by
+    # `depend` operators further down that stay. In the example, b comes first and notes `update`; then a is redundant.
     for index, op in reversed(list(enumerate(block.ops))):
         if op.type != "depend":
             continue
@@ -278,7 +279,7 @@ def remove_redundant_depends(main: static.Program) -> None:
         (bucket,) = op.input("Dep")
         later_readers = {reader for reader in readers_by_variable[gradient] if reader > index}
         waiting_anyway = waiting_by_bucket.get(bucket, set())
-        if later_readers.issubset(waiting_anyway):  # also if there are none
+        if later_readers.issubset(waiting_anyway):  # also if there are no later readers
             redundant.add(op)
         else:
             waiting_by_bucket[bucket] = waiting_anyway | later_readers

@@ -18,13 +18,20 @@ MOST_CHANNELS_PER_SIDE_PIXEL = 1.5
 def simplify_sums(main: static.Program) -> None:
     """Remove the operators that only copy the gradient of a sum z = x + y to the gradients of x and y.
 
-        before                                                     after
-        elementwise_add_grad(dz) -> dx, dy                         no operator: dx and dy are dz itself
-        fused_elemwise_add_activation_grad(z, dz, ...) -> dx, dy   relu_grad(z, dz) -> dx, which is also dy
+    The gradients dx, dy and dz of such a sum are equal, so one variable can hold all three. Paddle also has one fused
+    operator for z = relu(x + y), where dx and dy are equal:
+
+        z = x + y
+            before    elementwise_add_grad(dz) -> dx, dy
+            after     no operator: dx and dy are dz itself
+        z = relu(x + y)
+            before    fused_elemwise_add_activation_grad(z, dz, ...) -> dx, dy
+            after     relu_grad(z, dz) -> dx, which is also dy
 
     An operator stays if its removal would change a value that another operator reads, or if shapes or types differ.
-    The forward operator z = relu(x + y) no longer writes x + y if x and y have one shape: the gradients are computed
-    from z.
+
+    The forward operator of z = relu(x + y) also writes the sum x + y, which the fused gradient operator reads. If x and
+    y have one shape, the sum is no longer written: `relu_grad` does not read it.
 
     Run this after Paddle has added the gradients, and before another pass renames them.
 
@@ -32,10 +39,12 @@ def simplify_sums(main: static.Program) -> None:
         main: Training program with its gradients; changed in place.
     """
     block = main.global_block()
-    _stop_writing_sums(block)
+    _stop_writing_sums(block)  # the sums x + y of z = relu(x + y)
     sharing = _find_shared_gradients(block)  # where dx and dy can be one variable; changes nothing
-    _replace_addition_gradients(main, sharing.gradient_by_operator)  # the operators of the table
-    _rename(block, sharing.kept_by_dropped)  # all other operators use the shared variable
+    # `gradient_by_operator` has the operators to replace, each with the variable that its gradients become.
+    _replace_addition_gradients(main, sharing.gradient_by_operator)
+    # `kept_by_dropped` has the variables that are given up, each with the variable that all operators use instead.
+    _rename(block, sharing.kept_by_dropped)
     block._sync_with_cpp()
 
 
@@ -47,23 +56,26 @@ class _Sharing(NamedTuple):
 
 
 def _find_shared_gradients(block: Block) -> _Sharing:
-    """Find the additions whose equal gradients can share one variable, without changing the program.
+    """Find the gradients of additions that are equal and can become one variable; nothing is changed.
 
-    The gradients of z = x + y are equal: dx = dy = dz. Variables that are to become one form a group, and each variable
-    starts alone. Each addition joins the groups of its equal gradients, unless their shapes or types differ or an
-    operator could then read another value: `_Groups.merge` decides, and returns whether they were joined.
+    After the gradient operator of z = x + y the gradients dx, dy and dz are equal. They are put into one group, whose
+    variables are to become one. If z is only used in w = z + v, then dw and dv are equal to dz and come into the
+    same group. `_Groups.merge` keeps gradients apart if their shapes or types differ, or if an operator could otherwise
+    read another value.
 
     Args:
         block: Main block of a training program with its gradients.
 
     Returns:
-        The shared variable of each such addition's gradient operator, and for each variable that is given up the one
-        that replaces it.
+        `gradient_by_operator`: for the gradient operator of each addition whose gradients are in one group, the
+        variable that the group keeps. `kept_by_dropped`: for every other variable of a group, the variable that the
+        group keeps.
     """
-    groups = _Groups(block)
+    groups = _Groups(block)  # at first each variable is alone in its group
     merged_gradients: dict[Operator, list[str]] = {}
     for index, op in enumerate(block.ops):
-        equal_gradients = _equal_gradients(op)
+        equal_gradients = _equal_gradients(op)  # empty if `op` is no gradient operator of an addition
+        # `merge` returns False, and changes nothing, if these gradients must stay apart.
         if equal_gradients and groups.merge(equal_gradients, index):
             merged_gradients[op] = equal_gradients
 
@@ -73,25 +85,28 @@ def _find_shared_gradients(block: Block) -> _Sharing:
 
 
 def _equal_gradients(op: Operator) -> list[str]:
-    """Return the variables that hold equal values once the gradient operator of an addition has run, if shapes agree.
+    """Return the names of the gradients that are equal after the gradient operator of an addition has run.
 
-    The operator reads dz in its slot Out@GRAD, and writes dx and dy to X@GRAD and Y@GRAD. If x and y have one shape,
-    which is not checked here, equal are
+        operator                              addition           gradients that are equal
+        elementwise_add_grad                  z = x + y          dz, dx and dy
+        fused_elemwise_add_activation_grad    z = relu(x + y)    dx and dy; the relu makes dz another value
 
-        z = x + y          dz, dx and dy
-        z = relu(x + y)    dx and dy; the relu makes dz another value
+    The gradients are equal only if x and y have one shape, which is not checked here. The operator reads dz in its slot
+    Out@GRAD, and writes dx and dy to X@GRAD and Y@GRAD.
 
     Args:
         op: Any operator of a training program.
 
     Returns:
-        Their names; empty for any other operator, and if dx or dy is not computed.
+        The names; empty for an operator of another type, and if dx or dy is not computed.
     """
     addend_gradients = operands(op, "X@GRAD", "Y@GRAD")
+    # EMPTY is the name that Paddle writes for a gradient that is not computed.
     if len(addend_gradients) != 2 or EMPTY in addend_gradients:
         return []
     if op.type == "elementwise_add_grad":
         return [*op.input("Out@GRAD"), *addend_gradients]  # dz, dx and dy
+    # "relu_grad" as the first function says that the relu was applied to the sum.
     if op.type == "fused_elemwise_add_activation_grad" and op.attr("functor_list")[0] == "relu_grad":
         return addend_gradients  # dx and dy
     return []
@@ -155,25 +170,28 @@ class _Groups:
         return True
 
     def _variable_for_all(self, groups: list[_Group], index: int) -> str | None:
-        """Return the variable that can stand for all variables of some groups without changing what operators read.
+        """Return the variable that can replace all variables of some groups without changing what operators read.
 
-        Each group has a variable that stands for its own members already (`kept`). The cases, in order:
+        Each group already has a variable that replaces its own members, its `kept`. The first case that fits decides.
+        "Later" means by an operator after `index`:
 
-            the groups' shapes or types differ              none
-            no group is written after `index`               the first group's variable
-            several groups are written after `index`        none: their values may differ then
-            one group is; another group is read when this
-            group is first written, or later                none: that reader needs the old value
-            one group is; no other group is read then       the variable of the written group
+            1. the groups' shapes or types differ       None
+            2. no group is written later                `kept` of the first group
+            3. several groups are written later         None, because their values may differ then
+            4. one group is written later, and          None, because that operator needs the value before the write
+               another group is read by the operator
+               of the first such write or after it
+            5. one group is written later               `kept` of that group
 
-        With y = x at `index` 4 and x += 1 at 7, the result is x if y is read at 5 only, and None if y is read at 8.
+        For example, y = x stands at `index` 4 and x += 1 at index 7. If y is read at 5 only, the result is x (case 5).
+        If y is read at 8, the result is None (case 4): at 8, x is no longer what y is.
 
         Args:
             groups: Groups that all hold the same value once the operator at `index` has run.
             index: Position of that operator in the block.
 
         Returns:
-            The name; None if none can.
+            The name of the variable; None if no variable can replace all.
         """
         if not self._have_one_form(groups):
             return None
@@ -182,7 +200,7 @@ class _Groups:
             return groups[0].kept
         if len(rewritten_groups) > 1:
             return None
-        (rewritten,) = rewritten_groups
+        (rewritten,) = rewritten_groups  # exactly one is left
         first_write = min(rewritten.writes_after(index))
         others = [group for group in groups if group is not rewritten]
         is_old_value_read = any(group.is_read_from(first_write) for group in others)
@@ -212,9 +230,10 @@ def _joined(groups: list[_Group], kept: str) -> _Group:
 def _stop_writing_sums(block: Block) -> None:
     """Have operators that compute z = relu(x + y) no longer write the sum x + y, if x and y have one shape.
 
-    Nothing needs the sum: the gradient of the relu's input is computed from z. If x and y have one shape, this gradient
-    is also that of x and of y. If the gradients of x and y can share one variable, the caller then replaces the fused
-    gradient operator by a `relu_grad`.
+    Paddle's gradient operator of z = relu(x + y) reads the sum. The caller replaces this gradient operator by a
+    `relu_grad`, which computes the gradients of x and y from z and the gradient of z. Then nothing reads the sum.
+
+    If the caller keeps a fused gradient operator whose sum is no longer written, Paddle cannot run the program.
 
     Args:
         block: Block of a training program; changed in place.
@@ -224,19 +243,22 @@ def _stop_writing_sums(block: Block) -> None:
             x = block.var(op.input("X")[0])
             y = block.var(op.input("Y")[0])
             if x.shape == y.shape:
+                # Without this attribute and its output, the operator computes z alone.
                 op.desc._set_attr("save_intermediate_out", False)
                 op.desc.set_output("IntermediateOut", [])
 
 
 def _replace_addition_gradients(main: static.Program, gradient_by_operator: dict[Operator, str]) -> None:
-    """Replace the gradient operators of additions whose gradients share one variable.
+    """Remove or replace the gradient operators of additions whose gradients share one variable.
 
-        z = x + y         the operator is removed: dx and dy are dz, so nothing is left to compute
-        z = relu(x + y)   it becomes a `relu_grad`, which computes dx = dy from z and dz
+        elementwise_add_grad, of z = x + y                        removed: the shared variable holds dz already
+        fused_elemwise_add_activation_grad, of z = relu(x + y)    replaced by a `relu_grad`, which computes the shared
+                                                                  variable from z and dz
 
     Args:
         main: Training program; changed in place. Its other operators stay.
-        gradient_by_operator: For each gradient operator to replace, the variable that its gradients share.
+        gradient_by_operator: For each gradient operator to replace, the variable that its gradients share. The keys are
+            operators of these two types alone.
     """
 
     def substitute(op: Operator) -> list[Step] | None:
@@ -244,9 +266,11 @@ def _replace_addition_gradients(main: static.Program, gradient_by_operator: dict
             return None  # it stays
         if op.type == "elementwise_add_grad":
             return []  # it is removed
+        # A fused_elemwise_add_activation_grad: z is in its slot Out, and dz in Out@GRAD.
         inputs = {slot: operands(op, slot) for slot in ("Out", "Out@GRAD")}
         return [Step("relu_grad", inputs, {"X@GRAD": [gradient_by_operator[op]]}, {})]
 
+    # Puts what `substitute` returns in the place of each operator.
     rewrite(main, substitute)
 
 
@@ -296,13 +320,14 @@ def _spreading_pooling(op: Operator, image_sides: Sequence[int]) -> Step:
     """Return a forward average pooling that computes the gradient of a global average pooling.
 
     Every pixel gets d / (height x width), where d is the gradient of the mean. A `pool2d_grad` computes this too, but
-    reads the image, which it does not need. The window is as large as the image and moves by 1 pixel. d is padded by
-    height - 1 and width - 1 zeros on each side, so that each window covers d once. For an image of 2 x 2 pixels:
+    reads the image, which it does not need. The operator returned here reads d alone. Around d it puts height - 1 rows
+    and width - 1 columns of zeros on each side, and moves a window of the image's size over the result by 1 pixel.
+    Every window has d once, and otherwise zeros. For an image of 2 x 2 pixels:
 
-        d, padded by 1      averages of the windows of 2 x 2
-        0  0  0
-        0  d  0             d/4  d/4
-        0  0  0             d/4  d/4
+        d with zeros    the four windows              their averages
+        0  0  0         0  0    0  0    0  d    d  0
+        0  d  0         0  d    d  0    0  0    0  0    d/4  d/4
+        0  0  0                                         d/4  d/4
 
     Args:
         op: The `pool2d_grad` operator that the new operator is to replace.
@@ -313,7 +338,7 @@ def _spreading_pooling(op: Operator, image_sides: Sequence[int]) -> Step:
     attrs["ksize"] = [height, width]
     attrs["strides"] = [1, 1]
     attrs["paddings"] = [height - 1, width - 1]
-    attrs["exclusive"] = False  # averages divide by the whole window, padding included
+    attrs["exclusive"] = False  # divide by height x width; True would leave out the zeros and divide by 1
     mean_gradient = op.input("Out@GRAD")
     image_gradient = op.output("X@GRAD")
     return Step("pool2d", {"X": mean_gradient}, {"Out": image_gradient}, attrs)

@@ -132,12 +132,13 @@ def takes_convolution(op: Operator, block: Block) -> bool:
 
 
 def fuse(main: static.Program) -> list[UnitVariables]:
-    """Replace each matching group of operators that computes one of these by one `resnet_unit` operator.
+    """Replace groups of operators that compute one of the following by a single operator, a `resnet_unit`.
 
         relu(bn(conv(x)))    relu(bn(conv(x)) + image)    relu(bn(conv(x)) + bn(conv(z)))
 
-    A group matches if the unit can compute its convolutions and nothing else reads what lies between its operators
-    (`_Matcher`). Each bn(conv(...)) is a side of the group. Its variables get the shapes that `resnet_unit` takes.
+    A group is replaced if a `resnet_unit` can compute its convolutions, and if only the next operator of the group
+    reads the result of each convolution, batch norm and addition. Each bn(conv(...)) is called a side of the group. The
+    variables of a side get the shapes that `resnet_unit` takes.
 
     Args:
         main: Forward program without gradients, of a training or an evaluation; changed in place.
@@ -148,14 +149,14 @@ def fuse(main: static.Program) -> list[UnitVariables]:
     """
     block = main.global_block()
     variables: list[UnitVariables] = []
-    for pattern in _Matcher(block).patterns():
+    for pattern in _Matcher(block).patterns():  # all groups to replace, found before anything changes
         variables += [_variables_of(side) for side in pattern.sides]
-        _insert_unit(block, pattern)
+        _insert_unit(block, pattern)  # before the group's relu; takes over the variables of the group
         for op in pattern.operators:
             block._remove_op(block.ops.index(op), sync=False)  # one sync, below, serves all removals
     for variables_of_side in variables:
         _declare_shapes(block, variables_of_side)
-    block._sync_with_cpp()
+    block._sync_with_cpp()  # Paddle's step after changes: brings its lists in Python and in C++ in line
     _infer_output_shapes(block)  # from the shapes of the inputs, which are all declared now
     return variables
 
@@ -209,9 +210,7 @@ class _Matcher:
 
         The group computes one of these, where a side is a batch norm of a convolution that the unit can compute:
 
-            relu(side)    relu(side + image)    relu(side + side)
-
-        The two with an addition are left to `_match_addition`.
+            relu(side + image)    relu(side + side)    relu(side)
 
         Args:
             relu: A relu of the block.
@@ -220,9 +219,11 @@ class _Matcher:
             The group; None if the relu ends none.
         """
         (relu_input,) = relu.input("X")
+        # The addition that writes the relu's input; None if another operator writes it, or if others read it too.
         add = self._writer_for_one_reader(relu_input, "elementwise_add")
         if add is not None:
             return self._match_addition(add, relu)
+        # The convolution and the batch norm; None if the relu's input is no side, such as a sum that others read too.
         first = self._side(relu_input)
         if first is None:
             return None
@@ -274,21 +275,25 @@ class _Matcher:
         return op
 
     def _side(self, name: str) -> _Side | None:
-        """Return the operators of bn(conv(...)) that write a variable, as one side of a `resnet_unit`.
+        """Return the operators of a variable that is bn(conv(...)), if a `resnet_unit` can do their work.
 
-        A `resnet_unit` is an operator of Paddle that computes relu(side), relu(side + image) or relu(side + side).
+        The two operators, a convolution and a batch norm, are called a side. A `resnet_unit` is an operator of Paddle
+        that computes relu(side), relu(side + image) or relu(side + side).
 
         Args:
             name: Name of the variable.
 
         Returns:
-            The convolution and the batch norm. None if other operators write the variable. None if Paddle's unit does
-            not take the convolution. None if several operators read the result of the convolution or the batch norm.
+            The convolution and the batch norm. None in each of these cases: no batch norm writes the variable, or
+            several operators read it; no convolution writes the input of the batch norm, or several operators read this
+            input; the `resnet_unit` cannot compute the convolution.
         """
+        # Each call returns None if several operators read the variable: a `resnet_unit` would not write it any more.
         norm = self._writer_for_one_reader(name, "batch_norm")
         if norm is None:
             return None
         convolution = self._writer_for_one_reader(norm.input("X")[0], "conv2d")
+        # `takes_convolution`: whether a `resnet_unit` can compute a convolution of this kernel, stride and so on.
         if convolution is None or not takes_convolution(convolution, self._block):
             return None
         return _Side(convolution, norm)
@@ -422,10 +427,13 @@ def _declare_shapes(block: Block, variables: UnitVariables) -> None:
 
 
 def initialize(startup: static.Program, variables: list[UnitVariables]) -> None:
-    """Change a start-up program to initialize variables in the memory layout that the operator `resnet_unit` takes.
+    """Change a start-up program to initialize variables in the shapes that the operator `resnet_unit` takes.
 
-    Weights change from [O, I, H, W] to [O, H, W, I], and values of channels from [O] to [1, 1, 1, O]. The values stay
-    those of the network without this operator.
+        weights                                 [O, I, H, W] becomes [O, H, W, I]
+        scale, bias, mean and variance          [O] becomes [1, 1, 1, O]
+
+    The values are those of a network without `resnet_unit`: weights are drawn as [O, I, H, W], as there, and then
+    transposed.
 
     Args:
         startup: Start-up program of the training program; changed in place.
@@ -434,9 +442,11 @@ def initialize(startup: static.Program, variables: list[UnitVariables]) -> None:
     """
     block = startup.global_block()
     for of_convolution in variables:
+        # Has the weights drawn and then transposed. It reads the weights' old shape, so it comes first.
         _transpose_weights(block, of_convolution.weights)
-        # In this order: the transpose reads the weights' first shape, the fill reads the new shapes of the others.
+        # Declares the new shapes of all five variables.
         _declare_shapes(block, of_convolution)
+        # Fills scale, bias, mean and variance in the new shape, which is declared by now.
         _fill_in_declared_shape(block, of_convolution.per_channel)
 
 

@@ -77,16 +77,25 @@ def check_on_gpu(main: static.Program) -> int:
 def replace_on_cpu(main: static.Program, ranks: int) -> None:
     """Replace each `sync_batch_norm` and its gradient, which have no CPU kernel, by operators that have one.
 
-        sync_batch_norm        operators that compute the statistics of all ranks, with one all-reduce; `batch_norm` by
-                               these statistics; two `lerp`, which move the running mean and variance towards these
-        sync_batch_norm_grad   `batch_norm_grad`; operators that sum over the ranks, with one all-reduce; `batch_norm`;
-                               the subtraction of its result
+    A `sync_batch_norm` becomes, in this order:
+
+        several operators    the mean and variance of all ranks' images, with one all-reduce
+        batch_norm           the image, normalized by this mean and variance
+        2 lerp               the running mean and variance, moved towards this mean and variance
+
+    A `sync_batch_norm_grad` becomes, in this order:
+
+        batch_norm_grad      the gradients of scale, bias and image, as if the mean and variance were constants
+        several operators    the sums of the gradients of scale and bias over the ranks, with one all-reduce
+        batch_norm           a correction of the image's gradient, because the mean and variance depend on the image
+        elementwise_sub      the image's gradient: that of `batch_norm_grad` minus the correction
 
     Args:
         main: Training program with its gradients; changed in place.
         ranks: Number of ranks over which the statistics are computed.
     """
     block = main.global_block()
+    # Taken now, because `rewrite` removes the operators that have them.
     momentums = {op.attr("momentum") for op in block.ops if op.type == SYNC_NORM}
 
     def substitute(op: Operator) -> list[Step] | None:
@@ -97,7 +106,7 @@ def replace_on_cpu(main: static.Program, ranks: int) -> None:
         return None  # any other operator stays
 
     rewrite(main, substitute)
-    # A `lerp` reads its weight from a variable.
+    # A `lerp` reads its weight, 1 - momentum, from a variable, which is filled at the start of the program.
     for momentum in sorted(momentums):
         _fill_lerp_weight(block, momentum)
     block._sync_with_cpp()
@@ -180,15 +189,20 @@ class _CpuEquivalent:
     def _compute_of_rank(self, of_rank: _Statistics) -> list[Step]:
         """Return the operators that compute the mean and the variance of this rank's images, for each channel.
 
-        Paddle's `batch_norm` is the fastest way to both. With an epsilon of 0 it saves the mean and 1 / sqrt(variance),
-        which to the power of -2 is the variance. It demands scale, bias and running statistics, and also writes an
-        image of no use: that goes to "Y" of the `sync_batch_norm`, where `forward` later writes the right image.
+            batch_norm    with an epsilon of 0: saves the mean and 1 / sqrt(variance)
+            pow           (1 / sqrt(variance))^-2, which is the variance
+
+        Paddle's `batch_norm` is the fastest way to mean and variance. It also normalizes the images, by the statistics
+        of this rank alone. This result is of no use, and goes to "Y" of the `sync_batch_norm`, where `forward` later
+        writes the right result.
 
         Args:
             of_rank: Names of the two FP32 variables, of shape [channels], that the operators write.
         """
         scale, bias, out, workspace = operands(self.op, "Scale", "Bias", "Y", "ReserveSpace")
-        running = _Statistics(*operands(self.op, "Mean", "Variance"))  # they do not change
+        # `batch_norm` demands running statistics. They stay as they are: `_batch_norm` gives it a momentum of 1.
+        running = _Statistics(*operands(self.op, "Mean", "Variance"))
+        # Where `batch_norm` saves the mean, 1 / sqrt(variance) and a workspace of its own.
         saved = _Saved(of_rank.mean, self._var("rank_inverse_deviation", self.channels), workspace)
         return [
             self._batch_norm(scale, bias, running, by_given_statistics=False, epsilon=0.0, to=out, saved=saved),
@@ -238,7 +252,7 @@ class _CpuEquivalent:
             f d_y         by the gradient of a batch norm with constant mean and variance. It also writes d_gamma and
                           d_bias, the gradients of scale and bias, of this rank alone
             a, b          by `_compute_a_and_b`, which sums d_gamma and d_bias over the ranks
-            x_hat a + b   by a forward batch norm with scale a and bias b
+            x_hat a + b   by a batch norm of x with a in place of the scale and b in place of the bias
             d_x           by subtraction
         """
         d_gamma, d_bias, d_x = operands(self.op, "Scale@GRAD", "Bias@GRAD", "X@GRAD")
@@ -248,22 +262,23 @@ class _CpuEquivalent:
         a = self._var("a", self.channels)
         b = self._var("b", self.channels)
         return [
-            # The variables d_gamma and d_bias stay this rank's: the program sums the gradients of all parameters later.
+            # Writes `first_term`, d_gamma and d_bias.
             self._gradient_at_fixed_statistics(d_x=first_term, d_gamma=d_gamma, d_bias=d_bias),
+            # Sums copies of d_gamma and d_bias. The originals stay this rank's: the program sums the gradients of all
+            # parameters later.
             *self._compute_a_and_b(d_gamma, d_bias, to=(a, b)),
-            self._normalize(a, b, to=second_term),
+            self._normalize(a, b, to=second_term),  # a as the scale, b as the bias
             _step("elementwise_sub", first_term, second_term, to=d_x, axis=-1),
         ]
 
     def _compute_a_and_b(self, d_gamma: str, d_bias: str, *, to: tuple[str, str]) -> list[Step]:
-        """Return the operators that compute the factors a and b of the image's gradient d_x.
+        """Return the operators that compute a and b, by which `backward` then computes the image's gradient d_x.
 
-            d_x = f d_y - (x_hat a + b)
             a = f / m * sum_ranks(d_gamma)
             b = f / m * sum_ranks(d_bias)
-            f = gamma / sqrt(variance + epsilon)
 
-        x_hat is the normalized image, and m the number of values of a channel over all ranks (`self.count`).
+        f is gamma / sqrt(variance + epsilon), where gamma is the scale, and m is the number of values of a channel over
+        all ranks (`self.count`). With a and b, d_x is f d_y - (x_hat a + b), where x_hat is the normalized image.
 
         Args:
             d_gamma: Name of the gradient of the scale, summed over this rank's images.
@@ -271,12 +286,13 @@ class _CpuEquivalent:
             to: Names of the variables for a and b.
         """
         (gamma,) = operands(self.op, "Scale")
-        sums = self._var("gradient_sums", 2, self.channels)
+        sums = self._var("gradient_sums", 2, self.channels)  # rows: sum_ranks(d_gamma) and sum_ranks(d_bias)
         f_over_m = self._var("f_over_m", self.channels)
-        a_and_b = self._var("a_and_b", 2, self.channels)
+        a_and_b = self._var("a_and_b", 2, self.channels)  # rows: a and b
         return [
             *_sum_over_ranks(d_gamma, d_bias, to=sums),
             *self._compute_f_over_m(gamma, to=f_over_m),
+            # Multiplies both rows by f / m.
             _step("elementwise_mul", sums, f_over_m, to=a_and_b, axis=-1),
             _unstack(a_and_b, to=to),
         ]
@@ -307,11 +323,13 @@ class _CpuEquivalent:
     def _gradient_at_fixed_statistics(self, *, d_x: str, d_gamma: str, d_bias: str) -> Step:
         """Return Paddle's operator for the gradients of a batch norm whose mean and variance are held constant.
 
-        The constants are the mean and the variance of all ranks' images (`self.batch`).
+        The constants are the mean and the variance of all ranks' images (`self.batch`). In truth
+        the mean and the variance depend on the image. So the image's gradient is what this operator computes minus a
+        second term, which `backward` subtracts.
 
         Args:
-            d_x: Name of the variable for scale / sqrt(variance + epsilon) * (gradient of the output). The image's whole
-                gradient has a further term, because the image changes the statistics; `backward` subtracts it.
+            d_x: Name of the variable for the gradient of the image: scale / sqrt(variance + epsilon) * (gradient of the
+                output).
             d_gamma: Name of the variable for the gradient of the scale, summed over this rank's images alone.
             d_bias: Name of the variable for the gradient of the bias, likewise.
         """
@@ -327,22 +345,23 @@ class _CpuEquivalent:
             "epsilon": op.attr("epsilon"),
             "data_layout": op.attr("data_layout"),
         }
+        # `|` joins dictionaries: the operator gets all inputs and all attributes from above.
         return Step("batch_norm_grad", inputs | constants | unused_inputs, outputs, attrs | unused_attrs)
 
     def _normalize(self, scale: str, bias: str, *, to: str) -> Step:
-        """Return Paddle's `batch_norm` with the given mean and variance of all ranks' images.
+        """Return the operator that normalizes this rank's activations, `self.x`, by the statistics of all ranks.
 
             (x - mean) / sqrt(variance + epsilon) * scale + bias
 
-        x is this rank's image (`self.x`). Earlier operators compute the mean and the variance (`self.batch`).
+        The mean and the variance are `self.batch`, which earlier operators compute over the images of all ranks.
 
         Args:
             scale: Name of the variable of the scale, of shape [channels].
             bias: Name of the variable of the bias, likewise.
             to: Name of the variable for the result.
         """
-        # Paddle's `batch_norm` demands variables for what it would save of the image's own statistics. Nothing reads
-        # them, whatever they are called.
+        # Paddle's `batch_norm` demands variables in which it can save the mean and deviation of `self.x` alone. Here it
+        # is given other statistics, and nothing reads these variables.
         unused = _Saved(
             mean=self._var("unused_mean", self.channels),
             inverse_deviation=self._var("unused_variance", self.channels),
