@@ -235,7 +235,7 @@ def _paddle_optimizer(config: OptimizerConfig, schedule: Schedule, main: static.
 def _apply_passes(main: static.Program, startup: static.Program, plan: Plan) -> Update:
     """Change the training program that Paddle's fleet built, by the passes of this project.
 
-    Comments at some passes say why they stand before or after others.
+    Each pass changes `main`, except `cast_startup`, which changes `startup`. The split into micro-steps changes both.
 
     Args:
         main: Training program; changed in place.
@@ -244,36 +244,40 @@ def _apply_passes(main: static.Program, startup: static.Program, plan: Plan) -> 
 
     Returns:
         The programs whose runs, in this order, make one update of the weights: `main` alone or, with gradient
-        accumulation, the programs of earlier parts of the batch and `main`.
+        accumulation, a program for each earlier part of the batch and then `main`.
     """
     knobs = plan.knobs
-    precisions.make_input_float16(main, plan.precision)
+    precisions.make_input_float16(main, plan.precision)  # in FP32 this changes nothing
     if knobs.perturb_input:
-        # After `make_input_float16`, so that it moves the input in the type that is fed.
+        # Moves each value of the input by about one rounding error. After `make_input_float16`, so that the values are
+        # moved in the type that is fed.
         precisions.perturb_input(main)
 
     if knobs.fuse_elewise_add_act_ops:
-        # Needed because the gradient of Paddle's fused add + relu writes one gradient twice.
+        # Needed with this option because the gradient of Paddle's fused add + relu writes one gradient twice.
         gradients.simplify_sums(main)
-    gradients.spread_mean_gradients(main)
+    gradients.spread_mean_gradients(main)  # a cheaper operator for the gradient of a global average pooling
 
     if plan.start_of_gradients != 1.0:  # a fixed loss scale: the gradient of the loss starts at it
-        # Before `merge_lars`, because it changes the updates of single parameters.
+        # Before `merge_lars`, which copies the factor that `scale_loss` sets in the update of each parameter.
         updates.scale_loss(main, plan.start_of_gradients)
     if knobs.merged_lars:
         updates.merge_lars(main)
 
+    # The programs of all parts of the batch before the last one; the last part is left to `main`. Empty for one part.
     earlier_micro_steps = _split_into_micro_steps(main, startup, knobs.gradient_merge)
     if fleet.worker_num() > 1 and not knobs.auto:
-        # After the split, because only the last micro-step communicates. In automatic mode Paddle chooses how to sum.
+        # Sums gradients over the ranks in groups. After the split, because only the last micro-step, `main`,
+        # communicates. In automatic mode Paddle chooses how to sum.
         buckets.bucket_all_reduces(main, limit_mib=knobs.fuse_grad_size_in_MB, one_stream=knobs.cuda_graph)
     if knobs.cuda_graph:
         capture.prepare(main, rate_name=main.lr_scheduler._var_name)
-    precisions.cast_startup(main, startup)
+    precisions.cast_startup(main, startup)  # parameters get the types that they have in `main`
 
     update = (*earlier_micro_steps, main)
     if knobs.enable_inplace:
-        # Last, because it decides by the last reader of each variable.
+        # Last, because `share_buffers` decides by the last reader of each variable. All earlier micro-steps are one
+        # program, which must be changed only once.
         for program in _each_once(update):
             of_paddle.share_buffers(program)
     return update
@@ -337,24 +341,27 @@ def _verify(update: Update, startup: static.Program, optimizer: OptimizerConfig,
         plan: Device, precision and options asked for.
 
     Returns:
-        A phrase for each proof. Of Paddle's automatic mode (STRATEGY=auto) nothing is proved: the phrases say what it
-        chose.
+        A phrase for each proof. Of Paddle's automatic mode (STRATEGY=auto) nothing is proved: the phrases say what
+        Paddle chose.
 
     Raises:
         ValueError: A proof fails; mostly as its subclass Refused.
     """
     main = update[-1]  # the program with the optimizer
+    # The options (knobs) by which the program was built: those that the user set, which are in `plan.strategy`, and
+    # what was decided for the options that the user left open.
     knobs = plan.knobs
     ranks = fleet.worker_num()
     if knobs.auto:  # nothing is proved: the user left the choice to Paddle
         return _describe_auto(main, optimizer, ranks=ranks)
 
     proved = _verify_training(update, optimizer, plan)
-    if ranks > 1:
+    if ranks > 1:  # a single rank has no communicator and sums nothing over ranks
         verify.check_communicator(startup, ranks=ranks)
         proved += _verify_normalizations(main, plan)
     if knobs.cuda_graph:
         proved.append(capture.check(main))
+    # `knobs` says what the program must look like. `asked` says which options the user set: these must have an effect.
     return proved + check_knobs(main, knobs, asked=plan.strategy, ranks=ranks)
 
 
@@ -418,15 +425,19 @@ def _verify_training(update: Update, optimizer: OptimizerConfig, plan: Plan) -> 
 
 
 def _summed_in_words(gradient_count: int, *, ranks: int, micro_steps: int) -> str:
-    """Say how gradients become means, as "161 gradients summed over 8 ranks once, scaled by 1/8 once".
+    """Return a phrase for the log that says how the gradients become means.
 
-    The caller has proved it; nothing is counted here. A second sum or scaling would make them no means.
+        1 rank, 2 micro-steps     "161 gradients scaled by 1/2 once"
+        8 ranks, 2 micro-steps    "161 gradients summed over 8 ranks once, scaled by 1/16 once"
+
+    Nothing is checked here. The caller has proved that every gradient is summed over the ranks no more than once, and
+    scaled by this factor in all: a second sum or scaling would give no mean.
 
     Args:
         gradient_count: Number of gradients.
         ranks: Number of data-parallel processes.
-        micro_steps: Number of parts of the batch whose gradients one update adds up. Here they change the divisor only:
-            the caller has a phrase of its own for this addition.
+        micro_steps: Number of parts of the batch whose gradients one update adds up. The phrase has this number only in
+            the divisor: the caller writes another phrase on the addition.
     """
     divisor = ranks * micro_steps
     if ranks == 1:

@@ -82,16 +82,17 @@ def _with_fusions_of(knobs: Strategy) -> contextlib.AbstractContextManager[None]
 def _set_flags(knobs: Strategy) -> None:
     """Set Paddle's global flags for the training options in `knobs`; they stay set for the rest of the process.
 
-    These are the flags of cuDNN that the user chose (`knobs.flags`), and FLAGS_max_inplace_grad_add, which the option
-    `enable_addto` needs. Call this before fleet's `minimize`, which reads FLAGS_max_inplace_grad_add.
+    These are the flags of cuDNN that the user chose (`knobs.flags`), and FLAGS_max_inplace_grad_add, which decides by
+    what operators Paddle sums gradients. Paddle reads that flag in fleet's `minimize`, so call this function before.
 
     Args:
-        knobs: The options (knobs) of the training strategy, with every option decided. It is not changed.
+        knobs: The options (knobs) of the training strategy, after it was decided whether `enable_addto` is on.
     """
-    # A variable that several operators read gets a gradient from each of them, and Paddle sums these gradients: up to
-    # `most_by_grad_add` gradients by a chain of operators `grad_add`, more gradients by a single operator `sum`.
-    always_grad_add = 8  # more than any variable of our networks has readers
-    always_sum = 0
+    # A variable that several operators read gets a gradient from each of these operators, and Paddle sums these
+    # gradients. FLAGS_max_inplace_grad_add is the most gradients that Paddle sums by a chain of operators `grad_add`.
+    # For more gradients Paddle takes a single operator `sum`.
+    always_grad_add = 8  # no variable of our networks has that many readers, so Paddle always takes `grad_add`
+    always_sum = 0  # there are always more gradients than 0, so Paddle always takes `sum`
     most_by_grad_add = always_grad_add if knobs.enable_addto else always_sum  # `enable_addto` works only on `grad_add`
     paddle.set_flags(knobs.flags | {"FLAGS_max_inplace_grad_add": most_by_grad_add})
 

@@ -223,19 +223,21 @@ def make_input_float16(main: static.Program, precision: Precision) -> None:
 
 
 def _read_from_fp32_copy(block: Block, readers: Sequence[Operator], name: str, copy: str) -> None:
-    """Have operators that need an input in float32 read a copy, so that the input itself can be fed in float16.
+    """Have some operators read a float32 copy of an input, so that the input itself can be fed in float16.
 
-    The caller declares the input float16 after this call. The copy is cast from it by a new first operator of the
-    block, which no operator has to precede, because none writes an input.
+    A new operator, the first of the block, casts the input to the copy. It can be the first because no operator writes
+    an input: an input is fed. The input is still declared float32 during this call. The caller then declares it
+    float16.
 
     Args:
         block: Block of the operators; changed in place.
-        readers: Operators that are to read the copy.
-        name: Name of the input, which is declared float32 during this call.
+        readers: Operators that need float32 and are to read the copy.
+        name: Name of the input.
         copy: Name of the copy, which is created.
     """
     block.create_var(name=copy, shape=block.var(name).shape, dtype="float32", stop_gradient=True)
     _replace_input(readers, name, copy)
+    # The input's type is the one that the caller declares after this call.
     types = {"in_dtype": paddle.float16, "out_dtype": paddle.float32}
     insert(block, 0, "cast", {"X": [name]}, {"Out": [copy]}, **types, op_role=FORWARD)
 
@@ -252,10 +254,16 @@ def _casts_to_half(op: Operator, name: str) -> bool:
 
 
 def cast_startup(main: static.Program, startup: static.Program) -> None:
-    """Append to the start-up program a cast of each parameter to the type that it has in the training program.
+    """Append to the start-up program a cast of each half-precision parameter to the type that it has in training.
 
-    The start-up program draws parameters in float32 and copies them to the optimizer's float32 masters. The casts come
-    last, so that the masters get the values before they are rounded.
+    The start-up program draws a parameter in float32 and copies the values to the optimizer's float32 masters. The
+    casts come last, so that the masters get the values before they are rounded. For a float16 parameter `fc.w` these
+    operators are appended:
+
+        assign    copies `fc.w`, in which the float32 values are, to `fc.w.fp32`
+        cast      writes the values of `fc.w.fp32`, rounded to float16, to `fc.w`
+
+    A cast alone would not do, because it cannot write the variable that it reads.
 
     Args:
         main: Training program, whose half-precision parameters are cast.
@@ -264,11 +272,10 @@ def cast_startup(main: static.Program, startup: static.Program) -> None:
     block = startup.global_block()
     for parameter in main.all_parameters():
         if parameter.dtype == paddle.float32:
-            continue
-        # The parameter is copied first, because a cast cannot write the variable that it reads.
+            continue  # no cast is needed
         fp32_copy = block.create_var(name=f"{parameter.name}.fp32", dtype="float32", shape=parameter.shape)
         types = {"in_dtype": fp32_copy.dtype, "out_dtype": parameter.dtype}
-        end = len(block.ops)
+        end = len(block.ops)  # so the assign becomes the last operator, and then the cast
         insert(block, end, "assign", {"X": [parameter.name]}, {"Out": [fp32_copy.name]}, op_role=FORWARD)
         insert(block, end + 1, "cast", {"X": [fp32_copy.name]}, {"Out": [parameter.name]}, **types, op_role=FORWARD)
 

@@ -102,7 +102,7 @@ def _histories_at_optimizer(update: Sequence[static.Program], *, ranks: int, sca
         GradientHistory(micro_steps=1, sums=1, factor=0.125, scale_power=0)
 
     that is, the gradient of 1 micro-step, summed over the ranks once, multiplied by 1/8, and without the loss scale. To
-    find it, the operators of the programs are read one after the other; nothing is run.
+    find the histories, the operators of the programs are read one after the other; nothing is run.
 
     Args:
         update: The program of each micro-step of an update (a part of the batch), in order. The last one has the
@@ -114,11 +114,14 @@ def _histories_at_optimizer(update: Sequence[static.Program], *, ranks: int, sca
         Refused: The programs are not data-parallel training, a parameter is updated twice, or a variable that adds up
             gradients of several micro-steps is not cleared at the end.
     """
+    # Variables by which mixed precision multiplies the loss; empty without a dynamic loss scale.
     dynamic_scales = _dynamic_scales(update[-1])
-    # What each program leaves to the next: above all the gradients in accumulators, which hold zeros at first.
+    # What was found up to the end of a program: the gradients that the optimizer has read, the gradients in
+    # accumulators (which add up those of several micro-steps), and the variables whose gradient was summed over ranks.
     followed = _Followed(read_by_optimizer=[], accumulated={}, ever_summed=frozenset())
-    # All micro-steps before the last one run the same program object. It is read once, and its gradients count as those
-    # of `runs` micro-steps. A Counter keeps the order of the programs, so the one with the optimizer comes last.
+    # All micro-steps before the last one run the same program. For 4 micro-steps `update` is (a, a, a, main), and the
+    # Counter gives (a, 3) and then (main, 1). Each program is read once, and its gradients count as those of `runs`
+    # micro-steps.
     for program, runs in Counter(update).items():
         follower = _Follower(ranks=ranks, scale=scale, runs=runs, dynamic_scales=dynamic_scales)
         followed = follower.follow(program.global_block(), before=followed)
@@ -175,14 +178,15 @@ def _by_parameter(read: list[_Read]) -> Histories:
 
 
 def _read_by_update(op: Operator, histories: Histories) -> list[_Read]:
-    """Return the history of each gradient that an update operator reads, with the parameter that it updates.
+    """Return each parameter that an operator updates, with the history of the gradient by which it is updated.
 
-    A history records what operators did to a gradient. A mean over 8 ranks, summed once and multiplied by 1/8, is
-    GradientHistory(micro_steps=1, sums=1, factor=0.125, scale_power=0).
+    A history records what operators did to a gradient: `sums` is how many times it was summed over the ranks, `factor`
+    the product of the constants by which it was multiplied, and `scale_power` the power of the dynamic loss scale on
+    it. Some update operators multiply the gradients by a constant of their own, `rescale_grad`. The factor returned has
+    that constant in it.
 
     Args:
-        op: Operator that updates one or more parameters, such as `momentum`. If it multiplies the gradients itself
-            (`rescale_grad`), the factor in the history has this part too.
+        op: Operator that updates one or more parameters, such as `momentum`.
         histories: Histories before this operator, by the variable that holds the gradient.
 
     Raises:
@@ -191,6 +195,7 @@ def _read_by_update(op: Operator, histories: Histories) -> list[_Read]:
     own_factor = op.attr("rescale_grad") if op.has_attr("rescale_grad") else 1.0
     read = []
     for parameter, gradient in zip(op.input("Param"), op.input("Grad"), strict=True):
+        # Raises Refused, with this message, if the variable has no history.
         prove(gradient in histories, f"the optimizer reads {gradient}, which no gradient of the loss reaches")
         history = histories[gradient]
         read.append(_Read(parameter, replace(history, factor=history.factor * own_factor)))
@@ -210,14 +215,16 @@ class _Follower:
     dynamic_scales: set[str]  # variables by which AMP multiplies the loss
 
     def follow(self, block: Block, *, before: _Followed) -> _Followed:
-        """Return how the gradients were summed and scaled at the end of a program, to prove that they become means.
+        """Return what was done to the gradients up to the end of a program: how each was summed and scaled.
 
-        The operators are gone through in order. Histories record this for each gradient:
+        The histories map each variable that holds a gradient to a record: how many micro-steps are added up in the
+        gradient, how many times it was summed over the ranks, and by what it was multiplied. A variable without a
+        history holds no gradient. The operators are read in order, and each changes the histories or is noted:
 
-            update of parameters   the gradients that it reads are noted with their histories (`_read_by_update`)
-            coalesce_tensor        its buffer and the gradients in it are noted, for the all-reduce of the buffer
-            c_allreduce_sum        the gradients that it sums get one sum more (`_summed_by`)
-            any other              `after` adds the histories of what it writes, and removes that of what it clears
+            update of parameters   the gradients that it reads are noted with their histories, for the result
+            coalesce_tensor        the gradients in its buffer are noted, for the all-reduce of the buffer
+            c_allreduce_sum        each gradient that it sums gets a history with one sum more
+            any other              `after` gives histories to what it writes, or removes that of a cleared accumulator
 
         Args:
             block: Main block of one program of an update.
@@ -225,15 +232,16 @@ class _Follower:
                 gradients in accumulators, and the variables that were ever summed over the ranks.
 
         Returns:
-            The same findings up to the end of this program. Only gradients in accumulators pass from one program to the
-            next.
+            The same findings up to the end of this program. Only the histories of accumulators pass from one program to
+            the next, because only accumulators keep gradients.
 
         Raises:
-            Refused: The program is not data-parallel training.
+            Refused: The program is not data-parallel training, because the optimizer reads a variable without a
+                history, an all-reduce comes before its gradient, or `after` refuses an operator.
         """
         read = [*before.read_by_optimizer]
-        histories = before.accumulated  # only accumulators carry gradients from one program to the next
-        ever_summed = before.ever_summed  # only grows: a name counts even if it holds another gradient by now
+        histories = before.accumulated  # of the gradients that earlier programs have left in accumulators
+        ever_summed = before.ever_summed  # by these names `after` refuses an operator that overwrites a sum
         gradients_by_buffer: dict[str, list[str]] = {}
         for op in block.ops:
             if op.type in ops.ALL_UPDATES:
@@ -242,8 +250,9 @@ class _Follower:
                 (buffer,) = op.output("FusedOutput")
                 gradients_by_buffer[buffer] = op.output("Output")
             elif op.type == "c_allreduce_sum":
+                # The new histories of the gradients that this all-reduce sums: those in a buffer, or a single one.
                 summed = _summed_by(op, histories, gradients_by_buffer)
-                histories = histories | summed
+                histories = histories | summed  # replaces their old histories
                 ever_summed = ever_summed.union(summed)
             else:
                 histories = self.after(op, histories, ever_summed)
@@ -255,14 +264,15 @@ class _Follower:
 
         A history records how a gradient was summed and scaled. The first case that fits the operator decides:
 
+            c_reduce_sum, c_broadcast      Refused, if it is in the backward pass: it sums to or sends from one rank
             start of the backward pass     the gradient of the loss gets its first history
             gradient + accumulator         the result gets the micro-steps of both
             accumulator = 0                its history is removed: it holds no gradient any more
-            check_finite_and_unscale       its results have the loss scale on them one time less
-            update_loss_scaling            its results get the histories of what it copies
-            any other of backward, update  its results get the history of the gradients that it reads, with its own
-                                           factor if it scales them
-            forward                        nothing
+            check_finite_and_unscale       divides gradients by the loss scale: their `scale_power` falls by 1
+            update_loss_scaling            its results get the histories of the gradients that it copies
+            any other in backward, update  its results get the one history that all gradients read by it must have, with
+                                           its own factor if it scales them
+            any other                      nothing changes
 
         Args:
             op: Any operator but those that `follow` treats: `c_allreduce_sum`, `coalesce_tensor`, update of parameters.
@@ -277,7 +287,8 @@ class _Follower:
         is_in_backward = bool(role & ops.BACKWARD)
         if is_in_backward and op.type in _TO_OR_FROM_ONE_RANK:
             raise Refused(f"{op.input('X')[0]} goes through {op.type}: this is not an all-reduce")
-        starts_gradients = role == ops.BACKWARD | ops.LOSS  # it sets the gradient of the loss
+        # Both bits are set, and no other: Python computes | before ==.
+        starts_gradients = role == ops.BACKWARD | ops.LOSS
         if starts_gradients:
             _require_start_at_loss_scale(op, self.scale)
             return histories | _gradient_of_loss(op, runs=self.runs)
@@ -289,30 +300,34 @@ class _Follower:
             return histories | self._unscaled(op, histories)
         if op.type == "update_loss_scaling":
             return histories | _kept_by_scale_update(op, histories)
-        # This rule comes last, because the operators of the rules above are in the backward pass or the update too.
+        # This case comes after the others, because their operators are in the backward pass or the update too.
         if is_in_backward or ops.is_optimizer(op):
             return histories | self._computed_from_gradients(op, histories, ever_summed)
         return histories
 
     def _unscaled(self, op: Operator, histories: Histories) -> Histories:
-        """Return the histories of the gradients that `check_finite_and_unscale` of Paddle's mixed precision writes.
+        """Return the histories of the gradients that a `check_finite_and_unscale` of Paddle's mixed precision writes.
 
-        The operator divides gradients by the dynamic loss scale: their `scale_power`, the power of the scale on them,
-        falls by 1. It also looks for values that are not finite, by which the update is skipped.
+        The operator divides gradients by the dynamic loss scale. A history says by its `scale_power` how often the
+        scale is a factor of the gradient: 1 while the loss is scaled, 0 after this operator. So `scale_power` falls by
+        1, and the rest of a history stays.
+
+        The operator also looks for values that are not finite; if there are any, the update is skipped.
 
         Args:
             op: The operator.
-            histories: How each gradient was summed and scaled before it, by variable.
+            histories: How each gradient was summed and scaled before the operator, by variable.
 
         Raises:
-            Refused: It reads a variable that no gradient reaches. Or, with several ranks, it reads a gradient that was
-                not summed over them exactly once: the ranks could differ in what they find.
+            Refused: The operator reads a variable that no gradient reaches. Or, with several ranks, it reads a gradient
+                that was not summed over the ranks exactly once: the ranks could differ in what they find.
         """
         unscaled: Histories = {}
         for source, name in zip(op.input("X"), op.output("Out"), strict=True):
             prove(source in histories, f"{source} is unscaled but no gradient reaches it")
             history = histories[source]
-            # Before the sum, one rank could find an infinity that the others do not, and skip the update alone.
+            # Before the sum, one rank could find an infinity that the others do not, and skip the update alone. After
+            # the sum, all ranks have the same gradient.
             prove(
                 self.ranks == 1 or history.sums == 1,
                 f"{source} is looked at for infinities before its sum over the ranks: they would differ",
@@ -323,9 +338,9 @@ class _Follower:
     def _computed_from_gradients(self, op: Operator, histories: Histories, ever_summed: frozenset[str]) -> Histories:
         """Return the history of each variable that an operator computes from gradients.
 
-        A history records how a gradient was summed and scaled. The operator is linear in the gradients that it reads,
-        which must have the same history. So each result gets it, with the operator's own factor if it scales
-        (`_scaled`).
+        A history records how a gradient was summed over the ranks and by what it was multiplied. All gradients that the
+        operator reads must have the same history. The operator is linear in them, so what it writes has that history
+        too. If the operator multiplies by a factor of its own, the history gets this factor (`_scaled`).
 
         Args:
             op: Operator of the backward pass or the optimizer.
@@ -339,6 +354,8 @@ class _Follower:
             Refused: The gradients that it reads have different histories, it overwrites a sum over the ranks, or it
                 scales by more than a constant.
         """
+        # `_linear_inputs` gives all that the operator reads, except what a `depend` only waits for. A variable with a
+        # history holds a gradient.
         gradients_read = [name for name in _linear_inputs(op) if name in histories]
         if not gradients_read:
             return {}
@@ -347,25 +364,29 @@ class _Follower:
         prove(are_alike, f"{op.type} joins gradients of different sums or scales: {sorted(gradients_read)[:2]}")
         (history_read,) = histories_read
 
+        # EMPTY stands where an operator writes no gradient.
         written = [name for name in op.output_arg_names if name != ops.EMPTY]
+        # Raises Refused if a sum over the ranks is overwritten; `depend`, `scale` and optimizer operators may do so.
         _refuse_overwritten_sum(op, written, ever_summed)
         history_written = self._scaled(op, history_read, gradient=gradients_read[0])
         return dict.fromkeys(written, history_written)
 
     def _scaled(self, op: Operator, history: GradientHistory, *, gradient: str) -> GradientHistory:
-        """Return the history of a gradient with the factor by which one operator multiplies it.
+        """Return the history that a gradient has after one operator, which may multiply it.
 
         A history says that the gradient is multiplied by factor * loss_scale^scale_power. The dynamic loss scale
         changes in training, so only its power is known.
 
-            scale                                            factor is multiplied by its constant
-            elementwise_mul_grad that reads the loss scale   scale_power grows by 1: it is the gradient of
-                                                             loss * loss_scale, and multiplies by the scale
+            scale                                            `factor` is multiplied by the operator's constant
+            elementwise_mul_grad that reads the loss scale   `scale_power` grows by 1
             any other operator                               nothing changes
+
+        Such an elementwise_mul_grad is the gradient operator of the product loss * loss_scale: the gradient of the loss
+        is that of the product, multiplied by loss_scale.
 
         Args:
             op: The operator.
-            history: History of the gradient that it reads.
+            history: History of the gradient that the operator reads.
             gradient: Name of this gradient, for the message.
 
         Raises:
@@ -375,6 +396,7 @@ class _Follower:
             bias = op.attr("bias")
             has_bias = bias != 0
             scales_by_variable = len(op.input_arg_names) > 1  # the second input is the factor
+            # If this is False, `prove` raises Refused.
             is_constant_factor = not has_bias and not scales_by_variable
             prove(is_constant_factor, f"scale of {gradient} is more than a constant factor: bias {six_digits(bias)}")
             return replace(history, factor=history.factor * op.attr("scale"))
