@@ -26,18 +26,21 @@ HALF_WIDTH_WITHIN = 1e-6  # a half-width is found up to this share of it
 def series_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """Return the 95 % interval of the mean of one run's windows, which allows for correlated neighbours.
 
-    Neighbouring windows (printed rows of the log) are often alike, so they tell less than as many independent values.
-    The interval is wider if they may be correlated.
+    A window is what one printed row of the log covers. Neighbouring windows are often alike, so they tell less about
+    the mean than as many independent values would. The interval is wider if they may be correlated.
 
-    From 60 windows (LEAST_FOR_BATCHES) on, the interval is made of the means of batches of neighbouring windows, which
-    are less correlated than single windows. If all batches have the same mean, which shows no spread, and for fewer
-    windows, it is made of the windows themselves.
+    The interval is worked out from the means of batches of neighbouring windows, because batch means are less
+    correlated than single windows. Single windows are taken in two cases:
+
+    - There are fewer than 60 windows (LEAST_FOR_BATCHES): `_batch_means` then returns the windows as they are.
+    - All batches have the same mean, so that the batches show no spread.
 
     Args:
         values: The rates or the times of the windows, in the order of the log.
 
     Returns:
-        The bounds (low, high), equal if all values are; None for fewer than 8 (LEAST_WINDOWS) or too uneven values.
+        The bounds (low, high), which are equal if all values are equal. None for fewer than 8 values (LEAST_WINDOWS),
+        or if half the width of the interval would be as large as the mean or larger.
     """
     if len(values) < LEAST_WINDOWS:
         return None
@@ -46,6 +49,7 @@ def series_interval(values: Sequence[float]) -> tuple[float, float] | None:
     if _are_from_rounding(deviations, mean):  # all values are equal
         return mean, mean
 
+    # Of fewer than 60 values, `_batch_means` returns the values themselves: both lists of deviations are then equal.
     batch_deviations = _deviations_from_mean(_batch_means(values))
     batches_are_equal = _are_from_rounding(batch_deviations, mean)
     half_width = _half_width_by_deviations(deviations if batches_are_equal else batch_deviations)
@@ -158,14 +162,18 @@ class AutoregressionFit(NamedTuple):
 def _possible_errors(deviations: Sequence[float]) -> list[PossibleError]:
     """Return the standard errors that the mean of a series may have, each with its probability.
 
-    The series is taken as a first-order autoregression: each value less the true mean is r times the value before it
-    less the true mean, plus independent noise. The correlation r is not known, so each r in CORRELATIONS is tried. It
-    gives one standard error, and the likelihood of r, given the values. The probability of the error is
+    The series x is taken as a first-order autoregression about a true mean mu:
+
+        x[i] - mu = r * (x[i - 1] - mu) + independent noise
+
+    The correlation r of neighbours is not known. So `_fit_autoregression` works out two things for each r in
+    CORRELATIONS: the standard error of the plain mean, and the likelihood of r, given the values. The probability of an
+    error is
 
         likelihood of its r / sum of the likelihoods of all r
 
     Args:
-        deviations: The values less their mean, in order.
+        deviations: The values less their plain mean, in order.
 
     Returns:
         The errors whose probability is above LEAST_PROBABILITY.
@@ -240,52 +248,56 @@ def _least_noise_squares(sums: DeviationSums, r: float) -> float:
 
         x[i] - mu = r * (x[i - 1] - mu) + noise
 
-    The true mean is not known, so the one with the least squared noise is taken. With d[i] for the deviations from the
-    plain mean, and m for mu - the plain mean, the noise is
+    The true mean is not known, so the mu with the least sum of squared noise is taken. With d[i] = x[i] - plain mean
+    and m = mu - plain mean, the noise is
 
-        sqrt(1 - r**2) * (d[0] - m)           of the first value
-        (d[i] - m) - r * (d[i - 1] - m)       of each later value
+        sqrt(1 - r**2) * d[0] - sqrt(1 - r**2) * m      of the first value
+        (d[i] - r * d[i - 1]) - (1 - r) * m             of each later value, i = 1 to n - 1
 
-    The first value has none before it. A value of the series varies by the variance of the noise / (1 - r**2), so the
-    root makes the first term vary as noise does. The squares add up to
+    (No value comes before the first one. The variance of d[0] - m is the variance of the noise / (1 - r**2), and the
+    root turns that into the variance of the noise.) Each line has the form u - v * m. So the sum of all squares is
 
         a * m**2 - 2 * b * m + c = a * (m - b / a)**2 + c - b**2 / a
 
-    with
+        a = sum of all v**2  = (1 - r**2) + (n - 1) * (1 - r)**2
+        b = sum of all u * v = (1 - r**2) * d[0] + (1 - r) * (sum of all d[i] - r * d[i - 1])
+        c = sum of all u**2
 
-        a = (1 - r) * (n - (n - 2) * r)          see `_weight_of_mean`; above 0, because r is below 1
-        b = (1 - r) * r * (d[0] + d[n - 1])      see `_linear_coefficient`
-        c = the sum of the squares at m = 0      see `_noise_squares_about_plain_mean`
-
-    So the least sum is c - b**2 / a, at m = b / a.
+    As a is above 0, the least sum is c - b**2 / a, at m = b / a.
 
     Args:
-        sums: Sums over the deviations of the values from their plain mean.
+        sums: Sums over the deviations d.
         r: The assumed correlation of neighbours, between -1 and 1.
 
     Returns:
-        The sum, always above 0 unless all deviations are 0.
+        The least sum, which is above 0 if some deviation is not 0.
     """
+    # Each of these functions returns its coefficient in a form that needs no loop over the deviations.
     a = _weight_of_mean(r, sums.n)
     b = _linear_coefficient(sums, r)
     c = _noise_squares_about_plain_mean(sums, r)
     least = c - b**2 / a
-    return max(least, 1e-12 * sums.squares)  # rounding may leave 0 or less, which has no logarithm
+    # The caller takes the logarithm. So rounding must not leave 0 or less: the floor is far below any exact least sum.
+    return max(least, 1e-12 * sums.squares)
 
 
 def _linear_coefficient(sums: DeviationSums, r: float) -> float:
-    """Return b of `_least_noise_squares`, where the sum of squared noise has the term -2 * b * m.
+    """Return b, a coefficient in the sum of squared noise of a first-order autoregression: a * m**2 - 2 * b * m + c.
 
-    m is the assumed true mean less the plain mean, and d are the deviations from the plain mean. The squared noise is
+    Here m is an assumed true mean less the plain mean of the n values. With the deviations d of the values from their
+    plain mean, the noise is (`_least_noise_squares`)
 
-        (1 - r**2) * (d[0] - m)**2                           of the first value
-        ((d[i] - r * d[i - 1]) - (1 - r) * m)**2             of each later value, i = 1 to n - 1
+        sqrt(1 - r**2) * d[0] - sqrt(1 - r**2) * m      of the first value
+        (d[i] - r * d[i - 1]) - (1 - r) * m             of each later value, i = 1 to n - 1
 
-    Multiplied out, these have the terms -2 * m * (1 - r**2) * d[0] and -2 * m * (1 - r) * (d[i] - r * d[i - 1]). Over
-    i = 1 to n - 1, the d[i] add up to -d[0] and the d[i - 1] to -d[n - 1], because d[0] to d[n - 1] add up to 0:
+    Each line has the form u - v * m, and its square has the term -2 * u * v * m. So b is the sum of all u * v:
 
-        b = (1 - r**2) * d[0] + (1 - r) * (-d[0] + r * d[n - 1])
-          = (1 - r) * ((1 + r) * d[0] - d[0] + r * d[n - 1])
+        b = (1 - r**2) * d[0] + (1 - r) * (sum of all d[i] - r * sum of all d[i - 1])
+
+    All n deviations add up to 0. So all d[i], which lack d[0], add up to -d[0]. All d[i - 1], which lack d[n - 1], add
+    up to -d[n - 1]:
+
+        b = (1 - r) * (1 + r) * d[0] + (1 - r) * (-d[0] + r * d[n - 1])
           = (1 - r) * r * (d[0] + d[n - 1])
 
     Args:
@@ -315,52 +327,58 @@ def _noise_squares_about_plain_mean(sums: DeviationSums, r: float) -> float:
 
 
 def _weight_of_mean(r: float, n: int) -> float:
-    """Return 1 / the variance of the best estimate of the true mean of a first-order autoregression.
+    """Return 1 / the variance of the best estimate of an autoregression's true mean, for noise of variance 1.
 
-    For noise of variance 1, it is a, the factor of m**2 in the sum of squared noise, if the true mean is m above the
-    plain mean (`_least_noise_squares`). m enters the noise of the first value as -sqrt(1 - r**2) * m, and of each of
-    the n - 1 later values as -(1 - r) * m. So
+    The n values x are a first-order autoregression about a true mean mu. The noise that some mu implies is
+
+        sqrt(1 - r**2) * x[0] - sqrt(1 - r**2) * mu     of the first value
+        (x[i] - r * x[i - 1]) - (1 - r) * mu            of each of the n - 1 later values
+
+    (No value comes before the first one. The variance of x[0] is 1 / (1 - r**2), and the root turns that into 1.) In
+    the sum of the squared noise, mu**2 has the factor
 
         a = (1 - r**2) + (n - 1) * (1 - r)**2
           = (1 - r) * ((1 + r) + (n - 1) * (1 - r))
           = (1 - r) * (n - (n - 2) * r)
 
-    It is 1 / the variance because the likelihood is proportional to exp(-sum / 2). As a function of m, that is a normal
-    density of variance 1 / a.
+    The likelihood of mu is proportional to exp(-(sum of the squared noise) / 2). As a function of mu, this is a normal
+    density with the variance 1 / a. So the result is a.
 
     Args:
         r: The correlation of neighbours, between -1 and 1.
         n: The number of values.
     """
-    return (1 - r) * (n - (n - 2) * r)
+    return (1 - r) * (n - (n - 2) * r)  # n for r = 0: the mean of n independent values has the variance 1 / n
 
 
 def _log_likelihood(noise_squares: float, r: float, n: int) -> float:
     """Return the logarithm of the likelihood of a correlation r of neighbours, less a constant that is equal for all r.
 
-    With Q for `noise_squares`, and a for the factor of m**2 in the sum of squared noise (`_weight_of_mean`), it is
+    With Q for `noise_squares`, the likelihood is
 
-        log((1 - r**2) / a) / 2 - (n - 1) / 2 * log(Q)
+        sqrt((1 - r**2) / a) * Q**(-(n - 1) / 2),   a = _weight_of_mean(r, n)
 
-    The model is a first-order autoregression with normal noise of standard deviation sigma. If the true mean is m above
-    the plain mean, the sum of squared noise is Q + a * (m - m0)**2, where m0 is the m of the least sum
-    (`_least_noise_squares`). Given m and sigma, the likelihood is, less constant factors,
+    The model is a first-order autoregression with normal noise. Its true mean and the standard deviation sigma of its
+    noise are not known. So the likelihood is integrated over the true mean and over log(sigma), with flat priors on
+    both (Zellner and Tiao, JASA 59, 1964). These steps leave out constant factors:
 
-        sqrt(1 - r**2) * sigma**-n * exp(-(Q + a * (m - m0)**2) / (2 * sigma**2))
+    1. Let m be the true mean less the plain mean. The sum of squared noise is least, namely Q, at some m0, and is
+       Q + a * (m - m0)**2 at any m. For given m and sigma, the likelihood is
 
-    m and sigma are not known, so they are integrated out, with flat priors on m and on log(sigma) (Zellner and Tiao,
-    JASA 59, 1964). The integral of exp(-a * (m - m0)**2 / (2 * sigma**2)) over m is sigma / sqrt(a), less a constant
-    factor. So the likelihood is
+           sqrt(1 - r**2) * sigma**-n * exp(-(Q + a * (m - m0)**2) / (2 * sigma**2))
 
-        sqrt((1 - r**2) / a) * sigma**-(n - 1) * exp(-Q / (2 * sigma**2))                 over all m
-        sqrt((1 - r**2) / a) * Q**(-(n - 1) / 2)                                          over all log(sigma), too
+    2. The integral of exp(-a * (m - m0)**2 / (2 * sigma**2)) over m is sigma / sqrt(a). That leaves
+
+           sqrt((1 - r**2) / a) * sigma**-(n - 1) * exp(-Q / (2 * sigma**2))
+
+    3. The integral of sigma**-(n - 1) * exp(-Q / (2 * sigma**2)) over log(sigma) is Q**(-(n - 1) / 2).
 
     Args:
-        noise_squares: The least sum of the squared noise (`_least_noise_squares`), above 0.
+        noise_squares: The least sum of the squared noise, as `_least_noise_squares` returns it. Above 0.
         r: The correlation, between -1 and 1.
         n: The number of values.
     """
-    a = _weight_of_mean(r, n)
+    a = _weight_of_mean(r, n)  # 1 / the variance of the best estimate of the true mean, for noise of variance 1
     return 0.5 * math.log((1 - r**2) / a) - (n - 1) / 2 * math.log(noise_squares)
 
 
@@ -371,20 +389,22 @@ def _variance_of_mean(r: float, n: int) -> float:
     pairs of the n values are k places apart. So the variance of the mean is
 
         (1 + 2 * S) / (n * (1 - r**2)),   S = sum of (1 - k / n) * r**k for k = 1 to n - 1
-                                            = r / (1 - r) - r * (1 - r**n) / (n * (1 - r)**2)
 
-    such as S = r / 2 for n = 2. The second form follows from the first, as n * S is a sum of geometric sums:
+    For S without a loop, r * n * S is subtracted from n * S:
 
-        n * S = (r) + (r + r**2) + ... + (r + r**2 + ... + r**(n - 1))
-              = ((r - r**2) + (r - r**3) + ... + (r - r**n)) / (1 - r)
-              = (n * r - (r + r**2 + ... + r**n)) / (1 - r)
-              = n * r / (1 - r) - r * (1 - r**n) / (1 - r)**2
+        n * S           = (n - 1) * r + (n - 2) * r**2 + ... + r**(n - 1)
+        r * n * S       =               (n - 1) * r**2 + ... + 2 * r**(n - 1) + r**n
+        (1 - r) * n * S = (n - 1) * r - (r**2 + ... + r**n)
+                        = n * r - (r + r**2 + ... + r**n)
+                        = n * r - r * (1 - r**n) / (1 - r)
+
+        S = r / (1 - r) - r * (1 - r**n) / (n * (1 - r)**2)
 
     Args:
         r: The correlation of neighbours, between -1 and 1.
         n: The number of values.
     """
-    # 2 * S = first_term - second_term
+    # 2 * S = first_term - second_term, such as r for n = 2
     first_term = 2 * r / (1 - r)
     second_term = 2 * r * (1 - r**n) / (n * (1 - r) ** 2)
     return (1 + first_term - second_term) / (n * (1 - r * r))

@@ -52,15 +52,19 @@ def warn_if_other_rates_differ(
 ) -> Iterator[Verdict]:
     """Yield a warning for each other rate of the same log that differs too much from a run's throughput.
 
-    The other rates are the rate of the rows by their own times, the rate of the whole run, and the rate that the log
-    closes with.
+    Three other rates are compared, in this order:
+
+    - The rate of the same rows by the steps and the times that the rows print.
+    - The rate of the whole run. It includes the warm-up, so it may differ by up to 25 %.
+    - The rate that the log closes with. It may differ by up to 2 %.
 
     Args:
         record: The run as read from its log.
         value: The run's throughput in images/s.
         lines: The first and the last line of the log that the throughput comes from.
-        is_by_stamps: Whether the throughput was measured between the time stamps of these two lines. The rows' own
-            times are then a second clock, from which it may differ less before there is a warning.
+        is_by_stamps: Whether the throughput was measured between the time stamps of these two lines. If so, the times
+            that the rows print are a second clock, and a difference of over 5 % from the rate of the rows may give a
+            warning. If not, a warning needs one rate of over 1.5 times the other.
     """
     first_line, last_line = lines
     message_start = f"the figure, of lines {first_line} to {last_line}, is"
@@ -72,15 +76,16 @@ def warn_if_other_rates_differ(
 def _warn_if_rows_disagree(
     record: Record, value: float, lines: tuple[int, int], message_start: str, *, is_by_stamps: bool
 ) -> Iterator[Verdict]:
-    """Yield a warning if a throughput is far off the rate of the same rows.
+    """Yield a warning if a throughput is far off the rate of the same rows by the steps and times that the rows print.
 
-    The rate of the rows is by the steps and the times that the rows print themselves (`_rate_by_rows`). The throughput
-    may have been measured in another way, such as between two time stamps. There is a warning in two cases, and the
-    first that fits gives its cause:
+    The throughput may have been measured in another way, such as between two time stamps. The warning names a cause:
 
-    1. The throughput is by stamps, the two rates are over 5 % apart (more if the stamps are whole seconds),
-       and `_cause_by_stamps` finds a cause.
-    2. One rate is over 1.5 (MAX_PLAUSIBLE_RATIO) times the other: the clock was set, or the run stood still.
+    1. For a throughput between time stamps: the cause that `_cause_by_stamps` finds. It finds causes only of rates that
+       are over 5 % apart (more if the stamps are whole seconds).
+    2. For any throughput without a cause by 1: "the clock was set, or the run stood still in between", if one rate is
+       over 1.5 (MAX_PLAUSIBLE_RATIO) times the other.
+
+    There is no warning without a cause, or if the rate of the rows is not known.
 
     Args:
         record: The run as read from its log.
@@ -95,10 +100,12 @@ def _warn_if_rows_disagree(
         return
     ratio = value / rate_of_rows
     is_plausible = 1 / MAX_PLAUSIBLE_RATIO <= ratio <= MAX_PLAUSIBLE_RATIO
+    # None if the rates are at most about 5 % apart, or if the rate between the stamps is lower within a single epoch.
     cause = _cause_by_stamps(record, ratio, lines) if is_by_stamps else None
     if cause is None and not is_plausible:
         cause = "the clock was set, or the run stood still in between"
     if cause is not None:
+        # "the figure, of lines 12 to 480, is 0.62 times what the same rows' own times make, 2540: the clock ..."
         message = (
             f"{message_start} {significant(ratio, digits=3)} times what the same rows' own times make, "
             f"{six_digits(rate_of_rows)}: {cause}"
@@ -107,23 +114,25 @@ def _warn_if_rows_disagree(
 
 
 def _cause_by_stamps(record: Record, ratio: float, lines: tuple[int, int]) -> str | None:
-    """Return why the rate between two time stamps is off the rate by the times that the rows print themselves.
+    """Return in words why the rate between two time stamps differs from the rate by the times that the rows print.
 
-    - Over 5 % faster between the stamps: no pause makes a run faster, so one of the two times is wrong.
-    - Over 5 % slower, and an epoch ended between the stamps: the time includes the evaluation, and steps after the last
-      row of the epoch, which no row counts.
+    A cause is known in two cases:
+
+    - The rate between the stamps is over 5 % higher. No pause makes a run faster, so one of the two times is wrong.
+    - The rate between the stamps is over 5 % lower, and an epoch ended between the stamps. The time between the stamps
+      then includes the evaluation and the steps after the epoch's last row, and no row counts these steps.
 
     The 5 % are CLOCKS_AGREE_WITHIN. If the stamps are whole seconds, the share by which the time between them may be
     off is added (`_rounding_of_stamps`).
 
     Args:
         record: The run as read from its log.
-        ratio: The rate between the stamps / the rate by the rows' own times.
+        ratio: The rate between the stamps / the rate by the times that the rows print.
         lines: The lines of the two stamps.
 
     Returns:
-        The cause in words. None if the two rates agree. Also None if the run is slower within one epoch, where any
-        pause may be the cause.
+        The cause. None if the two rates agree. None also if the rate between the stamps is lower and no epoch ended:
+        any pause may be the cause.
     """
     first_line, last_line = lines
     most_gap = CLOCKS_AGREE_WITHIN + _rounding_of_stamps(record, first_line, last_line)
@@ -132,6 +141,7 @@ def _cause_by_stamps(record: Record, ratio: float, lines: tuple[int, int]) -> st
     epochs = {row.epoch for row in record.windows if first_line <= row.line <= last_line}
     an_epoch_ended = len(epochs) > 1
     if ratio < 1 - most_gap and an_epoch_ended:
+        # The steps are trained after the epoch's last row and before the evaluation, so they are in no row.
         return "an epoch ended in between: its steps after its last row are not counted, its evaluation is"
     return None
 
@@ -210,10 +220,11 @@ def _warn_if_closing_figure_disagrees(record: Record, value: float, message_star
 
 
 def _rate_by_rows(record: Record, first_line: int, last_line: int) -> float | None:
-    """Return the images/s of some rows by their own steps and times: all steps * batch / all seconds.
+    """Return the images/s of some rows by the steps and the times that they print: all steps * batch / all seconds.
 
-    The row of `first_line` is left out. The rate is compared with a throughput that may be measured between the time
-    stamps of the two lines, and the stamp of the first one marks the end of its row.
+    The rows are those after `first_line`, up to `last_line`. The row at `first_line` does not count, because the rate
+    is compared with a throughput that may be measured between the time stamps of these two lines. A row is stamped when
+    its steps have ended, so the row at `first_line` is over at the first stamp.
 
     Args:
         record: The run as read from its log.
@@ -228,7 +239,7 @@ def _rate_by_rows(record: Record, first_line: int, last_line: int) -> float | No
         return None
     steps = 0
     seconds = 0.0
-    rows = [row for row in record.windows if first_line < row.line <= last_line]
+    rows = [row for row in record.windows if first_line < row.line <= last_line]  # without the row at `first_line`
     for row in rows:
         seconds_of_steps = seconds_of_row(record, row)
         if not row.steps or not seconds_of_steps:
@@ -274,19 +285,21 @@ def warn_if_interval_is_wide(value: float, interval: tuple[float, float] | None)
 
 
 def warn_if_over_linear(name: str, efficiency: float) -> Iterator[Verdict]:
-    """Yield a warning if each device of a system seems to do over 5 % more work than each device of the base system.
+    """Yield a warning if a system's scaling efficiency is over 1.05, which is too good to be true.
 
-    The 5 % are how far two clocks may be apart (CLOCKS_AGREE_WITHIN). Beyond that something is wrong: a clock, the
-    number of devices, or the machine that a log names. Above 1.5 (MAX_PLAUSIBLE_RATIO), the comparison gives no
-    efficiency, and the warning says so.
+    At an efficiency of 1, each device of the system does as much work as each device of the base system. Two clocks may
+    be 5 % apart (CLOCKS_AGREE_WITHIN). An efficiency above 1.05 shows that something is wrong: a clock, the number of
+    devices, or the machine that a log names. Above 1.5 (MAX_PLAUSIBLE_RATIO), the warning adds that no efficiency is
+    given.
 
     Args:
         name: Name of the system.
-        efficiency: The system's speedup over the base system / the ratio of their numbers of devices; 1 is linear
-            scaling.
+        efficiency: The system's speedup over the base system / the ratio of their numbers of devices. For example, 4
+            times the speed on 8 times the devices is 0.5.
     """
     if efficiency <= 1 + CLOCKS_AGREE_WITHIN:
         return
+    # "B: 1.20 times as much a device as the base": a device of B seems to do 1.2 times the work of a base device.
     message = (
         f"{name}: {efficiency:.2f} times as much a device as the base: a clock, a count of devices or the machine is "
         "another than it seems"
@@ -434,26 +447,31 @@ def _packages_of_several_versions(records: Sequence[Record]) -> list[str]:
 def _different_values(records: Sequence[Record], field: str) -> list[str]:
     """Return the different values that several runs have in a field, sorted, as texts.
 
-    Texts that differ only in case, spaces or punctuation, such as "ResNet-50" and "resnet50", count as one.
+    Texts that differ only in case, spaces or punctuation, such as "ResNet-50" and "resnet50", count as one value: the
+    last one is returned.
 
-    Logs without a value are left out. Only a missing precision may count: such a log may be of FP32. So if other logs
-    name precisions, and none of them FP32, the value "not said" is added.
+    A log without a value is left out, with one exception: a log that names no precision may be of FP32. So if the other
+    logs name precisions, and FP32 is not among these, the value "not said" is added. For example, of three runs:
+
+        precisions None, "fp16" and "fp16"   -> ["fp16", "not said"]
+        precisions None, "fp16" and "fp32"   -> ["fp16", "fp32"]
 
     Args:
         records: The runs as read from their logs.
         field: Name of a field of Record, such as "precision".
 
     Returns:
-        The values; empty if no run has one.
+        The values. The list is empty if no run has a value in the field.
     """
     values = [getattr(record, field) for record in records if getattr(record, field)]
-    value_by_letters = {_letters_and_digits(value): value for value in values}
+    value_by_letters = {_letters_and_digits(value): value for value in values}  # {"resnet50": "ResNet-50"}
     different_values = list(value_by_letters.values())
 
     some_logs_are_silent = len(values) < len(records)  # `values` lacks those without a value
     if field == "precision" and some_logs_are_silent and _names_only_others_than_fp32(value_by_letters.keys()):
         different_values.append("not said")
-    # The values of one field are all texts or all numbers, so they are sorted before they become texts.
+    # Sorted before they become texts, so that batch 64 comes before 128. The values of a field are of one kind, and
+    # "not said" stands only beside texts.
     return [str(value) for value in sorted(different_values)]
 
 

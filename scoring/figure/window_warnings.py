@@ -173,18 +173,23 @@ def _warn_if_mean_of_window_rates_is_high(
 ) -> Iterator[Verdict]:
     """Yield a warning if the mean of the windows' rates is over 0.1 % (MOST_RATE_GAP) above all images / all time.
 
-    The rate of a window is 1 / its time per image. All images / all time is 1 / the mean time per image, weighted by
-    the steps of the windows. The mean of the rates may be higher, because it counts a fast window for more than its
-    share of the time.
+    The mean of the rates may be too high, because a fast window counts as much as a slow one, though it takes less
+    time. Two windows of equally many images, at 1 s and 3 s an image, have
+
+        mean of the rates       (1 / 1 + 1 / 3) / 2           = 0.667 images/s
+        all images / all time   1 / (mean of 1 s and 3 s)     = 0.5 images/s
+
+    So the mean of the rates is 33 % above. The mean time is weighted by the steps of the windows, if all windows state
+    their steps, because the images of a window are in proportion to its steps.
 
     Args:
         record: The run as read from its log.
         windows: The measured windows; a window is what one printed row of the log covers.
-        times: The time per image of each window, in any unit.
+        times: The time per image of each window, in any unit. The unit cancels out.
     """
     mean_rate = statistics.fmean(1 / time for time in times)
     weighted_mean_time = weighted_mean(times, steps_as_weights(windows))
-    gap = mean_rate * weighted_mean_time - 1  # all images / all time is 1 / weighted_mean_time
+    gap = mean_rate * weighted_mean_time - 1  # mean_rate / (1 / weighted_mean_time) - 1
     if gap > MOST_RATE_GAP:
         message = f"the mean of rates is {percent(gap, decimals=2)} above images over time: windows of unequal speed"
         yield warning("rates_averaged", message, record)
@@ -225,17 +230,21 @@ def _warning_of_outlying_windows(record: Record, windows: Sequence[Window], time
 
 
 def _are_outliers(distances: Sequence[float], median: float) -> list[bool]:
-    """Tell of each time whether it is an outlier: far from the median of all times.
+    """Return for each of several times whether the time is an outlier, by its distance from the median of all times.
 
-    It must be far both in deviations and as a share of the median. The deviation comes from the median of the
-    distances, because a few outliers hardly change it (Iglewicz and Hoaglin's modified z-score).
+    The distance of an outlier exceeds two limits:
+
+    - 3.5 (OUTLIER_DEVIATIONS) standard deviations. A standard deviation is taken to be 1.4826 x the median of all
+      distances, as of normal values, because a few outliers hardly change that median (Iglewicz and Hoaglin's modified
+      z-score).
+    - 20 % (OUTLIER_DISTANCE_SHARE) of the median of the times.
 
     Args:
-        distances: How far each time is from the median of all, in any unit, not negative.
-        median: The median of the times, in the same unit.
+        distances: |time - median of all times| for each time, in any unit.
+        median: The median of all times, in the same unit.
     """
     deviation = DEVIATIONS_OF_MEDIAN_DISTANCE * statistics.median(distances)
-    # An outlier exceeds both limits.
+    # The greater one of the two limits: a distance above the greater limit is above both.
     most_usual_distance = max(OUTLIER_DEVIATIONS * deviation, OUTLIER_DISTANCE_SHARE * median)
     return [distance > most_usual_distance for distance in distances]
 
@@ -348,20 +357,24 @@ def _late_change(times: Sequence[float]) -> LevelChange | None:
 
 
 def _is_sudden(times: Sequence[float], index: int) -> bool:
-    """Tell whether a change of level at an index is a jump, not the middle of a slow drift.
+    """Return whether a change of level at an index is a jump, not the middle of a slow drift.
 
-    A jump leaves the parts before and after it level, while a steady drift moves within the parts, too. A part counts
-    as level if the medians of its two halves (`_absolute_drift`) differ by less than 1.5 %.
+    At a jump, the values before the index are level, and so are the values from the index on. A steady drift goes on
+    within these two parts. A part counts as level if the medians of its two halves differ by less than 1.5 %.
 
-    The limit is half of THROTTLING_SLOWDOWN, the 3 % by which the medians of the parts differ at least. For example,
-    100 windows drift steadily and are split at 50. The parts have their middles at 25 and 75, so they differ by 3 % in
-    50 windows. The halves of a part have their middles 25 windows apart, so they differ by 1.5 %. With an uneven split,
-    the halves of the longer part lie further apart, and differ by more.
+    Why 1.5 %: the caller has found that the medians of the two parts differ by over 3 % (THROTTLING_SLOWDOWN). In a
+    steady drift, the two halves of a part differ by half as much or more. For example, of 100 windows split at 50:
+
+        medians of windows 0 to 49 and of 50 to 99   they lie 50 windows apart and differ by 3 %
+        medians of windows 0 to 24 and of 25 to 49   they lie 25 windows apart and differ by 1.5 %
+
+    With an uneven split, the halves of the longer part lie further apart, and differ by more.
 
     Args:
         times: A time for each window (what one printed row covers), in order.
         index: The first index of the new level.
     """
+    # `_absolute_drift` returns 0.02 if the median of the second half is 2 % above or below that of the first half.
     drift_before = _absolute_drift(times[:index])
     drift_after = _absolute_drift(times[index:])
     return max(drift_before, drift_after) < THROTTLING_SLOWDOWN / 2
@@ -429,15 +442,16 @@ def _absolute_drift(values: Sequence[float]) -> float:
 
 
 def _has_trend(values: Sequence[float]) -> bool:
-    """Tell whether values rise or fall through a series, by the Mann-Kendall test at a significance of 1 %.
+    """Return whether values rise or fall through a series, by the two-sided Mann-Kendall test at a significance of 1 %.
 
-    The test counts how many pairs of an earlier and a later value rise and fall (Kendall, Rank Correlation Methods,
-    1955).
+    The test counts how many pairs of an earlier and a later value rise, and how many fall (Kendall, Rank Correlation
+    Methods, 1955).
 
     Args:
-        values: The values in order. A series of 400 values or more is thinned out, because it has too many pairs.
+        values: The values in order. Of 400 values or more, only every second, third or later one is taken, so that 200
+            to 300 are left: a longer series has too many pairs.
     """
-    stride = max(1, len(values) // MOST_FOR_TREND)  # a long series has too many pairs, so it is thinned out
+    stride = max(1, len(values) // MOST_FOR_TREND)  # MOST_FOR_TREND is 200: 1 up to 399 values, 2 up to 599, ...
     chosen = values[::stride]
     pairs = list(itertools.combinations(chosen, 2))
     rising_pairs = sum(later > earlier for earlier, later in pairs)
@@ -445,6 +459,7 @@ def _has_trend(values: Sequence[float]) -> bool:
     # Without a trend, about as many pairs rise as fall. Their difference then has this standard deviation.
     count = len(chosen)
     deviation = math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
+    # Without a trend, a difference of over 2.576 deviations, up or down, has a probability of 1 %.
     return abs(rising_pairs - falling_pairs) > NORMAL_QUANTILE_99 * deviation
 
 
