@@ -263,18 +263,20 @@ def _check_pauses(record: Record) -> Check | None:
 
 
 def _check_run_time(record: Record) -> Check | None:
-    """Compare the seconds that the epochs state with the log's clock, both as images/s.
+    """Compare the images/s by the seconds that the epochs state with the images/s by the log's clock.
 
-    - By the epochs: images of all epochs / sum of the seconds that they state.
     - By the clock: images / time between two time stamps, without the evaluations between epochs if their time is
-      known. `training_rate_by_clock` chooses the two.
+      known. `training_rate_by_clock` takes the time from the first to the last epoch, or from the start to the stop of
+      the run.
+    - By the epochs: images of all epochs / sum of the seconds that they state. This rate is too high if a program
+      stamps an epoch when its work is launched on the devices, not when the work is done.
 
     Args:
         record: What the log says.
 
     Returns:
         The result. None if its `windows` are not whole epochs, as `rows_of_epochs` decides, or if the clock was set
-        back, so that it shows no positive time.
+        back, so that no positive time is left.
     """
     rows = rows_of_epochs(record)
     if not rows:
@@ -283,8 +285,7 @@ def _check_run_time(record: Record) -> Check | None:
     if clock_rate is None:
         return None
 
-    # The stated seconds are too short if a program stamps an epoch when its work is launched on the devices, not when
-    # the work is done. The largest MLPerf runs print 5.8 times the images/s that the clock shows.
+    # By the seconds that the epochs state. This rate may be too high: 5.8 times the clock's in the largest MLPerf runs.
     durations_rate = rate_by_durations(rows)
     durations_s = total(rows, "seconds")
     durations_in_words = f"{six_digits(durations_s)} s, which is {six_digits(durations_rate)} images/s"
@@ -336,27 +337,32 @@ def _check_evaluations_within_epochs(record: Record) -> Check | None:
 def _check_epoch_summaries(record: Record) -> Check | None:
     """Compare the mean of the rates printed every few steps with the mean of the rates in the summaries of epochs.
 
-    Both means are sum of steps / sum of (steps / rate) over the rows. The rate is the row's own in one mean, and that
-    of the epoch's summary in the other. The seconds that a summary states are no weight, because in GluonCV's logs they
-    include the epoch's evaluation. But a summary without them is skipped.
+    Both means go over the rows that are printed every few steps, and weight each rate by the steps of its row:
+
+        sum of steps / sum of (steps / rate)
+
+    In one mean, the rate is the row's own. In the other one, the rate is from the summary of the row's epoch.
+
+    Only summaries that state a rate and seconds count. The seconds are not used as weights, because in GluonCV's logs
+    they include the evaluation of the epoch.
 
     Args:
         record: What the log says. Its `windows` are the rows that are printed every few steps, and its `epochs` are the
             summaries.
 
     Returns:
-        The result for the epochs that have both. None if there is no such epoch.
+        The result for the epochs that have both rows and a summary. None if there is no such epoch.
     """
-    all_rows = _rows_with_rates(record)
-    all_summaries = _summaries_with_rates(record)
+    all_rows = _rows_with_rates(record)  # and with known steps
+    all_summaries = _summaries_with_rates(record)  # and with seconds; one for each epoch
     compared_epochs = {row.epoch for row in all_rows} & {summary.epoch for summary in all_summaries}
     if not compared_epochs:
         return None
 
     rows = [row for row in all_rows if row.epoch in compared_epochs]
     summaries = [summary for summary in all_summaries if summary.epoch in compared_epochs]
-    summaries_rate = _mean_rate_of_summaries(summaries, rows)
-    rows_rate = _mean_rate_of_rows(rows)
+    summaries_rate = _mean_rate_of_summaries(summaries, rows)  # weighted by the steps of the rows
+    rows_rate = _mean_rate_of_rows(rows)  # weighted by the steps of the rows, too
     return _check_of_ratio(
         "rates against the epochs' time",  # a summary's rate is by the time of its epoch
         f"{lines_in_words(summaries)}: the epochs' own rates, {six_digits(summaries_rate)} images/s",
@@ -418,9 +424,8 @@ def _rows_with_rates(record: Record) -> list[Window]:
 def _check_counted_images(record: Record) -> Check | None:
     """Compare the images that this project's program counted in training with steps x batch size of all devices.
 
-    Only windows with a phase, such as "warmup", are compared: this project's program alone logs phases. In
-    other programs' windows the images were computed as steps x batch, or the steps as images / batch in MLLOG logs,
-    so that a comparison would show nothing.
+    Only windows with a phase, such as "warmup", are compared: no other program logs phases. In the windows of other
+    programs, the images were worked out as steps x batch, or the steps as images / batch, so both would always agree.
 
     Args:
         record: What the log says.
@@ -436,7 +441,7 @@ def _check_counted_images(record: Record) -> Check | None:
     has_unreadable_images = any(check.what == "images" and check.one_sided for check in record.checks)
     if has_unreadable_images:
         return None
-    own_windows = [window for window in record.windows if window.phase is not None]
+    own_windows = [window for window in record.windows if window.phase is not None]  # of this project's program
     windows = [window for window in own_windows if window.images and window.steps]
     batch = record.global_batch
     if not windows or not batch:
@@ -482,29 +487,31 @@ def _check_printed_rates(record: Record) -> Check | None:
 
 
 def check_rates_against_blocks(epochs: Sequence[Window], blocks: Sequence[Window]) -> Check | None:
-    """Compare the harmonic mean of the images/s that epochs print with the images/s by a log's blocks of epochs.
+    """Compare the mean of the images/s that epochs print with the images/s of the same run by the times of its blocks.
 
     A block is a group of successive epochs. An MLPerf log marks when a block starts and stops, and maybe not when its
-    epochs do.
+    epochs do. An evaluation may divide a block into several stretches of training.
 
     - By the epochs: the harmonic mean of their rates. If all epochs have equally many images, this is the sum of their
       images / the sum of their times.
-    - By the blocks: images of their stretches of training / the seconds of these, which have no evaluation within.
+    - By the blocks: the sum of images / the sum of seconds over all stretches. The time of the evaluations is not in
+      these seconds.
 
     Args:
-        epochs: The epochs. Those without a printed rate are skipped.
+        epochs: The epochs. Those without a printed rate are left out of the mean.
         blocks: A window for each stretch of training in a block. Those without images or seconds are skipped.
 
     Returns:
-        The result. None if no epoch has a rate, or if no block has both images and seconds.
+        The result. None if no epoch has a rate, or if no stretch has both images and seconds.
     """
     rates = [window.printed_rate for window in epochs if window.printed_rate]
     timed_blocks = [block for block in blocks if block.images and block.seconds]
     if not rates or not timed_blocks:
         return None
     printed_rate = statistics.harmonic_mean(rates)
-    measured_rate = rate_by_durations(timed_blocks)
+    measured_rate = rate_by_durations(timed_blocks)  # images / seconds, each summed over the stretches
     ratio = measured_rate / printed_rate
+    # `lines_in_words(epochs)` goes from the first to the last epoch, also over an epoch without a rate.
     return _check_of_ratio(
         "rates against the blocks' time",
         f"{lines_in_words(epochs)}: the printed rates, {six_digits(printed_rate)} images/s",
@@ -525,7 +532,7 @@ def _seconds_at_printed_rates(rows: Sequence[Window]) -> float:
 
 
 def _check_batch(record: Record) -> Check | None:
-    """Compare the stated batch size of one device with the one that printed rates and step times imply.
+    """Compare the stated batch size of one device with the batch size that printed rates and step times imply.
 
     A row implies images/s x seconds per step, for one device. The median of all rows is compared.
 
@@ -533,10 +540,12 @@ def _check_batch(record: Record) -> Check | None:
         record: What the log says.
 
     Returns:
-        The result. None in these cases:
+        The first of these that holds:
 
-        - No row implies the batch of one device, as where rates are of all devices, or no batch size is stated.
-        - The two agree, unless the batch size is from the command line: then this is reported.
+        - None if no row implies the batch of one device, as where rates are of all devices.
+        - None if no batch size is stated.
+        - None if the log states the batch size and the rows agree with it within 2 % (AGREES_WITHIN).
+        - Otherwise the result. A batch size from the command line always gives a result, whether the rows agree or not.
     """
     batch = record.batch_per_device
     rows = _rows_with_batch(record)
@@ -547,7 +556,8 @@ def _check_batch(record: Record) -> Check | None:
     ratio = batch_by_rows / batch
     is_from_options = "batch_per_device" in record.from_options
     rows_agree = abs(ratio - 1) <= AGREES_WITHIN
-    if rows_agree and not is_from_options:  # nothing that a user needs to know
+    # A user who gave a batch size is told in any case how this size compares with the rows.
+    if rows_agree and not is_from_options:
         return None
 
     source = "the options" if is_from_options else f"line {record.field_lines['batch_per_device']}"
@@ -560,31 +570,33 @@ def _check_batch(record: Record) -> Check | None:
 
 
 def _check_batches_of_rows(record: Record) -> Check | None:
-    """Report rows that show no speed of training because their batch is unusual; refuse the log if they are too many.
+    """Return a check that rows of a log are of another batch size than usual; None if at most 2 % of the rows are.
 
     A row of PaddleClas prints
 
         rate = size of the last batch that the row covers / mean time of a step.
 
-    So its rate x step time is the size of that batch. The size is unusual if the program changes it with the size of
-    the images, or if the batch is an epoch's last one, which is smaller.
+    So its rate x step time is the size of that batch. Some batches have another size if the program changes the batch
+    with the size of the images, or because an epoch's last batch is smaller. The rate of such a row is no speed of
+    training: its batch is not that of the row's other steps.
 
-    The usual batch is the median of rate x step time over all rows. A row is of another batch if its own is over 10 %
-    (OTHER_BATCH_FROM) off.
+    The usual batch is the median of rate x step time over all rows. A row is of another batch if its rate x step time
+    is over 10 % (OTHER_BATCH_FROM) off the usual batch.
 
     Args:
         record: What the log says.
 
     Returns:
-        None if no row has a batch of one device: rates are of all devices, or rows print no rate or no step time.
-        Otherwise, by the share of the rows of another batch:
+        The first of these that holds:
 
-        - At most 2 % (FEW_OTHER_BATCHES): None.
-        - Up to 25 % (MOST_OTHER_BATCHES): a check that the batches disagree (`agree=False`).
-        - More: the same check, which also refuses the log (`refused=True`). No figure is right then, as rates and
-          images are those of one batch size.
+        - None if no row implies a batch of one device: its rate is of all devices, or it prints no rate or no step
+          time.
+        - None if at most 2 % (FEW_OTHER_BATCHES) of the rows are of another batch.
+        - Otherwise a check that does not agree (`agree=False`). If over 25 % (MOST_OTHER_BATCHES) of the rows are of
+          another batch, the check also refuses the log (`refused=True`): no figure is right, as all are worked out with
+          one batch size.
     """
-    rows = _rows_with_batch(record)
+    rows = _rows_with_batch(record)  # none if the rates are of all devices
     if not rows:
         return None
     usual_batch = statistics.median(_batch_of_row(row) for row in rows)

@@ -162,20 +162,26 @@ class PyTorch(EpochFormatReader):
             self.note_problem(f"line {line}: mode {mode}: the rows are of an evaluation, not of training")
 
     def is_training_row(self, text: str) -> bool:
-        """Return whether a printed row is of training. A row of `imgs_per_sec` always is.
+        """Return whether a printed row is of training, and not of an evaluation.
 
-        Any other row is of training unless it follows a row of `imgs_per_sec`, or a line that says that an evaluation
-        starts, without a line in between that says that training starts (`_note_phase`). TensorFlow's examples print
-        rows in two ways:
+        TensorFlow's examples print rows in two ways:
 
-        - A benchmark of training prints `total_ips`.
-        - Any other training prints `imgs_per_sec` as it trains, and `total_ips` as it evaluates.
+        - A benchmark of training prints rows of `total_ips` alone.
+        - Any other training prints rows of `imgs_per_sec` as it trains, and rows of `total_ips` as it evaluates.
+
+        So a row of `imgs_per_sec` is always of training, and this method remembers in `_evaluates` that the other rows
+        to come are of an evaluation. A row of another kind is of training if `_evaluates` is False. Lines between the
+        rows also change `_evaluates` (`_note_phase`): it becomes True where a line says that an evaluation starts, and
+        False where a line says that training starts.
+
+            total_ips                     -> True
+            imgs_per_sec, then total_ips  -> True, then False
 
         Args:
-            text: The row as it is printed. One of `imgs_per_sec` is of training in any case, and is remembered.
+            text: The row as it is printed.
         """
         if _TRAINING_RATE in text:
-            self._evaluates = True  # holds for rows of `total_ips`, until a line says that training starts
+            self._evaluates = True  # not this row, but the rows of `total_ips` that follow
             return True
         return not self._evaluates
 
@@ -361,43 +367,54 @@ class MXNet(PyTorch):
     def device_counts(self) -> dict[str, Fact]:
         """Return how many devices the program used, by each place of the log that says so.
 
-        - The parameters `world_size` and `gpus`.
-        - The table that benchmark.py prints last.
-        - mpirun's tags. Their highest rank + 1 is a least number, because a rank that prints nothing has no tag. It is
-          left out if no other place states a number, or if a stated number is higher: where another place says 8, a
-          least number of 8 confirms it, 16 contradicts it, and 6 shows nothing.
+        1. The parameters `world_size` and `gpus`.
+        2. "the closing table", which benchmark.py prints last.
+        3. "mpirun's ranks". Their highest rank + 1 is only a least number of devices, because a rank that prints
+           nothing has no tag. This number counts only if another place states a number and no stated number is higher.
+           If the others state 8 devices, a least number of
+
+               6 is left out: it fits any number of devices from 6 on
+               8 is added, and confirms the 8
+               16 is added, and contradicts the 8
+
+        With Horovod, `gpus` lists the GPUs of one node, and there may be several nodes. So if `gpus` is then the only
+        place, the result is empty, except for a number of 1.
 
         Returns:
             The number and its line, by the place in words: {"gpus": Fact(4, line=3), "the closing table": Fact(4,
-            line=90)}. The number is None if it cannot be read. With Horovod, `gpus` lists the GPUs of one node, and
-            there may be several nodes. So if `gpus` is the only place and its number is not 1, the result is empty.
+            line=90)}. The number is None if it cannot be read.
         """
         counts = super().device_counts()
         table = self._closing_table()
         if table is not None:
             counts["the closing table"] = table.devices
 
-        least_devices = self._least_devices_by_ranks()
+        least_devices = self._least_devices_by_ranks()  # None without tags of at least two ranks
         stated = [count.value for count in counts.values() if count.value is not None]
         if least_devices is not None and stated and max(stated) <= least_devices.value:
             counts["mpirun's ranks"] = least_devices
 
         is_gpus_alone = list(counts) == ["gpus"]
         if is_gpus_alone and self.value("kv_store") == "horovod" and counts["gpus"].value != 1:
-            return {}  # several GPUs of one node, or a number that cannot be read
+            return {}  # several GPUs of one node, or a number that cannot be read (None)
         return counts
 
     def _least_devices_by_ranks(self) -> Fact | None:
-        """Return how many devices there are at least: the highest rank that mpirun's tags before the lines name, + 1.
+        """Return how many devices there are at least, by the ranks in mpirun's tags: the highest rank + 1.
 
-        mpirun starts one rank for each device. There may be more of them, because a rank that prints nothing has no
-        tag. A rank does not count if its first line comes after the last row of training figures: it took no part in
-        the training.
+        mpirun starts one rank for each device, and puts a tag with the rank before each line, as in `[1,3]<stdout>: ..`
+        of rank 3. So a line with this tag shows that there are at least 4 devices. There may be more, because a rank
+        that prints nothing has no tag.
+
+        A rank whose first line comes after the last row of training figures does not count, because such a rank took no
+        part in the training.
 
         Returns:
-            The number, with the first line of the highest rank. None if fewer than two ranks count.
+            The number, with the first line of the highest rank. None if fewer than two ranks count, as where rank 0
+            prints alone.
         """
         last_row_line = self.windows[-1].line if self.windows else 0
+        # `self.lines.ranks` has, by rank, the first line with a tag of this rank.
         first_lines = {rank: line for rank, line in self.lines.ranks.items() if line <= last_row_line}
         if len(first_lines) < 2:
             return None
@@ -478,14 +495,18 @@ class Json(MXNet):
     def read_first_row(self, text: str, position: RowPosition, row: Columns) -> None:
         """Set what differs between the four frameworks, by the first row, whose columns show which one wrote the log.
 
+        Three values come from _DIALECTS, by the first of its columns that is in the row:
+
         - `framework`: its name.
         - `batch_field`: whether its parameter `batch_size` is the batch of one device or of all devices.
-        - `first_step`: the number of its first step. The base class then lowers it to the step of this row, if that is
-          lower.
-        - `rows_imply_batch`: whether to take rate x time of a row as the batch of all devices. Paddle's logs need it:
-          no line of them says how many devices there are.
-        - `steps_run_on`: whether steps count through the whole run. Those of TensorFlow do; the others count anew in
-          each epoch.
+        - `first_step`: the number of its first step.
+
+        Two values follow from the framework:
+
+        - `rows_imply_batch`: True for Paddle. Paddle's logs do not say how many devices there are, so the batch of all
+          devices is worked out as rate x time of a row.
+        - `steps_run_on`: True for TensorFlow, whose steps count through the whole run. The others count anew in each
+          epoch.
 
         Args:
             text: The row as it is printed. Each row has a column of _DIALECTS, such as `train.total_ips` of PyTorch.
@@ -493,14 +514,15 @@ class Json(MXNet):
             row: Values of the row by column, as printed.
         """
         for column, dialect in _DIALECTS.items():
-            if column in text:
+            if column in text:  # true for at least one: each row has a rate, and its names are all in _DIALECTS
                 self.framework = dialect.framework
                 self.batch_field = dialect.batch_field
                 self.first_step = dialect.first_step
                 break
         self.rows_imply_batch = self.framework == Paddle.framework
         self.steps_run_on = self.framework == TensorFlow.framework
-        super().read_first_row(text, position, row)  # may lower `first_step`, so it comes after this is set
+        # The base class lowers `first_step` to the step of this row, if that is lower.
+        super().read_first_row(text, position, row)
 
 
 class TensorFlow(PyTorch):

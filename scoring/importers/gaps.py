@@ -71,9 +71,11 @@ def rows_after_lost_rows(windows: Sequence[Window], unread_lines: Sequence[int])
 
         steps that it covers >= LOST_RATIO x usual distance of two rows.
 
-    The usual distance is the median of (step number of a row - that of the row before in its epoch). If no epoch has
-    two rows, it is the median number of steps that a row covers, without the first row. In other logs that number may
-    be too low, because the first row of an epoch may cover fewer steps.
+    The usual distance is the median of (step number of a row - step number of the row before), over pairs of rows in
+    one epoch. Where no epoch has two rows, it is the median number of steps that a row covers.
+
+    Where an epoch has two rows, the steps that a row covers are no measure of the distance: the first row of an epoch
+    may cover only the steps since the start of the epoch, which are fewer.
 
     Args:
         windows: Rows of training figures, in the order of the log.
@@ -84,7 +86,8 @@ def rows_after_lost_rows(windows: Sequence[Window], unread_lines: Sequence[int])
     for before, row in itertools.pairwise(windows):
         if before.epoch == row.epoch and before.step is not None and row.step is not None:
             distances.append(row.step - before.step)
-    if not distances:  # no epoch has two rows, so that none is cut short by the start of an epoch
+    if not distances:  # no epoch has two rows
+        # Without the first row of the log, which may cover fewer steps than the others.
         distances = [row.steps for row in windows[1:] if row.steps is not None]
     if not distances:
         return []
@@ -238,14 +241,13 @@ def _usual_ratio(gaps: Sequence[Gap], stamp_resolution_s: float) -> float:
     """Return the usual ratio `clock_s / row_s` of gaps between printed rows, by which `without_pauses` finds pauses.
 
     `clock_s` is the time between the two rows by their time stamps. `row_s` is the time that the later row itself
-    states of its steps.
+    states of its steps. The stamps are rounded, so `clock_s` may be off by `rounding_s`, which is twice the last digit
+    of a stamp.
 
-    Time stamps are rounded, so that `clock_s` may be off by `rounding_s`, twice their last digit. This spoils the ratio
-    of a short gap, but cancels out in sums over many gaps. So the result is
-
-    - if the median of row_s is at least `rounding_s`: the median of clock_s / row_s,
-    - otherwise: sum of clock_s / sum of row_s, without the tenth of the gaps (rounded down) with the largest
-      clock_s - row_s, which may have pauses.
+    - If the median of row_s is at least `rounding_s`, the result is the median of clock_s / row_s.
+    - Otherwise rounding spoils the ratio of a single gap, but cancels out in sums over many gaps. So the result is the
+      sum of clock_s / the sum of row_s. Only nine tenths of the gaps (rounded up) count, those with the smallest
+      clock_s - row_s, because the others may have pauses.
 
     Args:
         gaps: The gaps, at least one.
@@ -258,7 +260,7 @@ def _usual_ratio(gaps: Sequence[Gap], stamp_resolution_s: float) -> float:
         return statistics.median(gap.clock_s / gap.row_s for gap in gaps)
 
     least_excess_first = sorted(gaps, key=_excess_s)
-    kept = least_excess_first[: math.ceil(0.9 * len(gaps))]
+    kept = least_excess_first[: math.ceil(0.9 * len(gaps))]  # 14 of 15 gaps; all of up to 9
     clocks_s = math.fsum(gap.clock_s for gap in kept)
     rows_s = math.fsum(gap.row_s for gap in kept)
     return clocks_s / rows_s

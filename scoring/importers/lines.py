@@ -119,34 +119,34 @@ class Lines:
     def note_if_start(self, number: int, text: str) -> None:
         """Note that a training run may begin on this line of a log, if the line holds text that tools print at startup.
 
-        The last noted start becomes the start of a run as soon as a row (a line on training steps) follows
-        (`confirm_run`). Before any start is noted here, the first line of all stands for it.
+        The last noted start becomes the start of a run as soon as a row (a line on training steps) follows:
+        `confirm_run` is then called. Until a start is noted, the first line of all counts as the last start.
 
-        As a tool prints several startup lines before its first row, not each of them is a new start. A startup line
+        A tool prints several startup lines before its first row, so not each of them is a new start. A startup line
 
-        - is skipped if it is a copy of the startup line just before: two programs may write one log,
-        - is a new start if a row came since the last start,
-        - is a new start if its word is one that a tool prints just once, such as "powered by PaddlePaddle", and a line
-          since the last start had the same word: that start has failed,
-        - and otherwise belongs to the last start.
+        1. is skipped if it is a copy of the startup line just before, because two programs may write one log. A copy of
+           a copy is skipped, too.
+        2. is a new start if a row came since the last start, or if the last start has failed. A start has failed if a
+           word that a tool prints just once, such as "powered by PaddlePaddle", comes again without a row in between.
+        3. otherwise belongs to the last start.
 
         Args:
             number: Number of the line in the log, from 1.
             text: Text of the line, which is not a row.
         """
-        word = _start_word(text)
+        word = _start_word(text)  # such as "powered by PaddlePaddle"; None if this is no startup line
         if word is None:
             return
         line_before = self._last_startup_line
         is_copy = number == line_before.number + 1 and text == line_before.text
-        self._last_startup_line = TaggedLine(number, text, None)
+        self._last_startup_line = TaggedLine(number, text, None)  # also a copy, so that a copy of the copy is found
         if is_copy:
             return
         row_came_since = self._last_start.has_row
         last_start_failed = word in _ONCE_PER_START and word in self._last_start.words
         if row_came_since or last_start_failed:
             self._last_start = _PossibleStart(number)
-        self._last_start.words.add(word)
+        self._last_start.words.add(word)  # of the new start or, without one, of the start before
 
     def note_possible_start(self, number: int) -> None:
         """Note that a training run may begin on a line, unless no row of figures came since the last noted start.
@@ -172,10 +172,11 @@ class Lines:
 
         - at each confirmed start (`confirm_run`): a line with startup text, such as "powered by PaddlePaddle", or one
           that opens a run in an MLLOG log, or the first line of all, if a row or MLLOG's `run_start` followed,
-        - and at a row where the step counter goes back, unless a confirmed start lies between it and the row before.
+        - at each row where the step counter goes back, if no confirmed start lies between this row and the row before,
+        - and at the first line of all, if the first of these beginnings is a row where the step counter goes back: the
+          rows before it are a run, too.
 
-        Each run ends on the line before the next one begins. The lines before the first beginning are of starts that
-        failed, and in no run, if it is a confirmed start. If it is a row where the step goes back, they are a run, too:
+        Each run ends on the line before the next one begins. Lines before the first run are of starts that failed.
 
             a start on line 40, and a step back on line 312  -> [(40, 311), (312, None)]
             only a step back on line 312                     -> [(1, 311), (312, None)]
@@ -193,7 +194,7 @@ class Lines:
 
         first_lines = sorted([*self._confirmed_starts, *steps_back])
         begins_by_step_back = first_lines[0] not in self._confirmed_starts
-        if begins_by_step_back:
+        if begins_by_step_back:  # rows came before it, so these are a run
             first_lines.insert(0, self.span[0])
         last_lines: list[int | None] = [first_of_next - 1 for first_of_next in first_lines[1:]]
         last_lines.append(self.span[1])
@@ -212,18 +213,21 @@ class Lines:
 
         Yields:
             Text of a line. Bytes that are not UTF-8 are replaced, and the rank tags of mpirun stay. The character CUT
-            stands where a line was cut: a number right before it may be incomplete.
+            stands where a text was cut: a number right before CUT may be incomplete.
 
-            - A line of over MAX_LINE_BYTES bytes becomes its start, CUT, blanks and its end, which `_end_of_line`
-              reads. A line of over twice as many bytes loses its middle. The blanks are longer than any row, so that
-              the start of one row and the end of another are not read as one.
-            - If the stream ends without a newline, its last line ends with CUT.
+                a line of at most MAX_LINE_BYTES bytes           -> its text
+                a longer line                                    -> its start, CUT, blanks, its end
+                a last line without a newline                    -> the same, and CUT behind it
+
+            The start and the end of a longer line have MAX_LINE_BYTES bytes at most, and what lies between is dropped.
+            The blanks are longer than any row, so that the start of one row and the end of another are not read as one.
         """
         while raw := self.stream.readline(MAX_LINE_BYTES):
             text = _text_of(raw)
             is_whole_line = raw.endswith(b"\n")
             if not is_whole_line:
-                end = self._end_of_line()  # empty if the stream has ended
+                # The last bytes of the rest of the line. Empty if the stream has ended: then a newline is missing.
+                end = self._end_of_line()
                 text += f"{CUT}{_BLANKS}{_text_of(end)}" if end else CUT
             yield text
 
@@ -247,7 +251,7 @@ class Lines:
         return end + CUT.encode() if end else end
 
     def without_repeated_rows(self, marker: str) -> Iterator[tuple[int, str]]:
-        """Yield the number and the text of each line of the run, leaving out rows that repeat another rank's rows.
+        """Yield the number and the text of each line of the run, leaving out lines that repeat those of another rank.
 
         Before each line may stand the rank that wrote it:
 
@@ -255,9 +259,9 @@ class Lines:
         - In a label of another launcher, as `0: `. Such a number may also be the line's own text, such as seconds, so
           it stays. `_lowest_label_with_rows` decides whether the labels of this log are ranks.
 
-        Each rank may print rows of training figures and lines of a tool's startup. So of the ranks, these are kept only
-        of the lowest that prints rows. All other lines are kept, and so are all lines without a tag or label. The
-        first block of _BLOCK_LINES lines with a row shows which rank it is. All lines of earlier blocks are kept.
+        Each rank may print the same rows of training figures and the same startup lines of a tool. If a tag or a label
+        names the rank, lines of these two kinds are kept only of the lowest rank that prints rows. All other lines are
+        kept.
 
             [1,0]<stdout>: loss 0.5     ->  loss 0.5        (a tag)
             [1,1]<stdout>: loss 0.5     ->  left out
@@ -265,13 +269,16 @@ class Lines:
             0: loss 0.5                 ->  0: loss 0.5     (a label)
             1: loss 0.5                 ->  left out
 
+        The first block of _BLOCK_LINES lines with a row shows which rank is the lowest. All lines of earlier blocks are
+        kept.
+
         Args:
             marker: Text that stands in every row of training figures.
 
         Yields:
             Number of the line, from 1, and its text without mpirun's tags.
         """
-        # The lowest ranks that print rows, by tags and by labels. As long as one is None, it leaves no line out.
+        # The lowest rank that prints rows, by the tags and by the labels. None: no line is left out by them (yet).
         kept_rank: int | None = None
         kept_label: int | None = None  # stays None if the labels are the lines' own text
         for block in self._blocks_of_lines():
@@ -282,6 +289,7 @@ class Lines:
                 kept_label = _lowest_label_with_rows(block, marker)
             for line in block:
                 is_repeated = _is_of_other(line.rank, kept_rank) or _is_of_other(line.label, kept_label)
+                # `_may_repeat` is True for a row and for a startup line.
                 if not (is_repeated and _may_repeat(line.text, marker)):
                     yield line.number, line.text
 
@@ -299,11 +307,12 @@ class Lines:
     def _tagged_line(self, number: int, text: str) -> TaggedLine:
         """Return a line with the rank that a launcher put before it, and note in `ranks` the first tag of each rank.
 
-        - mpirun's tags, as in `[1,3]<stdout>: loss 0.5`, are removed. If the first one is within the first
-          _PREFIX_CHARS characters, `_without_tags` takes it as `rank`. If it is further inside, another rank wrote it
-          there, and `rank` is None; `ranks` notes it all the same, because it shows that this other rank exists.
-        - Without a tag, another launcher's label, as in `3: loss 0.5`, becomes `label`, which may be a rank or the
-          line's own text. So it stays in the text.
+        - mpirun's tags, as in `[1,3]<stdout>: loss 0.5`: `_without_tags` removes all tags of the line. Where the first
+          tag begins within the first 40 characters (_PREFIX_CHARS), `_without_tags` sets `rank` to the rank in this
+          tag, here 3. Where the first tag is further inside, another rank wrote into the line, and `rank` is None.
+          `ranks` notes that other rank all the same, because the tag shows that it exists.
+        - A line without a tag may have the label of another launcher, as in `3: loss 0.5`. Its number becomes `label`.
+          The label stays in the text, because the number may also be the line's own text.
 
         Args:
             number: Number of the line in the log, from 1.
@@ -311,13 +320,14 @@ class Lines:
         """
         tag = _first_tag(text)
         if tag is not None:
-            self.ranks.setdefault(int(tag[1]), number)
+            self.ranks.setdefault(int(tag[1]), number)  # group 1 of the match is the rank
             return _without_tags(number, text, tag)
 
         label = _LABEL.match(text)
         if label is None:
             return TaggedLine(number, text, None)
-        group_that_matched = label.lastindex or 0  # the pattern has one group for each form of a label
+        # The pattern has one group for each form of a label, and one of them has matched. `or 0` is for the types.
+        group_that_matched = label.lastindex or 0
         return TaggedLine(number, text, None, label=int(label[group_that_matched]))
 
 
@@ -426,9 +436,10 @@ def _lowest_label_with_rows(lines: Sequence[TaggedLine], marker: str) -> int | N
     A label is a number at the beginning of a line, as in `3: loss 0.5`. A launcher may have put the rank there, but it
     may also be the line's own text, such as seconds or the line numbers of `grep -n`. Labels count as ranks only
 
-    - if several different ones stand before rows,
-    - if these are 0, 1, 2 and so on, or 1, 2, 3 and so on, without a gap,
-    - and if a label is lower than the one before, somewhere: ranks write in turn, while seconds and line numbers grow.
+    - if several different labels stand before rows,
+    - if these labels are 0, 1, 2 and so on, or 1, 2, 3 and so on, without a gap,
+    - and if, over all lines with one of these labels, a label is lower than the label before, somewhere. Ranks write in
+      turn, as in 0, 1, 0, 1, while seconds and line numbers only grow.
 
     Args:
         lines: Lines of the log, each with the number in its label or None.
@@ -442,6 +453,7 @@ def _lowest_label_with_rows(lines: Sequence[TaggedLine], marker: str) -> int | N
         return None
     lowest = min(labels_of_rows)
     are_without_gap = lowest <= 1 and max(labels_of_rows) == lowest + len(labels_of_rows) - 1
+    # Of rows and all other lines. A line without a label is left out, because None is not in the set.
     labels = [line.label for line in lines if line.label in labels_of_rows]
     one_goes_back = any(later < earlier for earlier, later in itertools.pairwise(labels))
     return lowest if are_without_gap and one_goes_back else None

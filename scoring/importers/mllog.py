@@ -83,16 +83,18 @@ class MLLog(FormatReader):
         self._read_evaluations()
 
     def _add_windows_of_epochs_or_blocks(self) -> None:
-        """Add a window for each of `epochs` that has a time or a rate, or for each stretch of blocks if there are none.
+        """Add the windows of a log without events `step_window`: those of its epochs, or else of its blocks.
 
-        A block is a group of successive epochs that the log marks by one start and one stop, and a stretch is its
-        training without an evaluation. If epochs print rates but no times, only the blocks can confirm these rates: a
-        check compares them with images / time of the stretches.
+        - If some of `epochs` have a time or a rate, each such epoch is added as a window. If all these epochs have only
+          a rate, the rates are also checked against the images/s of the blocks.
+        - Otherwise a window is added for each stretch of training in the blocks. A block is a group of successive
+          epochs that the log marks by one start and one stop, and a stretch is a part of it without an evaluation.
+          Nothing is added for a run of this project that was resumed.
 
         Raises:
             InputError: There are over MAX_ROWS windows.
         """
-        blocks = self._windows_of_blocks()
+        blocks = self._windows_of_blocks()  # an iterator, which is used at most once below
         epochs = _with_speed(self.epochs)
         if not epochs:
             if not self._is_own_resumed_run():  # such a run may have trained only a part of a block, or nothing of it
@@ -100,7 +102,7 @@ class MLLog(FormatReader):
             return
         self._add_windows(epochs)
         if all(epoch.seconds is None for epoch in epochs):
-            self._check_rates_against(list(blocks))
+            self._check_rates_against(list(blocks))  # adds a check, if the blocks have images and seconds
 
     def _take_entries(self) -> None:
         """Read each entry in this run's lines, and add a window for each event `step_window`.
@@ -173,9 +175,8 @@ class MLLog(FormatReader):
         """Add one entry of the log to `windows`, `problems` or `events`.
 
         - A Problem, which says what is wrong with a line, goes to `problems`, and its line to `unread_rows`.
-        - An event `step_window`, which states the figures of some training steps, becomes a window, or a problem if
-          it states no steps or no time. `_pop_rank_times` removes the ranks' times of these steps, which an earlier
-          event states, from `events`, and `_add_step_window` adds them to the window.
+        - An event `step_window`, which states the figures of some training steps, becomes a window, or a problem if it
+          states no steps or no time.
         - Any other event and any section of the header go to `events`. If the event is a `clock_set` that set the clock
           back, that is a problem, too.
 
@@ -195,7 +196,9 @@ class MLLog(FormatReader):
         self._note_start(entry)
         if isinstance(entry, Event) and entry.key == schema.STEP_WINDOW.key:
             self.lines.confirm_run()  # also for a run whose `run_start` is not in the log
-            # Not kept in `events` as well, so that a long run is in memory only once.
+            # An earlier event has put the ranks' own times of these steps into `events`. `_pop_rank_times` removes the
+            # times from there, and `_add_step_window` puts them into the window. `entry` does not go to `events`, so
+            # that a long run is in memory only once.
             self._add_step_window(entry, self._pop_rank_times(entry))
         else:
             self.events.take(entry)
@@ -216,30 +219,34 @@ class MLLog(FormatReader):
             self.note_problem(f"line {entry.line}: {back}: the time of the run is too short by as much")
 
     def _note_start(self, entry: Event | Header) -> None:
-        """Note in `self.lines` that a training run may begin here, if this entry is one that opens a run.
+        """Note in `self.lines` that a run may begin at an opening entry, and that the run has begun at `run_start`.
 
-        A run logs opening entries (`cache_clear`, `init_start` and the like), the last of which is `run_start`, and
-        then its training. For the first run, the first line of all is the possible start. Once a run is confirmed, the
-        next opening entry is noted as one: `note_possible_start` ignores the others, until this run is confirmed, too.
-        `run_start` confirms it, even if the log ends after it.
+        A run logs opening entries (those in _OPENING), of which `run_start` is the last, and then its training. The run
+        begins at its first opening entry:
 
-        If several ranks write one log, each of them logs `run_start`. So a `run_start` is not noted as a possible start
-        if the last entry of _OPENING or _TRAINING was a `run_start`, too:
+        - `note_possible_start` makes the line of an opening entry the possible start of the next run. As long as a
+          possible start is not confirmed, `note_possible_start` does nothing, so that further opening entries of a run
+          are ignored. The first possible start is the first line of the log.
+        - `confirm_run`, called at `run_start`, makes the possible start the start of a run.
 
-            init_start   a run may begin here
-            run_start    the run has begun at init_start
-            run_start    of another rank: no start is noted
+        If several ranks write one log, each of them logs `run_start`. So a `run_start` is no possible start if no entry
+        of _OPENING or _TRAINING came since the last `run_start`:
+
+            init_start   ignored: the run may begin on the first line of the log
+            run_start    that run has begun
+            run_start    of another rank: ignored
             epoch_start
-            run_start    of another run: the last one has trained
+            init_start   the next run may begin here
+            run_start    that run has begun
 
         Args:
             entry: An event or a section of the header.
         """
         name = entry.section if isinstance(entry, Header) else entry.key
         is_run_start = name == schema.RUN_START.key
-        is_of_other_rank = is_run_start and self._follows_run_start
-        if name in _OPENING and not is_of_other_rank:  # `run_start` is one of them
-            self.lines.note_possible_start(entry.line)
+        is_of_other_rank = is_run_start and self._follows_run_start  # the run has not trained since the last one
+        if name in _OPENING and not is_of_other_rank:  # `run_start` is in _OPENING, too
+            self.lines.note_possible_start(entry.line)  # does nothing if a possible start is noted and not confirmed
         if is_run_start:
             self.lines.confirm_run()
             self._follows_run_start = True
@@ -338,9 +345,10 @@ class MLLog(FormatReader):
 
         - A value that is set already is kept.
         - If an event is logged several times, the first one counts, or the last one for the numbers of samples.
-        - If the first and the last batch size differ, that becomes a problem, and so for the numbers of samples.
-        - A value that cannot be read becomes a problem, but not the seed, which no figure needs.
-        - The benchmark also becomes the model, unless that is known already.
+        - A problem is noted if the first and the last event state different batch sizes or numbers of samples.
+        - A value that cannot be read becomes a problem, too. But a seed that cannot be read is only left out, because
+          no figure needs the seed.
+        - The benchmark also becomes the model, unless the model is known already.
         """
         first = self.events.first  # the first event of each key
         self._set_from_event("telemetry", first.get(schema.TELEMETRY_SUMMARY.key), table_or_none)
@@ -348,15 +356,20 @@ class MLLog(FormatReader):
         self._set_from_event("platform", first.get(schema.SUBMISSION_PLATFORM.key), text_or_none)
         self._set_from_event("benchmark", first.get(schema.SUBMISSION_BENCHMARK.key), text_or_none)
         self.set_if_unset_from("model", "benchmark")
-        last = self.events.last  # of the numbers of samples, the last event counts
+
+        last = self.events.last  # the last event of each key, which counts for the numbers of samples
         self._set_from_event("train_samples", last.get(schema.TRAIN_SAMPLES.key), positive_whole)
         self._set_from_event("eval_samples", last.get(schema.EVAL_SAMPLES.key), positive_whole)
+
+        # Each call notes a problem if the first and the last event of the key differ.
         self._note_other_value(schema.GLOBAL_BATCH_SIZE.key, which_counts="first")
         self._note_other_value(schema.TRAIN_SAMPLES.key, which_counts="last")
         self._note_other_value(schema.EVAL_SAMPLES.key, which_counts="last")
+
         self._set_from_event("division", first.get(schema.SUBMISSION_DIVISION.key), text_or_none)
         seed = first.get(schema.SEED.key)
-        if seed is not None:  # one that is no number is no problem: no figure needs it
+        if seed is not None:
+            # `whole_or_zero` returns None for a value that is no whole number from 0 on, and None sets nothing.
             self.set_if_unset("seed", whole_or_zero(seed.value), seed.line)
 
     def _note_other_value(self, key: str, *, which_counts: str) -> None:
@@ -536,22 +549,24 @@ class MLLog(FormatReader):
                 self.qualities.append(Quality(line=accuracy.line, name=accuracy.key, value=value, epoch=epoch))
 
     def _windows_of_blocks(self) -> Iterator[Window]:
-        """Yield the training figures of each stretch of training without an evaluation, by the log's blocks of epochs.
+        """Yield a window with the images and the seconds of each stretch of training between evaluations.
 
-        A block is a group of successive epochs that the log marks by one start and one stop. Mostly it is one stretch,
-        up to its first evaluation, or up to its stop if it has none. If several of its epochs are evaluated, a stretch
-        ends at each evaluation:
+        `stretches_of_blocks` finds the stretches by the blocks of the log. A block is a group of successive epochs that
+        the log marks by one start and one stop. An evaluation ends a stretch. If a later epoch of the
+        block is evaluated, too, the next stretch begins at the end of the first evaluation:
 
-            block start, block stop                                      -> a window of epochs 1 to 4
-            block start, evaluation of epoch 4                           -> a window of epochs 1 to 4
-            block start, evaluation of epoch 2, evaluation of epoch 4    -> windows of epochs 1 to 2 and 3 to 4
+            start of a block of epochs 1 to 4
+            evaluation of epoch 2               -> a window of epochs 1 and 2
+            evaluation of epoch 4               -> a window of epochs 3 and 4
 
-        A stretch is left out if the log says too little of its block, or if the clock was set back within it.
+        A block without an evaluation is one stretch, up to its stop.
 
         Yields:
-            A window with the last epoch of the stretch. Its images are None if not known, or if the samples are no
-            images. Its steps are the whole number in images / batch of all devices, or None if one of these is not
-            known.
+            A window with the last epoch of the stretch. A stretch within which the clock was set back has no window.
+
+            - `images` is images of an epoch x epochs of the stretch. None if the images of an epoch are not known, or
+              if the samples are no images.
+            - `steps` is the whole number in images / batch of all devices. None if one of these is not known.
         """
         images_of_epoch = self._images_of_epoch()
         batch = self.value("batch_of_all")

@@ -242,10 +242,13 @@ class MMEpochs(EpochFormatReader, MMSeg):
         """Set all that `MMSeg.finish_facts` sets, such as the batch size, and then correct `truncated` by the epochs.
 
         `truncated` is whether rows are missing at the end of the run. Reading the rows has set `truncated` by the steps
-        of the last row: False after `Epoch [2][1251/1251]`, even if 5 epochs are wanted. Two cases change this value:
+        in the epoch of the last row: True after `Epoch [2][600/1251]`, and False after `Epoch [2][1251/1251]`. Now
+        `truncated` becomes
 
-        - The wanted number of epochs or the epoch of the last row is not known: None.
-        - The last row is of an earlier epoch than the last one wanted: True.
+        - None if the wanted number of epochs or the epoch of the last row is not known,
+        - True if the epoch of the last row is before the last wanted epoch, as epoch 2 of 5 is.
+
+        In any other case, as after the last of 5 wanted epochs, `truncated` stays as the steps have set it.
         """
         super().finish_facts()
         self.set_if_unset_from("epochs_wanted", "max_epochs")
@@ -253,5 +256,5 @@ class MMEpochs(EpochFormatReader, MMSeg):
         last_epoch = self.last_position.epoch if self.last_position else None
         if epochs_wanted is None or last_epoch is None:
             self.truncated = None
-        elif last_epoch < epochs_wanted:
+        elif last_epoch < epochs_wanted:  # otherwise the steps of the last row have decided
             self.truncated = True

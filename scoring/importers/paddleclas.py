@@ -207,29 +207,33 @@ class Dygraph(Launch):
     def _difference_if_running_averages(self) -> None:
         """Give each row the figures of the steps since the last row or reset, if the rows print running averages.
 
-        A running average is over all steps since a reset, early in the epoch. `are_running_averages` decides for all
-        rows of the log together whether they print such averages, which `cumulative` then states in the record.
+        PaddleClas resets its averages at an early step of each epoch. A running average is over all steps since the
+        last reset. `are_running_averages` decides for all rows of the log together whether they print running averages.
+        If so, `cumulative` becomes True; otherwise nothing changes.
 
-        The totals of a row are its averages x the steps that they are over. The steps, seconds and wait of a row become
+        The totals of a row are its averages x the number of steps in the averages. The steps, seconds and wait of a row
+        become its totals less the totals of the row before. After a reset, and for the first row of the log, the totals
+        before are 0. For example, two rows print a mean step time:
 
-        - its totals, if it is the first row of the log or the first one after a reset,
-        - or else its totals less the totals of the row before.
+            step 10, first after a reset: 1 s over 6 steps -> totals: 6 steps, 6 s; the row becomes 6 steps in 6 s
+            step 20: 0.5 s over 16 steps                   -> totals: 16 steps, 8 s; the row becomes 10 steps in 2 s
 
         Where totals are not known, the steps stay as they are, and the seconds and the wait become None.
         """
+        # For each row: over how many steps its averages are, if they are running averages.
         averaged_steps = self._averaged_steps_if_running()
-        groups = self._means_since_resets(averaged_steps)
+        groups = self._means_since_resets(averaged_steps)  # the printed means, in groups from reset to reset
         if not are_running_averages(groups, release_says=self._release_averages_since_reset):
             return
 
         self.cumulative = True
         last: Window | None = None
-        totals_before: Totals | None = None  # of the last row; None: not known
+        totals_before: Totals | None = None  # of the row before; 0 steps and 0 s after a reset; None: not known
         for window, steps in zip(self.windows, averaged_steps, strict=True):
             if last is None or self._was_reset_between(last, window):
                 totals_before = NO_TOTALS
             totals = self._totals_of_window(window, steps)
-            if totals is None or totals_before is None:
+            if totals is None or totals_before is None:  # no difference can be made
                 window.seconds = window.data_wait_s = None
             else:
                 window.steps, window.seconds, window.data_wait_s = totals.since(totals_before)
@@ -303,26 +307,31 @@ class Dygraph(Launch):
         return None if last_steps is None else last_steps + steps_since_last
 
     def _means_since_resets(self, averaged_steps: Sequence[int | None]) -> list[list[PrintedMean]]:
-        """Group the printed means: a group begins with the first row, and with the first row after each reset.
+        """Return the mean step times that rows print, in groups: the rows from each reset of the averages to the next.
 
-        A program resets its averages at step `meters.reset_step` of each epoch. It may print one of two kinds, between
-        which `are_running_averages` decides. Each mean gets the number of steps of both:
+        A program resets its averages at step `meters.reset_step` of each epoch. Each mean gets two numbers of steps, as
+        a row may print one of two kinds of averages, between which `are_running_averages` decides by the groups:
 
-        - Row averages, which are also reset after each row: `steps_since_row`.
-        - Running averages, which are not: `steps_since_reset`.
+        - `steps_since_row` for a row average, which is over the steps since the last row.
+        - `steps_since_reset` for a running average, which is over all steps since the reset.
 
-        Rows before the reset step are left out: their averages may go back into the epoch before, and an evaluation may
-        lie in the time since the last row. Rows whose mean or numbers of steps are not known are left out, too. With a
-        reset at step 5 and rows at steps 0, 10 and 20 of two epochs, the groups are
+        Some rows are left out:
 
-            []                      of the first epoch, before its reset: step 0 is left out
-            [step 10, step 20]      of the first epoch
-            [step 10, step 20]      of the second epoch, whose step 0 is left out
+        - Rows before the reset step of their epoch: their averages may go back into the epoch before, and an evaluation
+          may lie in the time since the last row. If epochs are too short to have the reset step, no row is left out for
+          this, and all rows are one group.
+        - Rows whose mean or numbers of steps are not known.
 
-        If epochs are so short that none has a reset, no row counts as before it, and all rows are one group.
+        The first group begins with the first row of the log. With a reset at step 5 and rows at steps 0, 10 and 20 of
+        two epochs, the groups are
+
+            []                      the first row, step 0, is left out
+            [step 10, step 20]      since the reset in the first epoch
+            [step 10, step 20]      since the reset in the second epoch, whose step 0 is left out
 
         Args:
-            averaged_steps: How many steps each row averages, if it prints running averages.
+            averaged_steps: For each row, over how many steps its averages are if they are running averages. This number
+                becomes `steps_since_reset`.
         """
         groups: list[list[PrintedMean]] = []
         last: Window | None = None
@@ -331,6 +340,7 @@ class Dygraph(Launch):
                 groups.append([])
             last = window
 
+            # A row before the reset step is kept only if epochs are too short to have that step.
             is_at_reset_or_later = (window.step or 0) >= (self.meters.reset_step or 0)
             is_kept = is_at_reset_or_later or not self._epochs_reach_reset()
             mean_s = self._mean_of_window_s(window)
@@ -343,19 +353,20 @@ class Dygraph(Launch):
         """Return whether the averages that rows print were reset between two successive rows.
 
         This supposes that the program resets them only at step `meters.reset_step` of each epoch: not where an epoch
-        begins, and not after a row. There was a reset
+        begins, and not after a row.
 
-        - between rows of one epoch, if the first row is before that step and the second one is not,
-        - between rows of two epochs, if the first row is before that step and epochs are long enough to have it (all
-          are equally long: `_epochs_reach_reset`), or if the second row is not before it.
+        - Rows of one epoch: True if the first row is before the reset step, and the second row is not.
+        - Rows of two epochs: True if one of the two epochs has its reset between the rows. The first row's epoch has
+          its reset there if the first row is before the reset step, and epochs are long enough to have that step. The
+          second row's epoch has its reset there if the second row is not before the reset step.
 
         With a reset at step 5:
 
             steps 0 and 10 of an epoch              -> True
             steps 10 and 20 of an epoch             -> False
-            step 20, and step 0 of the next epoch   -> False
-            step 20, and step 10 of the next epoch  -> True
-            step 2, and step 2 of the next epoch    -> True, if epochs have a step 5
+            step 20, and step 0 of the next epoch   -> False: one reset came earlier, the other comes later
+            step 20, and step 10 of the next epoch  -> True: the reset of the second epoch
+            step 2, and step 2 of the next epoch    -> True, if epochs have a step 5: the reset of the first epoch
 
         Args:
             first: The first of the two rows.
@@ -366,6 +377,7 @@ class Dygraph(Launch):
         second_is_before_reset = (second.step or 0) < reset_step
         if first.epoch == second.epoch:
             return first_is_before_reset and not second_is_before_reset
+        # `_epochs_reach_reset` is False if all epochs are too short to have the reset step.
         reset_in_first_epoch = first_is_before_reset and self._epochs_reach_reset()
         reset_in_second_epoch = not second_is_before_reset
         return reset_in_first_epoch or reset_in_second_epoch
@@ -376,19 +388,29 @@ class Dygraph(Launch):
         return reset_step is not None and (self._steps_of_epoch is None or reset_step < self._steps_of_epoch)
 
     def _totals_of_window(self, window: Window, steps: int | None) -> "Totals | None":
-        """Return the totals of all steps that a row averages: printed mean x number of steps; None if not known.
+        """Return over how many steps a row's averages are, and the total seconds and the total wait of these steps.
+
+        A row prints the mean time and the mean wait of a step. Each total is such a mean x `steps`.
+
+        The printed mean wait is not kept as such: `data_wait_s` is the mean wait x `window.steps`, the steps since the
+        row before or the reset. So the mean wait is found by dividing. For example, a row prints a mean wait of 0.1 s
+        at step 20, with `window.steps` = 10 and `data_wait_s` = 1 s. If its averages are over 16 steps, the total wait
+        is 1 s / 10 x 16 = 1.6 s.
 
         Args:
-            window: The row, with `steps` as `steps_of_row` counts them, and with `data_wait_s` = printed mean wait x
-                these steps, which is not its true total.
-            steps: How many steps its averages cover: all since the last reset in an epoch. None if that is not known.
+            window: The row.
+            steps: Over how many steps its averages are: all since the last reset. None if that is not known.
+
+        Returns:
+            The totals, with a wait of None if no wait of the row is known. The whole result is None if `steps` or the
+            mean time is not known.
         """
         mean_s = self._mean_of_window_s(window)
         if steps is None or mean_s is None:
             return None
         wait_s = None
         if window.data_wait_s is not None and window.steps:
-            mean_wait_s = window.data_wait_s / window.steps  # as printed
+            mean_wait_s = window.data_wait_s / window.steps  # the mean that the row prints
             wait_s = mean_wait_s * steps
         return Totals(steps, mean_s * steps, wait_s)
 
@@ -401,35 +423,33 @@ class Dygraph(Launch):
     def _precision(self) -> str | None:
         """Return the precision as a record names it, by the switches in the configuration that PaddleClas prints.
 
-        Returns:
-            The first of these that holds:
+        AMP is automatic mixed precision. Its level O1 computes a part of the network in FP16, and its level O2 nearly
+        all of it, which is called pure FP16.
 
-            - `use_pure_fp16` is True: "amp_o2".
-            - `use_fp16` is True: "fp16".
-            - `use_amp` is False: "fp32".
-            - There is neither `use_amp` nor a section `AMP`: None.
-            - `level` of the section `AMP` is O1 or O2: "amp_o1" or "amp_o2".
-            - `use_pure_fp16` is False: "amp_o1".
-            - Otherwise: "amp", which leaves the level open.
+        Returns:
+            "fp32", "fp16", "amp_o1" or "amp_o2"; "amp" if the level is not known; None if no switch states the
+            precision.
         """
         switches = {name: fact.value for name, fact in self._precision_switches.items()}
+        # A switch of FP16 that is on counts first, whatever the others say.
         if switches.get("use_pure_fp16") == "True":
             return "amp_o2"
         if switches.get("use_fp16") == "True":
             return "fp16"
         if switches.get("use_amp") == "False":
             return "fp32"
+        # AMP is on if `use_amp` is printed (False was handled above) or if there is a section `AMP`.
         has_amp_section = switches.get("AMP", "None") != "None"  # `AMP : None` is no section
         is_amp_on = has_amp_section or "use_amp" in switches
         if not is_amp_on:
             return None
 
-        level = switches.get("level")
+        level = switches.get("level")  # of the section `AMP`; a printed level counts before `use_pure_fp16`
         if level in ("O1", "O2"):
             return f"amp_{level.lower()}"
-        if switches.get("use_pure_fp16") == "False":
+        if switches.get("use_pure_fp16") == "False":  # not level O2, so it is O1
             return "amp_o1"
-        return "amp"
+        return "amp"  # no switch tells the level
 
     def _is_truncated(self) -> bool | None:
         """Return whether the log ends before its run does, by the epoch of its last row of training figures.
@@ -461,10 +481,12 @@ class Dygraph(Launch):
         `finish_rows` replaces the result if all rows together show that the program does not.
 
         The program also resets its averages at step `meters.reset_step` of each epoch, but not where an epoch begins.
+        So a row averages the steps from the latest of these on:
 
-        - A row of the next epoch, before its reset step: `_steps_across_epochs` also counts the end of the last epoch.
-        - Any other row averages the steps of its epoch after the row before, but none before the reset step once the
-          row has reached that step.
+        - the step after the row before. If that row is of the epoch before, and the reset of this epoch is still to
+          come, the averages begin in the epoch before (`_steps_across_epochs`),
+        - the reset step, if the row has reached that step,
+        - the first step of its epoch, where earlier steps are not known, as for the first row of the log.
 
         With a reset at step 5 and epochs of 26 steps, counted from 0, rows that are printed every 10 steps have:
 
@@ -482,11 +504,12 @@ class Dygraph(Launch):
         """
         if last is None and position.step > self.meters.first_step:
             return None
+        # None if this row is not of the next epoch, or not before the reset step there.
         steps_across_epochs = self._steps_across_epochs(last, position)
         if steps_across_epochs is not None:
             return steps_across_epochs
 
-        # Steps of this epoch at which new averages may have begun, of which the latest counts.
+        # Steps of this epoch from which the averages may begin. The latest one counts.
         new_averages_at = [self.meters.first_step]
         if last is not None and _is_later_in_epoch(last, position):
             new_averages_at.append(last.step + 1)
@@ -497,12 +520,14 @@ class Dygraph(Launch):
         return position.step - first_covered_step + 1  # both steps count
 
     def _steps_across_epochs(self, last: RowPosition | None, position: RowPosition) -> int | None:
-        """Return how many steps after the row before are in the averages of a row, if an epoch ended between the two.
+        """Return how many steps since the row before are in a row's averages, if an epoch ended between the two rows.
 
         The program resets its averages at step `meters.reset_step` of an epoch, not where the epoch begins. So a row
-        before that step averages all steps of its own epoch so far, and the last steps of the epoch before: those after
-        the row before, or from the reset on if it came later. An epoch that is too short for that step has no reset
-        (`_epochs_reach_reset`).
+        before that step averages two stretches of steps:
+
+        - The last steps of the epoch before: from the step after the row before, or from the reset step, if that is
+          later. If epochs are too short to have the reset step (`_epochs_reach_reset`), there is no reset.
+        - All steps of the row's own epoch so far.
 
         Steps count from 0. With a reset at step 5:
 
@@ -515,9 +540,12 @@ class Dygraph(Launch):
             position: Epoch and step of this row.
 
         Returns:
-            The number. None for the first row, and if this row is not of the next epoch, or not before its reset. None
-            also if the rows do not print how many steps an epoch has, or if the step of the row before is higher than
-            that allows.
+            The number. None in these cases:
+
+            - This is the first row, or the rows do not print how many steps an epoch has.
+            - This row is at the reset step of its epoch or later, so that its averages begin in this epoch.
+            - The step of the row before is not below the number of steps of an epoch, although steps count from 0.
+            - This row is not of the epoch after that of the row before.
         """
         steps_of_epoch = self._steps_of_epoch
         is_before_reset = self.meters.reset_step is None or position.step < self.meters.reset_step
@@ -528,6 +556,7 @@ class Dygraph(Launch):
         first_averaged_step = last.step + 1  # in the epoch of the last row
         if self.meters.reset_step is not None and self._epochs_reach_reset():
             first_averaged_step = max(first_averaged_step, self.meters.reset_step)
+        # The steps of the epoch before, and those of this epoch from 0 to `position.step`.
         return steps_of_epoch - first_averaged_step + position.step + 1
 
 
