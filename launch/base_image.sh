@@ -48,9 +48,17 @@ root=${root:-$(mktemp -d)}
 [[ -n ${asked} ]] || trap 'rm -rf -- "${root}"' EXIT
 script=()
 [[ -e /usr/share/debootstrap/scripts/${suite} ]] || script=(/usr/share/debootstrap/scripts/sid) # a suite that is newer than it
-debootstrap --variant=minbase "${suite}" "${root}" "${mirror}" "${script[@]}" >"${root}.log" 2>&1 ||
-  { tail -n 20 "${root}.log" >&2; rm -f "${root}.log"; echo "base_image.sh: debootstrap failed (mirror ${mirror})" >&2; exit 1; }
+made=""
+for wait_s in 10 30 0; do # a mirror may fail for a moment; a second try goes on with the packages that are here
+  if debootstrap --variant=minbase "${suite}" "${root}" "${mirror}" "${script[@]}" >"${root}.log" 2>&1; then
+    made=yes
+    break
+  fi
+  tail -n 20 "${root}.log" >&2
+  sleep "${wait_s}"
+done
 rm -f "${root}.log"
+[[ -n ${made} ]] || { echo "base_image.sh: debootstrap failed three times (mirror ${mirror})" >&2; exit 1; }
 
 awk '{ print "deb", $1, $2, "main" }' <<<"${sources}" >"${root}/etc/apt/sources.list"
 # As the published slim image: no manuals, no translations, no package lists; copyright files stay.
