@@ -12,20 +12,17 @@ from runlog.writer import close_log_of_killed_run
 
 @one_line
 def main() -> int:
-    """Run the command that the command line names, and return the exit status of the process.
+    """Run one of two commands, `schema` or `close LOG REASON`, and return the exit status of the process.
 
-    `schema` prints the JSON Schema of the lines of a log. `close LOG REASON` completes the log of a run that was
-    killed, and prints why the run ended:
+    `schema` prints the JSON Schema of the lines of a log.
 
-        LOG has no end yet:             an end is added that states REASON, which is printed
-        LOG has an end with a reason:   nothing is added, and that reason is printed
-        LOG has an end without one:     nothing is added, and REASON is printed
-        LOG does not exist:             it is not created, and REASON is printed
-        LOG cannot be read or written:  REASON is printed, and why; likewise if LOG is no file
+    `close LOG REASON` adds an end to the log of a killed run, if the end is missing, and prints why the run ended. This
+    is REASON, except if the log already has an end that states another reason: then that reason is printed. A log that
+    does not exist is not created.
 
     Returns:
         0 if the command succeeded. 1 if the log cannot be read or written or is no file, or if the schema cannot be
-        printed. A wrong command line does not return: the parser ends the process with status 2.
+        printed. For a wrong command line the function does not return: the parser ends the process with status 2.
     """
     parser = Parser(prog="python -m runlog", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -38,10 +35,10 @@ def main() -> int:
         print_to_reader(json.dumps(json_schema(), indent=1))
         return 0
     try:
+        # Adds the end if it is missing, and returns the reason to print: REASON or the one in the log.
         print(close_log_of_killed_run(args.log, args.reason))
-    except RunError as error:
-        # The message begins with REASON. It is printed on stdout, and not left to @one_line, which prints on stderr:
-        # launch/trials.sh takes from stdout why the run ended.
+    except RunError as error:  # the log cannot be read or written: "REASON; the log cannot be closed as aborted: ..."
+        # Printed on stdout, where launch/trials.sh reads why the run ended. @one_line would print it on stderr.
         print(error)
         return 1
     return 0

@@ -67,15 +67,19 @@ def _value(point: Point[Any]) -> Table:
 
 
 def _metadata(kind: type | None) -> Table:
-    """Return the JSON Schema of an event's metadata: what stands next to its value.
+    """Return the JSON Schema of an event's metadata, the fields that stand next to the event's value.
+
+    Each event has the fields "file" and "lineno", which the logger adds. Some events have further fields, such as
+    "epoch_num".
 
     Args:
-        kind: The named tuple of the event's own metadata fields; None if it has only those that the logger adds.
+        kind: The class, a named tuple, whose fields are the further fields; None for an event without further fields.
     """
     # mlperf-logging's mllog adds these two to each event by itself.
     by_logger = {"file": {"type": "string"}, "lineno": {"type": "integer"}}
     if kind is None:
-        return _object(by_logger, required=list(by_logger))
+        return _object(by_logger, required=list(by_logger))  # a JSON object with these two fields and no others
+    # For a named tuple: {"properties": {"epoch_num": {"type": "integer", ...}}, "required": ["epoch_num"], ...}
     own = _type(kind)
     return _object(by_logger | own["properties"], required=[*by_logger, *own["required"]])
 

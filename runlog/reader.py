@@ -264,12 +264,12 @@ def read_text(text: str | bytes) -> Iterator[Entry]:
 def read_stream(stream: BinaryIO) -> Iterator[Entry]:
     """Yield the events, header sections and problems of an open log, in the order of its lines.
 
-    A line ends with a carriage return (CR), as progress bars write, a line feed (LF) or both. Its number is 1 plus the
-    LFs before it: a CR b LF c CR LF d are four lines, of the numbers 1, 1, 2 and 3.
+    A line ends with a line feed (LF), a carriage return (CR), as progress bars write, or CR and LF together. The number
+    of a line is 1 plus the LFs before the line: a CR b LF c CR LF d are four lines, of the numbers 1, 1, 2 and 3.
 
-    The stream is read in blocks, so that a file of any size takes little memory. A line that goes on in the next block
-    is kept until it ends. If it is over MAX_LINE_BYTES, `_kept_of_open_line` shortens what is kept. An event on a line
-    so long is not parsed, and gives a Problem.
+    The stream is read in blocks, so that a file of any size takes little memory. The beginning of a line that goes on
+    in the next block is kept until the line ends. An event on a line over MAX_LINE_BYTES is not parsed, and gives a
+    Problem.
 
     Args:
         stream: The log, open for reading bytes, at its beginning.
@@ -279,10 +279,11 @@ def read_stream(stream: BinaryIO) -> Iterator[Entry]:
         an event, but is not exactly one valid event. The first NUL byte gives a Problem, too, before the entries of its
         block.
     """
-    number = 1  # of the line that is being read
+    # The line that is being read may have begun in an earlier block.
+    number = 1  # of this line
     start = 0  # offset in the stream of this line's first byte
     kept = b""  # what earlier blocks hold of this line
-    bytes_read = 0  # up to the end of the last piece
+    bytes_read = 0  # offset in the stream of the end of the last piece
     saw_nul = False
     while block := stream.read(BLOCK_BYTES):
         if not saw_nul and b"\0" in block:
@@ -292,11 +293,12 @@ def read_stream(stream: BinaryIO) -> Iterator[Entry]:
             bytes_read += len(piece)
             text = kept + piece
             if not piece.endswith(_LINE_ENDS):  # the block ends here: the line may go on in the next one
-                kept = _kept_of_open_line(text)
+                kept = _kept_of_open_line(text)  # `text`, but shortened if it is over MAX_LINE_BYTES
                 continue
             if TOKEN in text or HEADER in text:  # saves the call for most lines: `_entries` looks for both itself
                 yield from _entries(text, number, start)
-            # Also by the LF of a CRLF that two blocks share: that LF is read as an empty line, which gives no entry.
+            # Only LFs count, so a CR alone does not raise the number. If a block ends between a CR and its LF, the CR
+            # ends the line, and the LF is the first piece of the next block: an empty line, which raises the number.
             if piece.endswith(b"\n"):
                 number += 1
             # The next piece begins a line.
@@ -306,23 +308,20 @@ def read_stream(stream: BinaryIO) -> Iterator[Entry]:
 
 
 def _kept_of_open_line(text: bytes) -> bytes:
-    """Return what is kept of a line until the next block is read, so that a line of any length takes little memory.
+    """Return a line whose end is not read yet, shortened if the line has over MAX_LINE_BYTES, to save memory.
 
-    The caller puts the next block behind it, and calls this again if the line does not end there.
+    The caller puts the next block of the log behind the result, and calls this function again if the line does not end
+    in that block.
+
+    An event on a line over MAX_LINE_BYTES is not parsed. So the shortened line need only show that the line is too
+    long, and whether an event's token (`:::MLLOG`) is on the line, even if a part of the token is in the next block.
 
     Args:
-        text: What is kept of the line so far, with the last block.
+        text: The line so far, which may have been shortened before, with the last block.
 
     Returns:
-        The text, if it has at most MAX_LINE_BYTES. An event on a longer line is not parsed, so what is kept of the line
-        need only show that it is longer, and whether it holds the token of an event (`:::MLLOG`):
-
-            it holds a token:    its first MAX_LINE_BYTES, a space, the token
-            it holds none yet:   its first MAX_LINE_BYTES, a space, its last 8 bytes (the length of the token), which
-                                 may be the beginning of a token that goes on in the next block
-
-        If MAX_LINE_BYTES were 3, "abcdefghijk:::ML" would become "abc ijk:::ML", and with a next block of "LOG {"
-        the token would be found.
+        `text` itself, if it has at most MAX_LINE_BYTES. Otherwise its first MAX_LINE_BYTES and a space, and then the
+        token, if `text` holds it, or else the last 8 bytes of `text`.
     """
     if len(text) <= MAX_LINE_BYTES:
         return text
@@ -330,6 +329,8 @@ def _kept_of_open_line(text: bytes) -> bytes:
     beginning = text[:MAX_LINE_BYTES] + b" "
     if TOKEN in text:
         return beginning + TOKEN
+    # The last 8 bytes, as many as the token has, may be the beginning of a token. If MAX_LINE_BYTES were 3,
+    # "abcdefgh:::MLLO" would become "abc " + "h:::MLLO". The next block begins with "G {": the token is complete.
     return beginning + text[-len(TOKEN) :]
 
 

@@ -61,20 +61,25 @@ def check_sizes(main: static.Program) -> None:
 
 
 def check(main: static.Program, device: str) -> None:
-    """Prove that this Paddle can run each operator of a program on a device as it is declared.
+    """Raise Refused if Paddle cannot run some operator of a program on a device in the declared data types.
 
-    Paddle selects an operator's kernel by the type of one of its tensors (`_selecting_type`). There must be a kernel of
-    this type, and the other tensors must be declared in the types that it takes (`_check_declared_types`).
+    The checks, in the order of the code:
+
+    1. On a GPU, the input and the output of each convolution are small enough for cuDNN (`check_sizes`).
+    2. Paddle has a kernel of each operator. Paddle selects the kernel by the data type of one tensor: a conv2d whose
+       "Input" is declared float16 needs a float16 kernel. For an operator without tensors, a kernel of any type is
+       enough. Operators in NO_KERNEL need no kernel.
+    3. All tensors of the operator are declared in the types that this kernel reads and writes. Otherwise Paddle would
+       cast a tensor at each step, or stop.
 
     Args:
         main: Training or evaluation program. It is not run, and no device is needed.
         device: "cpu" or "gpu".
 
     Raises:
-        Refused: A convolution is too large for cuDNN on a GPU, or an operator has no kernel for its data type (without
-            tensors: for any type), or a tensor is declared in another type than its kernel takes. Paddle would cast
-            such a tensor at each step, or stop.
+        Refused: One of the checks fails.
     """
+    # `prove(claim, message)` raises Refused with the message if the claim is False.
     block = main.global_block()
     if device == "gpu":
         check_sizes(main)
@@ -82,9 +87,9 @@ def check(main: static.Program, device: str) -> None:
     for op in block.ops:
         if op.type in NO_KERNEL:
             continue
-        registered_types = registry.kernel_types(op.type)
-        declared_types = _declared_types(op, block)
-        kernel_type = _selecting_type(op, declared_types)
+        registered_types = registry.kernel_types(op.type)  # of all its kernels on the device, in C++: {"float", ...}
+        declared_types = _declared_types(op, block)  # of its tensors, by slot: {"Input": {"image": "float16"}, ...}
+        kernel_type = _selecting_type(op, declared_types)  # of the tensor that selects the kernel: "float16"
         if kernel_type is None:  # the operator has no tensors
             prove(bool(registered_types), f"this Paddle has no {device} kernel of {op.type} for any type")
         else:
@@ -103,20 +108,25 @@ class _Registry:
         self._phi_prefix = f"({device.upper()},"
 
     def kernel_types(self, kind: str) -> set[str]:
-        """Return the data types for which there is a kernel of an operator on this device.
+        """Return the data types for which Paddle has a kernel of an operator on this device.
+
+        Paddle describes each kernel by a text, in one of two lists: most kernels are in `_registered`, and the few that
+        are missing there are in `_phi`. The texts of the two lists have different forms.
 
         Args:
             kind: Type of the operator, such as "conv2d".
 
         Returns:
-            The types by their names in C++, such as "float"; empty if there is no kernel.
+            The types by their names in C++, such as {"float", "int64_t"}; empty if there is no kernel.
         """
         types: set[str] = set()
         for kernel in self._registered.get(kind, []):  # as "{data_type[float]; ... place[Place(gpu:0)]; ...}"
             if self._place in kernel:
+                # What stands in the first brackets: "float".
                 types.add(kernel.partition("[")[2].partition("]")[0])
         for kernel in self._phi.get(kind, []):  # as "(GPU, Undefined(AnyLayout), int64)"
             if kernel.startswith(self._phi_prefix):
+                # The last word, "int64", as C++ names it: "int64_t".
                 types.add(_type_in_cpp(kernel.rpartition(", ")[2].rstrip(")")))
         return types
 
@@ -213,13 +223,15 @@ def _check_declared_types(op: Operator, declared_types: SlotTypes, kernel_type: 
 def _needed_type(op: Operator, slot: str, *, declared: str, kernel_type: str) -> str:
     """Return the data type in which an operator's kernel reads or writes a tensor.
 
-    The cases, in order:
+    The caller raises an error if the tensor is declared in another type. Where any type is right, this function returns
+    `declared`, so that there is no error. The first case that fits decides:
 
-        the slot is FP32 in any kernel, such as statistics of a normalization    float32
-        `cast`, `fill_constant`                                                  the type in the operator's attribute
-        an input of `coalesce_tensor`, which it only measures                    declared
-        tensor and kernel are of floating-point types                            kernel_type
-        either is of integers or bools                                           declared: it may have any type
+        a slot that is FP32 in all kernels, such as "Scale" of a batch norm    float32
+        `cast`: its slot X / its output                                        its attribute in_dtype / out_dtype
+        `fill_constant`                                                        its attribute dtype
+        `coalesce_tensor`: its inputs, of which it reads only the sizes        declared (any type is right)
+        tensor and kernel are both of floating-point types                     kernel_type
+        otherwise, such as the int64 labels of a float32 loss                  declared (any type is right)
 
     Args:
         op: The operator.
@@ -230,6 +242,7 @@ def _needed_type(op: Operator, slot: str, *, declared: str, kernel_type: str) ->
     if _without_endings(slot) in _FP32_SLOTS:  # "Scale@GRAD" counts as "Scale"
         return "float32"
     if op.type == "cast":
+        # `_attr_type` returns the type that an attribute says, such as "float16".
         return _attr_type(op, "in_dtype" if slot == "X" else "out_dtype")
     if op.type == "fill_constant":
         return _attr_type(op, "dtype")

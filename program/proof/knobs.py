@@ -37,28 +37,34 @@ _FUSIONS = (
 
 
 def check_knobs(main: static.Program, decided: Strategy, *, asked: Strategy, ranks: int) -> list[str]:
-    """Prove that the knobs of STRATEGY, the options of distributed training, changed a built program as they should.
+    """Return texts on what the knobs did in a built training program; raise Refused if a knob did not do its work.
+
+    A knob is an option of STRATEGY, such as `fuse_bn_act_ops`. The checks, in the order of the code:
+
+    1. Knobs that change operators (_FUSIONS): a knob that is on in `decided` has left nothing to change, and a knob
+       that is off has changed nothing. A knob that is on in `asked`, too, has changed something.
+    2. Knobs of cuDNN: each flag of Paddle that the user set has the value that the user asked for.
+    3. `perturb_input`, if on: at least one input is moved.
+    4. Several ranks: the gradients are summed in buckets, as large as the limit `fuse_grad_size_in_MB` allows. A single
+       rank sums nothing over ranks, so the user must not have changed this limit.
 
     Args:
         main: Training program, before it is fitted to CPUs, which replaces operators.
-        decided: The knobs by which it was built, after `resolve` decided those that the user left open. They say what
-            the program must look like.
-        asked: The knobs as the user set them; None for one that the user left open. They say which ones must not be
-            without effect.
+        decided: The knobs by which the program was built: those that the user set, and those that `resolve` decided
+            because the user left them open.
+        asked: The knobs as the user set them; None for a knob that the user left open.
         ranks: Number of data-parallel processes.
 
     Returns:
-        Texts on what was proved, as "fuse_bn_act_ops made 33 fused_batch_norm_act".
+        The texts, such as "fuse_bn_act_ops made 33 fused_batch_norm_act".
 
     Raises:
-        Refused: A knob that is on has left work, one that is off has changed something, or one that the user set has no
-            effect. Also if Paddle has another value of a flag of cuDNN than the user set, or if gradients are not
-            summed over the ranks in buckets by `fuse_grad_size_in_MB`.
+        Refused: One of the checks fails.
     """
     block = main.global_block()
     proved = _check_fusions(block, decided, asked=asked)  # the knobs in _FUSIONS
     if decided.enable_addto:
-        proved += _sums_left_in_words(block)  # no proof: a count for the log
+        proved += _sums_left_in_words(block)  # checks nothing: a count for the log
     _check_cudnn_flags(block, asked)  # the knobs that set flags of Paddle for cuDNN
     if decided.perturb_input:
         moved = _moved_inputs(block)
@@ -67,7 +73,7 @@ def check_knobs(main: static.Program, decided: Strategy, *, asked: Strategy, ran
     if ranks > 1:
         proved.append(_check_buckets(block, decided.fuse_grad_size_in_MB))
     else:
-        _refuse_bucket_limit(asked)
+        _refuse_bucket_limit(asked)  # raises Refused if the user set `fuse_grad_size_in_MB` to another value than 16
     return proved
 
 
@@ -161,17 +167,18 @@ def _made_in_words(fusion: _Fusion, made_count: int) -> str:
 
 
 def _sums_left_in_words(block: Block) -> list[str]:
-    """Say how many operators that sum gradients a program has although the knob `enable_addto` is on.
+    """Return a list of one text, which says how many operators of a program sum gradients.
 
-    A variable that several operators read gets a gradient from each, and a further operator sums these. The knob saves
-    this operator where a convolution makes one of the gradients, because the convolution can add to the others. Other
-    sums stay, which is no failure.
+    For example, the list is ["enable_addto left 4 sums of gradients that no convolution makes"].
+
+    Only for a program with the knob `enable_addto` on. The caller has proved before that the knob removed each sum that
+    a convolution could make itself, so the sums that are counted here are the others. They are no fault.
 
     Args:
         block: Main block of a built training program.
 
     Returns:
-        A list of one text; empty if no sums are left.
+        A list of the one text; an empty list if there are no such operators.
     """
     sums = sum(1 for op in block.ops if op.type in _SUMS)  # "sum" or "grad_add"
     if sums == 0:
@@ -180,20 +187,18 @@ def _sums_left_in_words(block: Block) -> list[str]:
 
 
 def _count_made(block: Block) -> dict[str, int]:
-    """Count what each fusion knob, an option of STRATEGY, made in a program.
+    """Return how many times each fusion knob, an option of STRATEGY, changed a program: {"fuse_bn_act_ops": 33, ...}.
 
-    For most knobs these are the operators of a type that only the knob's pass makes. No type shows what three others
-    made, so counted are
+    Most knobs make operators of a type that nothing else makes, such as "fused_batch_norm_act". These operators are
+    counted. Three knobs make no such type:
 
-        enable_addto     gradients to which a convolution adds its result
-        enable_inplace   operators `share_buffer` that `enable_addto` did not make
-        merged_lars      LARS updates of more than one parameter
+        enable_addto     lets convolutions add to gradients: counted are the gradients that are added to
+        enable_inplace   makes `share_buffer` operators, as `enable_addto` does, too: counted are those that do not
+                         touch a gradient that is added to
+        merged_lars      merges `lars_momentum` operators: counted are those of more than one parameter
 
     Args:
         block: Main block of a built training program.
-
-    Returns:
-        Counts by knob, as {"fuse_bn_act_ops": 33, ...}.
     """
     count_by_type = Counter(op.type for op in block.ops)
     gradients_added_to = _gradients_added_to(block)
@@ -273,10 +278,12 @@ def _count_left(block: Block) -> dict[str, int]:
 
 
 def _count_sums_for_convolutions(block: Block) -> int:
-    """Count the sums of gradients that the knob `enable_addto` should have removed.
+    """Return how many operators of a program sum gradients although a convolution could have done so.
 
-    A sum is not needed if one of its gradients is written by the gradient operator of a convolution: this operator can
-    add its result to the other gradients itself, unless it adds to one already (`_could_add`).
+    The knob `enable_addto` should have removed these operators. For example, an operator sums gradient a, which a
+    convolution's gradient operator writes, and gradient b. The convolution's operator could add its result to b itself,
+    so the sum is not needed, and counts. It does not count if that operator adds to a gradient already, because it
+    cannot add to a second one.
 
     Args:
         block: Main block of a built training program.
@@ -287,8 +294,10 @@ def _count_sums_for_convolutions(block: Block) -> int:
         if op.type in _SUMS:
             # The sum reads the gradients as their last writers left them.
             writers = [last_writer[name] for name in op.input_arg_names if name in last_writer]
+            # True for a convolution's gradient operator that adds to no gradient yet. One writer of this kind is enough.
             if any(_could_add(writer) for writer in writers):
                 count += 1
+        # After the test, so that no sum counts as the writer of a gradient that it reads.
         last_writer |= dict.fromkeys(op.output_arg_names, op)
     return count
 
@@ -364,22 +373,24 @@ def _count_mergeable_lars(block: Block) -> int:
 
 
 def _check_cudnn_flags(block: Block, asked: Strategy) -> None:
-    """Prove that the knobs of cuDNN, options of STRATEGY, are in force as the user set them.
+    """Raise Refused if an option for cuDNN that the user set in STRATEGY is not in force, or can have no effect.
 
     Args:
         block: Main block of a built training program.
-        asked: The knobs as the user set them; None for one that the user left open, which is not checked.
+        asked: The options as the user set them; None for an option that the user left open, which is not checked.
 
     Raises:
-        Refused: A flag of Paddle has another value, or `cudnn_batchnorm_spatial_persistent` is set and cuDNN computes
-            no normalization of this program.
+        Refused: An option's flag in Paddle has another value than the user set. Also if the user set
+            `cudnn_batchnorm_spatial_persistent`, to on or off, and cuDNN computes no normalization of this program: the
+            option only selects kernels of cuDNN for them.
     """
-    for flag, value in asked.flags.items():
+    # `prove(claim, message)` raises Refused with the message if the claim is False.
+    for flag, value in asked.flags.items():  # as {"FLAGS_cudnn_exhaustive_search": True}: only what the user set
         value_in_force = paddle.get_flags(flag)[flag]
         knob = flag.removeprefix("FLAGS_")
         prove(value_in_force == value, f"STRATEGY: {knob}={value:d}: Paddle has {flag}={value_in_force}")
-    is_norm_knob_set = asked.cudnn_batchnorm_spatial_persistent is not None  # on or off
-    if is_norm_knob_set:
+    is_norm_knob_set = asked.cudnn_batchnorm_spatial_persistent is not None
+    if is_norm_knob_set:  # also if set to off: without a normalization of cuDNN, neither value has an effect
         prove(
             any(_is_norm_of_cudnn(op) for op in block.ops),
             "STRATEGY: cudnn_batchnorm_spatial_persistent: no normalization here is cuDNN's: leave it out",
