@@ -16,9 +16,9 @@ def main() -> int:
 
     `schema` prints the JSON Schema of the lines of a log.
 
-    `close LOG REASON` adds an end to the log of a killed run, if the end is missing, and prints why the run ended. This
-    is REASON, except if the log already has an end that states another reason: then that reason is printed. A log that
-    does not exist is not created.
+    `close LOG REASON` adds an end to the log of a killed run, if the end is missing, and prints why the run ended: the
+    reason in the log, if the log already has an end that states a reason, and otherwise REASON. A log that does not
+    exist is not created.
 
     Returns:
         0 if the command succeeded. 1 if the log cannot be read or written or is no file, or if the schema cannot be

@@ -172,7 +172,7 @@ def _sums_left_in_words(block: Block) -> list[str]:
     For example, the list is ["enable_addto left 4 sums of gradients that no convolution makes"].
 
     Only for a program with the knob `enable_addto` on. The caller has proved before that the knob removed each sum that
-    a convolution could make itself, so the sums that are counted here are the others. They are no fault.
+    a convolution could make itself, so the sums that are counted here are needed. Such sums are no fault.
 
     Args:
         block: Main block of a built training program.
@@ -282,8 +282,8 @@ def _count_sums_for_convolutions(block: Block) -> int:
 
     The knob `enable_addto` should have removed these operators. For example, an operator sums gradient a, which a
     convolution's gradient operator writes, and gradient b. The convolution's operator could add its result to b itself,
-    so the sum is not needed, and counts. It does not count if that operator adds to a gradient already, because it
-    cannot add to a second one.
+    so the sum is not needed, and counts. The sum does not count if the convolution's operator adds to another gradient
+    already, because an operator can add to a single gradient only.
 
     Args:
         block: Main block of a built training program.
@@ -294,7 +294,7 @@ def _count_sums_for_convolutions(block: Block) -> int:
         if op.type in _SUMS:
             # The sum reads the gradients as their last writers left them.
             writers = [last_writer[name] for name in op.input_arg_names if name in last_writer]
-            # True for a convolution's gradient operator that adds to no gradient yet. One writer of this kind is enough.
+            # True for a convolution's gradient operator that adds to no gradient yet. One such writer is enough.
             if any(_could_add(writer) for writer in writers):
                 count += 1
         # After the test, so that no sum counts as the writer of a gradient that it reads.
@@ -382,7 +382,7 @@ def _check_cudnn_flags(block: Block, asked: Strategy) -> None:
     Raises:
         Refused: An option's flag in Paddle has another value than the user set. Also if the user set
             `cudnn_batchnorm_spatial_persistent`, to on or off, and cuDNN computes no normalization of this program: the
-            option only selects kernels of cuDNN for them.
+            option only selects kernels of cuDNN for such normalizations.
     """
     # `prove(claim, message)` raises Refused with the message if the claim is False.
     for flag, value in asked.flags.items():  # as {"FLAGS_cudnn_exhaustive_search": True}: only what the user set

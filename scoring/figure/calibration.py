@@ -85,19 +85,22 @@ def _width(row: Mapping[str, float]) -> Width:
 
 
 def width_for(widths: Sequence[Width], windows: int) -> Width | None:
-    """Return the calibrated width of an interval that holds for a number of windows.
+    """Return the rule for the width of an interval that fits a run with a number of windows.
+
+    A `Width` is such a rule. Each rule holds for runs of at least `Width.windows` windows. For example, of three rules
+    for 10, 20 and 40 windows or more, a run of 25 windows takes the rule for 20.
 
     Args:
-        widths: The calibrated widths, by ascending number of windows that they need.
-        windows: The number of windows of a run; a window is what one printed row of the log covers.
+        widths: The rules, in ascending order of their `windows`.
+        windows: The number of windows of the run; a window is what one printed row of the log covers.
 
     Returns:
-        The last width that needs no more windows; None if all need more.
+        The last rule whose `windows` is not above the run's number; None if there is no such rule.
     """
     chosen = None
     for width in widths:
         if width.windows <= windows:
-            chosen = width
+            chosen = width  # a later rule that fits replaces an earlier one
     return chosen
 
 

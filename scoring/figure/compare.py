@@ -224,50 +224,54 @@ def _efficiency(base: Score, other: Score, speedup: float) -> float | None:
 
 
 def _differ_in_more_than_devices(base: Score, other: Score) -> bool:
-    """Tell whether two systems differ in something else that changes the speed: the framework, or a setting.
+    """Tell whether the runs of two scores differ in the framework or in a setting, such as the precision.
 
-    `warn_of_mixed_settings` says which settings count, such as the precision. Versions of the same software may differ.
-
-    Args:
-        base: The score of the first system.
-        other: The score that is compared with it.
-    """
-    records = (*base.records, *other.records)
-    mixed_settings = {warning.check for warning in warnings.warn_of_mixed_settings(records)}
-    mixed_settings.discard("mixed_software")
-    frameworks = {record.framework_name for record in records if record.framework}
-    return bool(mixed_settings) or len(frameworks) > 1
-
-
-def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> BetweenRuns | None:
-    """Return how far single runs of a system lie apart, for two scores of this system.
-
-    It is estimated from the repeated scores: those with several runs of the system, all converged. Each run is compared
-    with the mean of its score.
+    If the runs differ so, the number of devices is not the only cause of a difference in speed. The settings are the
+    model, the batch of one device, the precision and the math mode. The versions of the software may differ.
 
     Args:
         base: The score of the first system.
         other: The score that is compared with `base`.
-        scores: All scores that may show the spread, `base` and `other` among them.
+    """
+    records = (*base.records, *other.records)  # two runs of the same score may differ, too
+    # As {"mixed_precision", "mixed_software"}: there is one warning for each setting in which some runs differ.
+    mixed_settings = {warning.check for warning in warnings.warn_of_mixed_settings(records)}
+    mixed_settings.discard("mixed_software")  # other versions of a package
+    frameworks = {record.framework_name for record in records if record.framework}  # without their versions
+    return bool(mixed_settings) or len(frameworks) > 1
+
+
+def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> BetweenRuns | None:
+    """Return how far the runs of a system lie apart, as a relative standard deviation, for two scores of this system.
+
+    The deviation comes from the scores among `scores` that are of this system and have several runs, all converged.
+    Each run is compared with the mean of its own score.
+
+    Args:
+        base: The score of the first system.
+        other: The score that is compared with `base`.
+        scores: All scores that may show the deviation, `base` and `other` among them.
 
     Returns:
-        The relative standard deviation of the runs. None in these cases, in the order of the code:
+        The deviation, with its degrees of freedom and its source in words. None in these cases:
 
         1. One of `base` and `other` ran on one host, and the other on several hosts of the same system. Hosts lie
-           further apart than the runs of one host, so the spread of the runs would be too small.
-        2. Some two of `base`, `other` and the repeated scores are not of one system. A score may be of one system with
-           two others that are not: if `base` and `other` give no precision, a repeated score of FP32 agrees with them,
-           and so does one of FP16 (`_are_of_one_system`).
-        3. There is no repeated score.
+           further apart than the runs of one host, so the deviation of runs would be too small.
+        2. `base`, `other` and the scores with several runs are not all of one system.
+        3. There are no scores with several runs.
     """
+    # Case 1: only then are there such means of hosts. `ratio_interval` takes the spread of the hosts instead.
     if _host_means_against_one_host(base, other) is not None:
-        return None  # `ratio_interval` takes the spread of the hosts instead
+        return None
+    # The scores with several runs, all converged, that are of one system with `base` and of one system with `other`.
     repeated = [candidate for candidate in scores if _has_several_runs_of_their_system(candidate, base, other)]
+    # Case 2: each two scores are compared. For example, if `base` and `other` do not state their precision, a score of
+    # FP32 and a score of FP16 agree with both, but not with each other.
     if not _are_all_of_one_system([base, other, *repeated]):
         return None
     values_by_score = [_run_values(score) for score in repeated]
     pooled = spread.pooled_sd(values_by_score)
-    if pooled is None:
+    if pooled is None:  # case 3
         return None
     runs = sum(len(values) for values in values_by_score)
     return BetweenRuns(pooled.relative_sd, pooled.freedom, f"the spread of {runs} runs of this system")
@@ -420,11 +424,10 @@ def _interval_of_single_run(base: Score, other: Score, between_runs: BetweenRuns
 
     A single run does not show how far its repeats would lie apart. The first case that fits decides:
 
-    1. A run did not converge, or the score with several runs is a median or an olympic mean: there is no interval
-       (`_why_no_interval_of_single_run`).
+    1. A run did not converge, or the score with several runs is a median or an olympic mean: there is no interval.
     2. `between_runs` is known: the interval is made of this spread.
-    3. One score is of one host, and the other of several hosts of the same system: the interval is made of how far
-       these hosts lie apart (`_host_means_against_one_host` returns their means).
+    3. One score is of one host, and the other score is of several hosts of the same system, such as node2, node3 and
+       node4: the interval is made of how far the means of these hosts lie apart.
     4. Otherwise there is no interval.
 
     Args:
@@ -436,11 +439,12 @@ def _interval_of_single_run(base: Score, other: Score, between_runs: BetweenRuns
         The interval, with words that say how it was made. Without an interval, its `bounds` are None and its words say
         why.
     """
-    reason = _why_no_interval_of_single_run(base, other)
+    reason = _why_no_interval_of_single_run(base, other)  # the reason in case 1, otherwise None
     if reason is not None:
         return RatioInterval(None, reason)
     ratio = other.value / base.value
     if between_runs is not None:
+        # The width grows with relative_sd * sqrt(1 / count + 1 / other_count): a mean of more runs is more certain.
         bounds = spread.single_value_interval(
             ratio=ratio,
             relative_sd=between_runs.relative_sd,
@@ -450,7 +454,7 @@ def _interval_of_single_run(base: Score, other: Score, between_runs: BetweenRuns
         )
         return RatioInterval(bounds, f"one run against {_most_runs(base, other)}: {between_runs.source}")
 
-    host_means = _host_means_against_one_host(base, other)
+    host_means = _host_means_against_one_host(base, other)  # the means of the several hosts in case 3, otherwise None
     if host_means is not None:
         return interval_by_spread_of_hosts(ratio, host_means)
     return _SINGLE_RUN_OF_UNKNOWN_SPREAD
@@ -462,24 +466,25 @@ def _most_runs(base: Score, other: Score) -> int:
 
 
 def _why_no_interval_of_single_run(base: Score, other: Score) -> str | None:
-    """Return why the ratio of two scores can have no interval, if at least one score is of a single run.
+    """Return why the ratio of two scores, at least one of a single run, has no interval; None if it may have one.
 
     The reasons, in the order of the code:
 
     1. A run did not converge: its figure is infinite.
-    2. The score with several runs is a median or an olympic mean. The interval is made of how far single runs or hosts
-       lie apart, and this spread gives the error of a single run and of a mean, but not that of these averages.
+    2. One score is of a single run, and the other score is the median or the olympic mean of several runs. The caller
+       makes the interval of a standard deviation: of runs or of the means of hosts. The error of a mean follows from a
+       standard deviation, but the error of a median or of an olympic mean does not.
 
     Args:
-        base: The first score. It, `other` or both have a single run.
-        other: The score that is compared with it, by the same protocol.
+        base: The first score. At least one of `base` and `other` has a single run.
+        other: The score that is compared with `base`, by the same protocol.
 
     Returns:
-        The reason in words; None if the ratio can have an interval.
+        The reason in words; None if neither reason holds.
     """
     if not (_all_converged(base) and _all_converged(other)):
         return "one of the runs did not converge: its figure is infinite"
-    most_runs = _most_runs(base, other)  # one score has a single run, so these are of the other one
+    most_runs = _most_runs(base, other)  # of the score with more runs; 1 if both have a single run
     over_runs = base.protocol.over_runs  # how both scores average their runs, as both are by one protocol
     if most_runs > 1 and over_runs != "mean":
         figures = f"{over_runs.replace('_', ' ')}s"  # medians, olympic means
@@ -494,24 +499,27 @@ def _interval_of_means(base: Score, other: Score) -> RatioInterval:
 
 
 def _host_means_against_one_host(base: Score, other: Score) -> IndependentValues | None:
-    """Return the mean figure of each host of the score with several hosts, if the other score is of a single host.
+    """Return the mean figure of each host, for two scores of one system: one of a single host, one of several hosts.
 
-    The means show how far hosts of the system lie apart, which the runs of the single host do not show.
+    For example, `base` ran on node1, and `other` ran on node2 and node3. The result is the mean of the runs on node2
+    and the mean of the runs on node3. These means show how far hosts lie apart, which the runs on node1 do not
+    show. If `base` is the score with several hosts, the result is the means of the hosts of `base`.
 
     Args:
-        base: A score. It or `other` may be the one with several hosts.
-        other: The score that is compared with it.
+        base: A score.
+        other: The score that is compared with `base`.
 
     Returns:
         The means, with the number of runs of each. None in these cases:
 
-        - The scores are not known to be of one system: they differ in devices, batch, machine or another fact that
-          `_agree_but_for_hosts` compares, or one does not give its devices or its global batch.
-        - Neither or both have several hosts, or a log does not name all of its hosts.
+        - It is not known that the scores are of one system: the scores differ in devices, batch, machine or another
+          such fact, or a score does not give its devices or its global batch.
+        - No score has several hosts, or both have.
+        - A log does not name all of its hosts.
     """
-    if not _agree_but_for_hosts(base, other):
+    if not _agree_but_for_hosts(base, other):  # not known to be of one system: the first case
         return None
-    return host_means_against_one_host(_runs_of(base), _runs_of(other))
+    return host_means_against_one_host(_runs_of(base), _runs_of(other))  # None in the other two cases
 
 
 def _all_converged(score: Score) -> bool:

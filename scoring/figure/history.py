@@ -40,29 +40,33 @@ PAGE_START = "<!doctype html><meta charset=utf-8><title>History</title>"  # by w
 
 
 def interval_of_new_to_past(past: Runs, new: Runs) -> tuple[float, float] | None:
-    """Return the 95 % interval of the ratio mean(new) / mean(past) of two sets of runs.
+    """Return the 95 % interval of the ratio mean(new) / mean(past) of the throughputs of two sets of runs.
 
-    The values of a set are the means of its hosts if several hosts ran, and some of them more than once: runs of one
-    host lie closer together than hosts do. Otherwise they are the runs (`independent_values`).
+    The width of the interval comes from how far the values of a set lie apart. The values are the runs, except if
+    several hosts ran, and some host more than once: then the values are the means of the hosts, because runs of one
+    host lie closer together than hosts do. The first case that fits decides:
 
-    - Several new runs: the interval is made of the spread of the values of both sets. If only one set has several
-      hosts, a second interval is made of the spread of these, and the wider of the two is taken (`interval_of_means`).
-    - A single new run: it shows no spread, so the interval is made of the spread of the past values alone.
+    1. Fewer than 3 (LEAST_RUNS) past values: there is no interval.
+    2. Several new runs: the values of both sets give the width.
+    3. A single new run shows no spread: the past values alone give the width.
 
     Args:
         past: The throughputs of earlier runs, and the host of each if known.
         new: The throughputs of the new runs, and the host of each if known. At least one.
 
     Returns:
-        The bounds (low, high); None for fewer than 3 (LEAST_RUNS) past values.
+        The bounds (low, high); None in case 1.
     """
     past_values = independent_values(past.values, past.hosts)  # runs, or means of hosts
     past_mean = past_values.mean_of_runs
     if past_mean is None or len(past_values.values) < LEAST_RUNS:
         return None
     if len(new.values) > 1:
-        host_means = host_means_against_one_host(past, new)  # None unless only one set has several hosts
-        return interval_of_means(past, new, host_means).bounds  # takes runs, and makes the values of both sets of them
+        # If one set is of a single host and the other set of several hosts, these are the means of the several hosts;
+        # None in any other case. `interval_of_means` then also makes an interval of how far these means lie apart, and
+        # returns the wider interval of the two.
+        host_means = host_means_against_one_host(past, new)
+        return interval_of_means(past, new, host_means).bounds  # takes runs, and makes the values of both sets itself
 
     [new_value] = new.values
     return spread.single_value_interval(
@@ -118,17 +122,15 @@ class Judgement(NamedTuple):
 
 
 def check(past: Sequence[Row], hosts: Sequence[str] | None, result: Score) -> Judgement:
-    """Return whether a new throughput is lower than the past throughputs, with a line for the user.
+    """Return whether the throughput of new runs is lower than that of the past runs, with a line for the user.
 
-    With ratio = mean(new) / mean(past), the first case that fits decides:
+    The ratio is mean(new runs) / mean(past runs). The first case that fits decides:
 
-    1. The ratio has no 95 % interval, because the past runs or hosts are too few: it cannot be told.
-    2. The interval has no width, because the figures are printed with too few digits: it cannot be told.
-    3. The upper bound is below 1, and -log(ratio), about 1 - ratio, is `smallest_difference()` or more: it is lower.
-    4. Otherwise it is not lower.
-
-    `_verdict` tells the last two cases apart. `smallest_difference()` is the share by up to which even two hosts of one
-    kind (like hosts) differ: 97.5 % of such pairs lie closer.
+    1. The ratio has no 95 % interval, because the past runs or hosts are too few: "cannot be told".
+    2. The interval has no width, because the figures are printed with too few digits: "cannot be told".
+    3. The whole interval is below 1, and the throughput is lower by at least the share by which hosts of one kind
+       differ (`smallest_difference()`, about 0.004): LOWER.
+    4. Otherwise the throughput is not called lower.
 
     Args:
         past: The earlier runs of the same system, work and protocol, in images/s.
@@ -136,13 +138,13 @@ def check(past: Sequence[Row], hosts: Sequence[str] | None, result: Score) -> Ju
         result: The score of the new runs.
 
     Returns:
-        The verdict. In cases 1 and 2 the result does not count as lower.
+        The judgement. Its `is_lower` is True only in case 3.
     """
     past_runs = Runs([row.images_per_s for row in past], hosts)
     new_runs = Runs([run.value for run in result.runs], hosts_of_runs(result.records))
     new_mean = statistics.fmean(new_runs.values)
     new_figure = f"{six_digits(new_mean)} {result.unit} over {in_words(result.levels)}"
-    interval = interval_of_new_to_past(past_runs, new_runs)
+    interval = interval_of_new_to_past(past_runs, new_runs)  # of the ratio
     if interval is None:
         return _cannot_be_told(new_figure, _too_few_in_words(past_runs))
     if spread.has_no_width(interval):
@@ -150,7 +152,7 @@ def check(past: Sequence[Row], hosts: Sequence[str] | None, result: Score) -> Ju
 
     ratio = new_mean / statistics.fmean(past_runs.values)
     low, high = interval
-    verdict = _verdict(ratio, high)
+    verdict = _verdict(ratio, high)  # tells cases 3 and 4 apart: LOWER, or why the throughput is not called lower
     counted_past = _past_levels_in_words(past_runs)
     compared = f"{ratio:.4f} of the last {len(past)}, 95 % {low:.4f} to {high:.4f} ({counted_past})"
     return Judgement(is_lower=verdict == LOWER, text=f"{verdict}: {new_figure}; {compared}")
@@ -173,16 +175,22 @@ def _past_levels_in_words(past: Runs) -> str:
 
 
 def _too_few_in_words(past: Runs) -> str:
-    """Return the reason why the past does not suffice for a verdict: too few runs, or too few hosts.
+    """Return why the past runs are too few for a verdict: there are too few runs, or they are of too few hosts.
+
+    Call this only if the past runs are too few: if `interval_of_new_to_past` returned None. For example, 4 runs on only
+    2 hosts are too few. Runs of one host lie closer together than hosts do, so the hosts count, and 3 (LEAST_RUNS) are
+    needed.
 
     Args:
         past: The throughputs of the past runs, and the host of each if known.
     """
     runs = len(past.values)
+    # How many hosts there are, if several hosts ran and some host more than once; otherwise how many runs.
     independent_count = len(independent_values(past.values, past.hosts).values)
     has_enough_runs = runs >= LEAST_RUNS
-    if has_enough_runs and independent_count < LEAST_RUNS:  # the means of the hosts count, not the runs
+    if has_enough_runs and independent_count < LEAST_RUNS:  # fewer than the runs, so these are hosts
         return f"the {runs} earlier runs are of {independent_count} hosts, {LEAST_RUNS} are needed"
+    # "of it": of the system, whose new figure stands before this text in the printed line
     return f"the history holds {counted(runs, 'earlier run')} of it, {LEAST_RUNS} are needed"
 
 
@@ -371,26 +379,30 @@ def _add_runs(args: argparse.Namespace) -> int:
 
 
 def _check_runs(args: argparse.Namespace) -> int:
-    """Compare the runs of the logs with the last comparable runs in the history, and print whether they are lower.
+    """Print whether the throughput of new runs is lower than that of the last comparable runs in a history file.
 
-    Comparable runs are other runs of the same system, workload, precision and protocol. Nothing is added to the
-    history.
+    Comparable runs are those of the same system, workload, precision and protocol. Nothing is added to the history.
 
     Args:
-        args: The parsed command line: `logs`, `file` (the history), `last` (the most runs of the history to compare
-            with), `system` (name of the machine; None takes it from the logs), and the options of `add_score_options`.
+        args: The parsed command line: `logs` (of the new runs), `file` (the history), `last` (the most runs of the
+            history to compare with), `system` (name of the machine; None takes it from the logs), and the options of
+            `add_score_options`.
 
     Returns:
-        The exit status: 1 if the new runs are lower, else 0.
+        The exit status: 1 if the throughput of the new runs is lower, else 0.
 
     Raises:
-        InputError: The logs cannot be scored, name no machine or are not all of one system, workload, precision and
-            protocol, or there is no history that can be used.
+        InputError: In one of these cases:
+
+            - The logs cannot be scored, or a run's rate is too high to be kept.
+            - The new runs differ in system, workload, precision or protocol.
+            - Neither `system` nor the logs name the machine.
+            - The history file does not exist or cannot be used.
     """
-    result = _score_of_runs(args)
+    result = _score_of_runs(args)  # the new runs
     with opened(args.file) as connection:
-        trend = trend_of(rows_of(connection), result, args.system)
-        past = last_other_runs(connection, trend, result.records, most=args.last)
+        trend = trend_of(rows_of(connection), result, args.system)  # all comparable runs of the history
+        past = last_other_runs(connection, trend, result.records, most=args.last)  # without the new runs themselves
     # `check` needs the hosts, because runs of one host are no independent repeats.
     hosts = hosts_of_past(past) if past else None
     judgement = check([run.row for run in past], hosts, result)

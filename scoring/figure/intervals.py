@@ -79,12 +79,11 @@ def _why_not_calibrated(record: Record, protocol: Protocol) -> str | None:
 
 
 def _intervals_by_calibrated_widths(run: RunFigure, kind: str, deviation: float | None) -> Intervals:
-    """Return two 95 % intervals about the figure of a single run: for its own mean, and for a repeat of the run.
+    """Return two 95 % intervals of a single run: for the mean of the whole run, and for the figure of another run.
 
-    Half the width of each is computed by a rule that was fitted to published logs (a calibrated width). The rule takes
-
-    - for the run's own mean: the relative standard deviation of the times of its windows
-    - for a repeat of the run: half the width of the interval that the windows alone give (`run.windows_interval_95`)
+    The width of each interval comes from how much the windows of the run vary, by a rule that was fitted to published
+    logs. There is a rule for each of the two intervals. If there are too few windows for the first rule, or if they are
+    too uneven, there are no intervals.
 
     Args:
         run: The figure of the run, with the rates of its windows (what one printed row of the log covers).
@@ -92,24 +91,25 @@ def _intervals_by_calibrated_widths(run: RunFigure, kind: str, deviation: float 
         deviation: Standard deviation of the windows' rates in images/s, which is passed on; None for fewer than two.
 
     Returns:
-        The intervals. There are none, and `method` says why, if the windows are too few for a rule, or so uneven that
-        half the width of an interval would be more than the figure itself.
+        The intervals. Without intervals, `method` says why.
     """
     windows = len(run.rates)
-    widths = calibration().run[kind]
-    width = width_for(widths, windows)
+    widths = calibration().run[kind]  # the rules for the run's own mean, each for a least number of windows
+    width = width_for(widths, windows)  # the rule for so many windows; None if they are too few for any rule
     if width is None:
         return Intervals(deviation=deviation, method=_why_no_width(widths, kind))
 
-    half_width_share = width.half_width(_relative_sd_of_times(run))
+    half_width_share = width.half_width(_relative_sd_of_times(run))  # a share of the figure, such as 0.01
     is_wider_than_figure = half_width_share > 1
-    # The rules of `width_for` need more windows than `windows_interval_95`, so it is None only if they are too uneven.
+    # `windows_interval_95` is the interval that the windows alone give, without a rule. It is None for too few or too
+    # uneven windows. Here they are not too few, because the rule that was found needs more windows.
     if is_wider_than_figure or run.windows_interval_95 is None:
         return Intervals(deviation=deviation, method="none: the windows are too uneven for one")
     return Intervals(
         deviation=deviation,
         interval_95=spread.around(run.value, half_width_share),
         method=f"from {windows} windows of one run",
+        # None if the windows are too few for a rule of a repeat. Such a rule takes the width of `windows_interval_95`.
         repeat_95=_interval_of_repeat(run, run.windows_interval_95, kind),
     )
 
@@ -126,24 +126,26 @@ def _relative_sd_of_times(run: RunFigure) -> float:
 
 
 def _interval_of_repeat(run: RunFigure, windows_interval: Bounds, kind: str) -> Bounds | None:
-    """Return the 95 % interval in which the figure of another run of the same system lies.
+    """Return the 95 % interval in which the figure of another run of the same system lies, predicted from a single run.
 
-    The windows of one run show too little of how far runs lie apart. So half the width of their interval is turned into
-    the half-width for a repeat, by a rule that was fitted to published repeats.
+    The interval lies around the figure of the run, `run.value`. How much the windows of one run vary shows too little
+    of how far runs lie apart. So the width of `windows_interval` is replaced by another width, by a rule that was
+    fitted to published logs with several runs of a system.
 
     Args:
         run: The figure of the run, with the rates of its windows (what one printed row of the log covers).
-        windows_interval: The 95 % interval of the figure that the windows alone give.
-        kind: EPOCHS if the windows are whole epochs, else ROWS. Each kind has a rule of its own.
+        windows_interval: The 95 % interval of the run's mean that the windows alone give.
+        kind: EPOCHS if the windows are whole epochs, else ROWS. Each kind has rules of its own.
 
     Returns:
-        The bounds (low, high); None if the run has too few windows for a calibrated rule.
+        The bounds (low, high); None if the run has too few windows for a rule.
     """
+    # `repeat` has the rules, each for a least number of windows; `width_for` returns the rule for this run's number.
     calibrated = width_for(calibration().repeat[kind], len(run.rates))
     if calibrated is None:
         return None
-    half_width_by_windows = spread.half_width(windows_interval)
-    half_width_of_repeat = calibrated.half_width(half_width_by_windows)  # both are shares of the figure
+    half_width_by_windows = spread.half_width(windows_interval)  # as a share of the figure, such as 0.002
+    half_width_of_repeat = calibrated.half_width(half_width_by_windows)  # by the rule, such as 0.008
     return spread.around(run.value, half_width_of_repeat)
 
 
@@ -215,17 +217,18 @@ def _interval_by_protocol(
 
 
 def _interval_of_mean(values: Sequence[float], runs_in_words: str, hosts: Sequence[str] | None) -> _IntervalOfRuns:
-    """Return the interval of the mean of runs by Student's t.
+    """Return the 95 % interval of the mean of several runs by Student's t, with words that say how it was made.
 
-    If some host ran several times and there are several hosts, the mean of each host's runs counts as a single value.
+    The width of the interval comes from how far the runs lie apart. If there are several hosts, and some host ran
+    several times, the width comes from how far the means of the hosts lie apart.
 
     Args:
         values: The figure of each run, two or more.
         runs_in_words: The runs in words, such as "7 runs of one host".
         hosts: Name of the host of each run; None if not known.
     """
-    repeats = independent_values(values, hosts)
-    mean = repeats.mean_of_runs
+    repeats = independent_values(values, hosts)  # the runs or, in the second case, the means of the hosts
+    mean = repeats.mean_of_runs  # in both cases the mean of all runs; its standard error comes from `repeats.values`
     assert mean is not None, "there are two runs, or two hosts, or more"
     if repeats.are_hosts:
         return _IntervalOfRuns(mean.interval_95, f"t over the means of {len(repeats.values)} hosts, {runs_in_words}")
@@ -233,39 +236,46 @@ def _interval_of_mean(values: Sequence[float], runs_in_words: str, hosts: Sequen
 
 
 def _interval_of_median(values: Sequence[float], runs_in_words: str) -> _IntervalOfRuns:
-    """Return the 95 % interval of the median of runs by order statistics: its bounds come from the sorted runs.
+    """Return the interval of the median of runs, with bounds from the sorted runs, and words that say how it was made.
 
-    Five runs give no 95 %: even from the least run to the greatest, the interval holds the median in only
-    1 - 2 / 2**5 = 93.75 % of cases. It is given all the same, and the words say so.
+    - Fewer than five runs: there is no interval.
+    - Five runs: from the least run to the greatest. This interval holds the median in 93.75 % of cases, and the words
+      say so.
+    - Six runs or more: the 95 % interval.
 
     Args:
         values: The figure of each run.
         runs_in_words: The runs in words, such as "7 runs of one host".
 
     Returns:
-        The bounds, with words that say how they were made; the bounds are None for fewer than five runs.
+        The bounds and the words. Without an interval, the bounds are None.
     """
     bounds = medians.median_interval(values)
-    if bounds is None:
+    if bounds is None:  # fewer than five runs
         return _IntervalOfRuns(None, f"none: {runs_in_words}, order statistics need 5")
     method = f"order statistics of {runs_in_words}"
     if len(values) == 5:
-        method += ", least to greatest: 93.75 %"
+        method += ", least to greatest: 93.75 %"  # 1 - 2 / 2**5
     return _IntervalOfRuns(bounds, method)
 
 
 def _interval_of_olympic_mean(values: Sequence[float], runs_in_words: str, dropped: int) -> _IntervalOfRuns:
-    """Return the interval of an olympic mean of runs (without the best and the worst), by Yuen's t.
+    """Return the 95 % interval of the olympic mean of runs, with words that say how it was made.
+
+    The olympic mean is the mean of the runs without the `dropped` best and the `dropped` worst runs. Yuen's t is
+    Student's t with a standard error for such a mean.
 
     Args:
-        values: The figure of each run. Those that are dropped may be infinite.
+        values: The figure of each run. The figures that are left out may be infinite.
         runs_in_words: The runs in words, such as "7 runs of one host".
         dropped: How many runs are left out at each end.
 
     Returns:
-        The bounds, with words that say how they were made; the bounds are None if fewer than two runs are kept.
+        The bounds and the words. If fewer than two runs are left, the bounds are None, and the words say how many runs
+        are needed.
     """
     mean = spread.olympic_mean_of(values, dropped=dropped)
-    if mean is None:
+    if mean is None:  # fewer than two runs are left
+        # All that are left out, and two more: "none: 3 runs, an olympic mean's [interval] needs 4".
         return _IntervalOfRuns(None, f"none: {runs_in_words}, an olympic mean's needs {2 * dropped + 2}")
     return _IntervalOfRuns(mean.interval_95, f"Yuen's t of the olympic mean over {runs_in_words}")

@@ -117,21 +117,23 @@ class Protocol:
         return f"{skipped}{take}, {self.over_steps.replace('_', ' ')}"
 
     def _runs_in_words(self, counts: Sequence[int]) -> str:
-        """Return in words how many runs the rule of a figure takes: "1 run", "5 runs" or "5 to 7 runs".
+        """Return in words how many runs the figures are made of: "1 run", "5 runs" or "5 to 7 runs".
 
-        A protocol asks for a number of runs, and a system may have more: where 6 are asked for, systems with 6 and with
-        7 runs give "6 to 7 runs". A system with fewer than 6 counts as one with 6, because the text states the rule,
-        not what is missing (`message_of_missing_runs` reports that). If the number depends on a benchmark that is not
-        known yet, the text says only that.
+        The protocol asks for at least `runs` runs of each system. For example, if it asks for 5 runs:
+
+            systems with 5 and 7 runs   "5 to 7 runs"
+            a system with 7 runs        "7 runs"
+            a system with 3 runs        "5 runs", because the text says what the protocol asks for
+            no systems                  "5 runs"
 
         Args:
-            counts: The number of runs of each system that is shown. If empty, the protocol's own number is said.
+            counts: The number of runs of each system; may be empty.
         """
-        if self._number_of_runs_is_open():
+        if self._number_of_runs_is_open():  # MLPerf's number for the benchmark, and the benchmark is not known yet
             return "as many runs as MLPerf asks for of the benchmark"
         run_counts = [self.runs]
         if counts:
-            run_counts = [max(count, self.runs) for count in counts]
+            run_counts = [max(count, self.runs) for count in counts]  # a number below the protocol's is raised to it
         fewest = min(run_counts)
         most = max(run_counts)
         if fewest < most:
@@ -315,45 +317,37 @@ def _checked_fields(where: str, entry: object) -> JsonObject:
 
 
 def _first_conflict(protocol: Protocol) -> str:
-    """Return a message about the first settings of a protocol that do not go together.
+    """Return a message about the first settings of a measurement protocol that exclude each other; "" if none do.
 
-    The settings (`protocols.yaml` lists all values):
-
-    - `by_benchmark`: whether MLPerf decides the number of runs, by the benchmark of the logs; `runs: by_benchmark` in
-      the file
-    - `over_runs`: how the figures of several runs become one. An olympic mean leaves out the best and the worst, so it
-      needs 3 runs or more.
-    - `figure`: what is measured, images/s ("throughput") or minutes ("run_time")
-    - `over_steps`: how the steps of one run become its figure. The values that not all settings go with:
-        - "run_time": the time of the whole run
-        - "own_summary": the figure that the log itself closes with
-        - "between_stamps": the images / the time between two time stamps
-        - "epoch_rates": the harmonic mean of the rates that are printed after each epoch
-    - `skip` and `skip_unit`: how much warm-up is dropped; `take_steps`: how many steps are measured after it
+    The comments in the code say why they exclude each other.
 
     Args:
-        protocol: The protocol, each of whose settings is valid by itself.
-
-    Returns:
-        The message; empty if all settings go together.
+        protocol: The protocol, each of whose settings is valid by itself. `over_runs` says how the figures of several
+            runs become one, and `over_steps` how the steps of one run become its figure.
     """
     is_olympic = protocol.over_runs == "olympic_mean"
-    is_run_time = protocol.figure == "run_time"
+    is_run_time = protocol.figure == "run_time"  # the figure is a number of minutes, not of images/s
+    # `by_benchmark`: MLPerf decides the number of runs. Its results are olympic means of training times.
     if protocol.by_benchmark and not (is_olympic and is_run_time):
         return f"`runs: {BY_BENCHMARK}` goes with `over_runs: olympic_mean` and `figure: run_time`"
+    # An olympic mean leaves out the best run and the worst run.
     if is_olympic and protocol.runs <= 2:
         return "an olympic mean drops two runs; runs must be 3 or more"
+    # `over_steps: run_time` measures from the start to the stop of a run. Nothing else gives minutes.
     measures_whole_runs = protocol.over_steps == "run_time"
-    if is_run_time != measures_whole_runs:
+    if is_run_time != measures_whole_runs:  # only one of the two is set
         return "`figure: run_time` goes with `over_steps: run_time`, and only with it"
+    # The figure that the log itself closes with has no steps to leave out.
     skips_or_takes = protocol.skip != 0 or protocol.take_steps is not None
     if protocol.over_steps == "own_summary" and skips_or_takes:
         return "own_summary reads one line; want `skip: 0 windows` and no take"
+    # The images between two time stamps are counted by the steps between them.
     if protocol.over_steps == "between_stamps" and protocol.skip_unit != "step":
         return "between_stamps counts from a step; want `skip: N steps`"
+    # Only the mean of the rates that the log prints after each epoch leaves out epochs as warm-up.
     averages_epochs = protocol.over_steps == "epoch_rates"
     skips_epochs = protocol.skip_unit == "epoch"
-    if averages_epochs != skips_epochs:
+    if averages_epochs != skips_epochs:  # only one of the two is set
         return "`skip: N epochs` goes with `over_steps: epoch_rates`, and only with it"
     return ""
 

@@ -68,20 +68,19 @@ def _printed_rate_of_all(record: Record, item: Window) -> float | None:
 def _rate_by_step_time(record: Record, item: Window) -> float | None:
     """Return the images/s of a window or an epoch: the batch of one device * devices / the printed step time.
 
-    The rates of a log must not mix one device and all devices, so the first case that fits gives the devices:
-
-    1. The log's rates can only be of one device, because the number of devices is not known
-       (`are_rates_of_one_device`): 1.
-    2. The number of devices is known: all of them.
-    3. Otherwise the log prints rates of all devices without their number, and there is no rate by the step time.
+    If the number of devices is not known, the result is mostly the rate of one device. There is no result if the log
+    prints rates of all devices together, because a rate of one device must not stand among these rates.
 
     Args:
         record: The run as read from its log.
         item: The window (what one printed row of the log covers) or the summary of an epoch.
 
     Returns:
-        The rate; None in case 3, and if the step time or the batch is not known.
+        The rate. None if the step time or the batch is not known, or if the number of devices is not known and the log
+        prints rates of all devices together.
     """
+    # 1 if the number of devices is not known and the log prints no rates of all devices together. Otherwise the number
+    # of devices, or None if the log prints rates of all devices without their number.
     devices = 1 if are_rates_of_one_device(record) else record.devices
     if item.printed_step_time_s and devices and record.batch_per_device:
         return record.batch_per_device * devices / item.printed_step_time_s
@@ -89,7 +88,7 @@ def _rate_by_step_time(record: Record, item: Window) -> float | None:
 
 
 def rate_or_refuse(record: Record, item: Window, *, printed: bool) -> float:
-    """Return the images/s of a window or an epoch, as `rate_of` does, but raise an error if its row says too little.
+    """Return the images/s of a window or an epoch; raise InputError if the row in the log says too little for a rate.
 
     Args:
         record: The run as read from its log.
@@ -97,11 +96,14 @@ def rate_or_refuse(record: Record, item: Window, *, printed: bool) -> float:
         printed: Whether the rate that the row prints is preferred to images / seconds.
 
     Raises:
-        InputError: There is no rate. The message asks for the batch or the number of devices if only that is missing.
+        InputError: There is no rate. If the row prints a step time, and only the batch or the number of devices is
+            missing, the message asks for the missing number.
     """
-    rate = rate_of(record, item, printed=printed)
+    rate = rate_of(record, item, printed=printed)  # None: there is no rate
+    # With the batch and the number of devices, `rate_of` would have made a rate of the step time. So one of the two is
+    # missing, and `images_per_step` raises an InputError that asks for it.
     if rate is None and item.printed_step_time_s is not None:
-        images_per_step(record)  # called for its error, which asks for the missing batch or number of devices
+        images_per_step(record)
     if rate is None:
         raise InputError(f"{record.file}: line {item.line} holds neither a rate nor images and time")
     return rate
@@ -164,11 +166,16 @@ def work_over_time(record: Record, chosen: Sequence[Window]) -> Work:
 
 
 def work_at_printed_speed(record: Record, chosen: Sequence[Window]) -> Work:
-    """Return the images and seconds of each window at the speed that its row prints, weighted by the window's steps.
+    """Return images and seconds for each window, in the ratio of the speed that the window's row prints.
 
-    A speed does not say how much work was done. So every window gets the same number of images, and the seconds that
-    they take, both multiplied by its steps: at the same speed, a window of 20 steps counts twice as much as one of 10.
-    If some window does not say its steps, all have a weight of 1.
+    A speed does not say how many images a window has. So each step gets the same number of images. For example, a
+    window of 20 steps at 100 images/s and a window of 10 steps at 50 images/s give
+
+        images:    20 and 10            (1 for each step)
+        seconds:   20 / 100 and 10 / 50
+
+    All images / all seconds is then an average in which the window of 20 steps weighs twice as much. If some window
+    does not say its steps, all windows count as one step.
 
     Args:
         record: The run as read from its log.
@@ -177,8 +184,8 @@ def work_at_printed_speed(record: Record, chosen: Sequence[Window]) -> Work:
     Raises:
         InputError: Something that is needed is not known, such as the batch, or a row does not give its speed.
     """
-    equal_work = _equal_work_at_printed_speed(record, chosen)
-    weights = steps_as_weights(chosen)  # all 1 if some window does not say its steps
+    equal_work = _equal_work_at_printed_speed(record, chosen)  # the same number of images for each window
+    weights = steps_as_weights(chosen)  # the steps of each window; all 1 if some window does not say its steps
     images = [count * weight for count, weight in zip(equal_work.images, weights, strict=True)]
     seconds = [time * weight for time, weight in zip(equal_work.seconds, weights, strict=True)]
     return Work(images, seconds)
@@ -228,12 +235,14 @@ def _equal_work_at_printed_speed(record: Record, chosen: Sequence[Window]) -> Wo
     Raises:
         InputError: A step time is used and the batch or a needed number of devices is not known, or a row has no rate.
     """
+    # Case 1. `equal_work_at_printed_rates` takes the printed rates if all rows print a rate, as they do here.
     if _all_print_rates_of_all_devices(record, chosen):
-        return equal_work_at_printed_rates(record, chosen)  # of the rates of all devices
-    step_times = _values_if_in_all(chosen, "printed_step_time_s")
+        return equal_work_at_printed_rates(record, chosen)
+    step_times = _values_if_in_all(chosen, "printed_step_time_s")  # empty if some row prints no step time
     if step_times:
         return Work([images_per_step(record)] * len(chosen), step_times)
-    return equal_work_at_printed_rates(record, chosen)  # of any other rates
+    # Case 3. The printed rates are of one device, or some row prints no rate: then the same function works out rates.
+    return equal_work_at_printed_rates(record, chosen)
 
 
 def _all_print_rates_of_all_devices(record: Record, chosen: Sequence[Window]) -> bool:
@@ -242,30 +251,28 @@ def _all_print_rates_of_all_devices(record: Record, chosen: Sequence[Window]) ->
 
 
 def equal_work_at_printed_rates(record: Record, chosen: Sequence[Window]) -> Work:
-    """Return the same number of images for every window, and the seconds that they take at the rate of its row.
+    """Return the same number of images for every window, and the seconds that the images take at the window's rate.
 
-    A rate does not say how many images a window has, so all windows get the same number, and only seconds / images has
-    a meaning. The number depends on what the rows print:
+    The rate is the one that the window's row prints. For example, two rows print 100 and 50 images/s for each of 8
+    devices. Both windows then get 8 images: in 0.01 s and in 0.02 s. The true number of images is not known from a
+    rate, so use only the quotient seconds / images of the result.
 
-    - rates of one device, in all rows: one image for each device, or one if their number is not known. Rows that print
-      100 and 50 images/s for each of 8 devices give 8 images in 0.01 s and 8 images in 0.02 s.
-    - rates of all devices together, in all rows: one image.
-    - no rate, in some row: one image. The rate of each row, of all devices if their number is known, is then the first
-      of these that it has (`rate_of`):
-        - its images / its seconds
-        - the rate that it prints
-        - a rate by the step time that it prints
+    If some row prints no rate, each window gets 1 image, and each rate is the best one that the window's row gives.
 
     Args:
         record: The run as read from its log. It tells whether the printed rates are of one device or of all.
         chosen: The windows to use. A window is what one printed row of the log covers: some steps, or an epoch.
 
     Raises:
-        InputError: A row prints no rate, and some row says too little to work out its rate.
+        InputError: Some row prints no rate, and some row says too little to work out its rate.
     """
-    printed_rates = _values_if_in_all(chosen, "printed_rate")
+    printed_rates = _values_if_in_all(chosen, "printed_rate")  # empty if some row prints no rate
     if printed_rates:
+        # The images: as many as the devices, if the rates are of one device; 1 if the rates are of all devices
+        # together, or if the number of devices is not known.
         return _equal_work(devices_per_printed_rate(record), printed_rates)
+    # The first of these that a row has: its images / its seconds, the rate that it prints, a rate by its step time.
+    # `printed=False` puts the printed rate second. The rates are of one device if the number of devices is not known.
     rates_of_all_devices = [rate_or_refuse(record, window, printed=False) for window in chosen]
     return _equal_work(1, rates_of_all_devices)
 

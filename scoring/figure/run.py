@@ -152,12 +152,15 @@ def _average_of_windows(record: Record, chosen: Sequence[Window], over_steps: Ov
         chosen: The printed rows, or summaries of epochs, to average.
         over_steps: How to average:
 
-            - "mean_of_printed_rates": the mean of the rates that the rows print; `rate_of` says what stands in
-            - "mean_of_rates": the mean of each window's own images / seconds; `rate_of` says what stands in
-            - "images_over_time": all images / all seconds; `work_over_time` says what stands in
-            - "mean_step_time": 1 / the mean seconds per image, by the printed rates if these are of all devices, else
-              by the printed step times, or else by other rates
-            - "epoch_rates": the harmonic mean of the rates that the epochs print
+            - "mean_of_printed_rates": the mean of the rates that the rows print. For a row that prints no rate, its
+              images / its seconds is taken, or a rate by its step time.
+            - "mean_of_rates": the mean of the images / seconds of each window. For a row without them, the rate that it
+              prints is taken, or a rate by its step time.
+            - "images_over_time": all images / all seconds of the windows. If these are not known for every window,
+              both are made of the speed that the rows print.
+            - "mean_step_time": 1 / the mean seconds per image of the windows, at the speed that their rows print
+            - "epoch_rates": 1 / the mean seconds per image of the epochs, at the rates that they print. This is the
+              harmonic mean of the rates.
 
     Returns:
         The average. Its interval is None if the windows are too few or too uneven.
@@ -165,12 +168,15 @@ def _average_of_windows(record: Record, chosen: Sequence[Window], over_steps: Ov
     Raises:
         InputError: A row does not give its speed, or the batch or the number of devices is needed and not known.
     """
+    # `rate_or_refuse` returns the rate of a window; `printed` says whether the printed rate is its first choice.
     if over_steps == "mean_of_printed_rates":
         return _mean_of_rates([rate_or_refuse(record, window, printed=True) for window in chosen])
     if over_steps == "mean_of_rates":
         return _mean_of_rates([rate_or_refuse(record, window, printed=False) for window in chosen])
     if over_steps == "images_over_time":
         return _images_over_time(work_over_time(record, chosen))
+    # `_images_over_mean_time` returns 1 / the mean seconds per image. `work_at_printed_speed` may take step times;
+    # `equal_work_at_printed_rates` takes the printed rates, which all chosen epochs have.
     if over_steps == "mean_step_time":
         return _images_over_mean_time(work_at_printed_speed(record, chosen))
     assert over_steps == "epoch_rates", over_steps
@@ -365,15 +371,12 @@ def _rows_up_to(last_steps_done: int, stamped: Sequence[StampedRow], start: Stam
 def _rows_of_next_steps(
     record: Record, steps: int, stamped: Sequence[StampedRow], start: StampedRow
 ) -> list[StampedRow]:
-    """Return the rows after the start of a measurement, up to the last one that is at most `steps` steps later.
+    """Return the rows that are at most `steps` steps after the start of a measurement.
 
-    Two things are asked separately:
-
-    - Which rows are returned: those at most `steps` steps after `start`. With a row every 30 steps, the last one within
-      100 steps is at 90.
-    - Whether the log is long enough: the last of `stamped` must be at least `steps` - 1 steps after `start`. One step
-      may be missing because the warm-up may end one step late (`_row_ending_warm_up`). For example, a log of 120 steps
-      is long enough for a warm-up of 20 and 100 more. If the warm-up ends after 21 steps, 120 - 21 = 99 are left.
+    For example, `start` is after 20 steps, `steps` is 100, and a row follows every 30 steps. The rows after 50, 80 and
+    110 steps are returned. The log must have a row after at least 119 steps (`steps` - 1 steps after `start`);
+    otherwise the log is too short. The one step less is for logs whose warm-up ends a step late, after 21 steps: a log
+    of 120 steps then has 99 steps left, and is accepted.
 
     Args:
         record: The run as read from its log, for the error.
@@ -386,7 +389,7 @@ def _rows_of_next_steps(
     """
     rows = _rows_up_to(start.steps_done + steps, stamped, start)
     steps_left_in_log = max(0, stamped[-1].steps_done - start.steps_done)  # to the last of `stamped`, not of `rows`
-    fewest_steps_accepted = steps - 1
+    fewest_steps_accepted = steps - 1  # one less, for a warm-up that ended a step late
     if not rows or steps_left_in_log < fewest_steps_accepted:
         raise too_short(record, steps, steps_left_in_log)
     return rows
@@ -450,11 +453,12 @@ def _row_of_number(record: Record, number: int, stamped: Sequence[StampedRow]) -
 def _row_ending_warm_up(record: Record, steps_to_skip: int, stamped: Sequence[StampedRow]) -> StampedRow:
     """Return the log row whose time stamp ends the warm-up, so that throughput is measured from there on.
 
-    After a warm-up of 20 steps, it is the first of these that is there:
+    For a warm-up of 20 steps, this row is the first of these that the log has:
 
-    - the row after exactly 20 steps
-    - the row that prints "20" in a log whose first step is 0, so that 21 steps are done
-    - the first row after more than 20 steps
+    1. the row after exactly 20 steps
+    2. in a log that numbers the first step 0: the row that prints the number 20. This row is after 21 steps, 0 to 20,
+       and mostly the same row as in case 3.
+    3. the first row after more than 20 steps
 
     Args:
         record: The run as read from its log. It tells whether the log numbers its first step 0 or 1.
@@ -466,10 +470,10 @@ def _row_ending_warm_up(record: Record, steps_to_skip: int, stamped: Sequence[St
     """
     exact_rows = [row for row in stamped if row.steps_done == steps_to_skip]
     rows_printing_that_step = []
-    if record.first_step == 0:  # else a row that prints 20 is the one after 20 steps
+    if record.first_step == 0:  # in a log from 1, a row that prints 20 is the row of case 1
         rows_printing_that_step = [row for row in stamped if row.window.step == steps_to_skip]
     later_rows = [row for row in stamped if row.steps_done > steps_to_skip]
-    rows_by_preference = [*exact_rows, *rows_printing_that_step, *later_rows]
+    rows_by_preference = [*exact_rows, *rows_printing_that_step, *later_rows]  # any of the three lists may be empty
     if not rows_by_preference:
         raise nothing_left(record, f"{steps_to_skip} steps", _stamps_in_words(stamped))
     return rows_by_preference[0]

@@ -42,30 +42,24 @@ def start_of(record: Record) -> Start:
 
 
 def date_of_first_row(record: Record) -> float | None:
-    """Return the time stamp of a run's first row as Unix time in seconds; None if the stamp is no date.
+    """Return the time stamp of a run's first row as Unix time in seconds; None if there is no date.
 
-    The importers give a date in two forms, which the size of the number tells apart:
-
-    - Unix time, about 1.6e9 for a date of this century
-    - seconds from the year 1, about 6.4e10: for a date that the log prints in words, such as "2021-03-04 12:00:00"
-
-    A stamp is taken first as Unix time, then as seconds from the year 1. At most one reading gives a date from 2001 to
-    2286, and this reading is right. Unix time would give a date before the year 400 if it were taken as seconds from
-    the year 1. Seconds from the year 1 would give a date after the year 3000 if they were taken as Unix time.
+    The stamp of a date is either Unix time, such as 1.6e9, or seconds from the year 1, such as 6.4e10. At most one of
+    the two readings gives a date from 2001 to 2286, and this reading is taken. A stamp that is a time from midnight,
+    such as 43200, gives no such date.
 
     Args:
         record: The run as read from its log.
 
     Returns:
-        The seconds. None if the log has no row, if the first row has no stamp, or if the stamp is no date, such as a
-        time from midnight.
+        The Unix time. None if the log has no row, if the first row has no stamp, or if the stamp is no date.
     """
     stamp_s = record.windows[0].end_s if record.windows else None  # a window has the stamp of its row as its end
     if stamp_s is None:
         return None
     unix_s_if_from_year_1 = stamp_s - ORDINAL_OF_1970 * SECONDS_OF_DAY
     for unix_s in (stamp_s, unix_s_if_from_year_1):
-        if _is_date(unix_s):
+        if _is_date(unix_s):  # from 2001 to 2286
             return unix_s
     return None
 

@@ -221,12 +221,11 @@ def score(
 ) -> Score:
     """Return the throughput or training time of one or several runs of one system, with intervals and warnings.
 
-    A protocol that leaves its numbers of runs to the benchmark is first settled: they become those that MLPerf sets for
-    the benchmark of the logs. With --runs, only the number of dropped runs is set.
-
     Args:
         records: The runs as read from their logs: repeats of one system, each run once.
-        protocol: The rules of the score: the warm-up to drop, how to average, and how many runs are asked for.
+        protocol: The rules of the score: the warm-up to drop, how to average, and how many runs are asked for. If
+            the number of runs depends on the benchmark, the number that MLPerf sets for the benchmark of the logs is
+            used.
         skip: The value of the option --skip, which replaces the protocol's warm-up: a number of windows (printed rows)
             or, for some protocols, of something else (see `run_figure`). None takes the protocol's warm-up.
         system: Name of the machine, as the user gave it. If None, logs that name no machine get a warning.
@@ -239,15 +238,16 @@ def score(
     if not records:
         raise InputError("no runs to score; give the logs of one system")
     refuse_unless_repeats(records)
+    # The numbers of runs and of dropped runs are now known, also if they depend on the benchmark of the logs.
     settled_protocol = with_runs_of_benchmark(protocol, records)
-    chosen = _chosen_runs(records, settled_protocol, skip)
+    chosen = _chosen_runs(records, settled_protocol, skip)  # the runs that are scored, each measured as one figure
     unit = _unit(chosen.records, settled_protocol)
-    refuse_if_no_mean(chosen.figures, settled_protocol, unit)
+    refuse_if_no_mean(chosen.figures, settled_protocol, unit)  # TooFewRunsError: no average of these runs exists
 
-    # The score describes its protocol, so this one says the warm-up that `_chosen_runs` has left out.
+    # The score shows its protocol in words. With `skip`, the words must say this warm-up, not the protocol's own.
     shown_protocol = settled_protocol if skip is None else settled_protocol.skipping(skip)
     without_warnings = _score_and_intervals(chosen, shown_protocol, unit)  # warnings need the score, so they come next
-    missing_runs = message_of_missing_runs(chosen.figures, settled_protocol, unit)
+    missing_runs = message_of_missing_runs(chosen.figures, settled_protocol, unit)  # None if there are enough runs
     shown_warnings = list(_warnings(without_warnings, missing_runs))
     if not system:
         shown_warnings += warnings.warn_if_machine_is_unknown(chosen.records)
@@ -414,17 +414,18 @@ def _warnings(result: Score, missing_runs: str | None) -> Iterator[Verdict]:
 
 
 def _warnings_of_throughput(result: Score) -> Iterator[Verdict]:
-    """Yield the warnings about a throughput: of its interval, of each run and its windows, and of the runs together.
+    """Yield the warnings about a throughput: about its interval, each run and its windows, and all runs together.
 
-    The mean of several rates may lie above all images / all time. So a score that averages rates, over windows (printed
-    rows) or over runs, may get a warning of it.
+    A mean of rates may be too high: equal work at 100 and at 300 images/s has a mean of 200, but takes as long as at
+    150 images/s. So a score that averages the rates of windows (printed rows) or of runs may get a warning about this.
 
     Args:
         result: The score, in images/s.
     """
     yield from warnings.warn_if_interval_is_wide(result.value, result.interval_95)
+    # `over_steps` says how the figure of a run is made of its windows, and `over_runs` how the score is made of runs.
     averages_window_rates = result.protocol.over_steps in ("mean_of_printed_rates", "mean_of_rates")
-    is_by_stamps = result.protocol.over_steps == "between_stamps"
+    is_by_stamps = result.protocol.over_steps == "between_stamps"  # images / the time between two time stamps
     for record, run in zip(result.records, result.runs, strict=True):
         lines = (run.first_line, run.last_line)
         yield from warnings.warn_if_other_rates_differ(record, run.value, lines, is_by_stamps=is_by_stamps)

@@ -11,22 +11,29 @@ from scoring.record import InputError, NothingMeasuredError, Record, Window
 
 
 def select(record: Record, protocol: Protocol, *, skip: int | None = None) -> Sequence[Window]:
-    """Return the rows of a log to measure: those after the warm-up, for as many steps as the protocol takes.
+    """Return the rows of a log that a protocol measures, which are the rows after the warm-up.
+
+    - If the protocol skips epochs as warm-up: the summaries of the later epochs that print a rate.
+    - Otherwise: the later windows. A window is what one printed row covers. If the protocol takes a number of steps
+      (`take_steps`), only the windows of so many steps.
 
     Args:
         record: The run as read from its log.
         protocol: The rules of the measurement: how much warm-up to skip, and how many steps to take.
-        skip: How many windows (printed rows) or epochs to drop (the option --skip). None drops what the protocol says.
+        skip: How many windows or epochs to drop (the option --skip). None drops what the protocol says.
 
     Returns:
-        The rows, at least one: windows or, if the protocol skips epochs, the summaries of epochs that print a rate.
+        The rows, at least one.
 
     Raises:
         NothingMeasuredError: No row is left after the warm-up, or the run was resumed from a checkpoint and the log has
             no windows. This is a kind of InputError.
-        InputError: The log has no windows, or only windows that are marked as warm-up, or too few steps after the
-            warm-up, or does not say steps that are needed. Also if the first row after the warm-up has more steps than
-            the protocol takes, or a row to measure is marked as warm-up.
+        InputError: In one of these cases:
+
+            - The log has no windows, or only windows that it marks as warm-up.
+            - The warm-up is counted in steps, and the log does not say its steps, or marks a later window as warm-up.
+            - The log has fewer steps after the warm-up than the protocol takes, or the first row after the warm-up
+              alone has more.
     """
     if protocol.skip_unit == "epoch":
         epochs = [epoch for epoch in record.epochs if epoch.printed_rate is not None]
@@ -36,21 +43,20 @@ def select(record: Record, protocol: Protocol, *, skip: int | None = None) -> Se
     windows = _after_warm_up(record, protocol, skip)
     if protocol.take_steps is None:
         return windows
-    return _first_windows(record, windows, protocol.take_steps)
+    return _first_windows(record, windows, protocol.take_steps)  # the first ones, with at most so many steps
 
 
 def _after_warm_up(record: Record, protocol: Protocol, skip: int | None) -> Sequence[Window]:
     """Return the windows of a run after its warm-up; a window is what one printed row of the log covers.
 
-    A log may mark windows as warm-up or as measured (`phase`). The first case that fits says what is dropped:
+    A log may mark windows as warm-up or as measured (`phase`). The first case that fits decides:
 
-    1. `skip` is given: all windows that are marked as warm-up, and the first `skip` of the others.
-    2. The protocol skips windows: all windows that are marked as warm-up. If these are fewer than the protocol's
-       number, also the first of the others, to make up this number.
-    3. The protocol skips steps, and the log marks some windows as measured: all windows that are marked as warm-up.
-    4. The protocol skips steps, and the log marks none as measured: the windows, marked or not, that begin within so
-       many steps, and the windows that do not say their steps. If a later window is marked as warm-up, the log
-       contradicts the protocol, which is an error.
+    1. `skip` is given: dropped are the windows marked as warm-up, and the first `skip` of the others.
+    2. The protocol skips windows, such as 10: dropped are the windows marked as warm-up and, if these are fewer than
+       10, as many of the others as make 10 in all. If 4 are marked, 6 more are dropped.
+    3. The protocol skips steps, and the log marks windows as measured: dropped are the windows marked as warm-up.
+    4. The protocol skips steps, such as 20, and the log marks no windows as measured: dropped are the windows that
+       begin before 20 steps are done, and the windows that do not say how many steps they cover.
 
     Args:
         record: The run as read from its log.
@@ -60,8 +66,8 @@ def _after_warm_up(record: Record, protocol: Protocol, skip: int | None) -> Sequ
     Raises:
         NothingMeasuredError: No window is left because of the warm-up, or because the run was resumed from a checkpoint
             and the log has no windows. This is a kind of InputError.
-        InputError: No window is left for another reason. In case 4 also if a window that is left is marked as warm-up,
-            or if the steps are not known.
+        InputError: The log has no windows, or only windows that are marked as warm-up. In case 4 also if a window that
+            is left is marked as warm-up, or if the steps are not known.
     """
     if record.is_resumed and not record.windows:
         says = "the log has no windows after its resume: nothing was measured; take a longer run"
@@ -71,6 +77,8 @@ def _after_warm_up(record: Record, protocol: Protocol, skip: int | None) -> Sequ
         what = "warm-up windows only" if record.windows else "no windows"
         raise InputError(f"{record.file}: the log holds {what}: nothing was measured")
 
+    # `_drop_first(.., windows, number, ..)` returns the windows after the first `number` windows. If no window is left,
+    # it raises NothingMeasuredError.
     if skip is not None:
         return _drop_first(record, not_warm_up, skip, "window")
     if protocol.skip_unit == "window":
@@ -80,7 +88,7 @@ def _after_warm_up(record: Record, protocol: Protocol, skip: int | None) -> Sequ
     log_marks_what_was_measured = any(window.phase == "measured" for window in not_warm_up)
     if log_marks_what_was_measured:
         return not_warm_up
-    return _windows_after_skipped_steps(record, protocol)  # counts the steps of all windows of the log, marked or not
+    return _windows_after_skipped_steps(record, protocol)  # looks at all windows of the log, marked or not
 
 
 def _drop_first(record: Record, rows: Sequence[Window], number: int, unit: str) -> Sequence[Window]:
@@ -103,26 +111,27 @@ def _drop_first(record: Record, rows: Sequence[Window], number: int, unit: str) 
 def _windows_after_skipped_steps(record: Record, protocol: Protocol) -> Sequence[Window]:
     """Return the windows of a run that begin after the warm-up, which is given in steps.
 
-    The warm-up is counted from the start of the run, or from where the run was resumed. In the log of a run that was
-    resumed after 1000 steps, step numbers may go on from there, so 1000 are taken off (`steps_done_before_log`): the
-    run warms up anew.
+    For example, with a warm-up of 20 steps, the windows of the steps 21 to 30 and 31 to 40 are returned, but not the
+    window of the steps 11 to 20. A run that was resumed warms up anew: if a run was resumed after 1000 steps, and the
+    step numbers go on from there, the windows from step 1021 on are returned.
 
     Args:
         record: The run as read from its log.
         protocol: The rules of the measurement. `skip` is the number of warm-up steps, such as 20.
 
     Returns:
-        The windows, at least one. A window that does not say its steps is left out, because its beginning is not known.
+        The windows, at least one. A window is left out, too, if its row does not say how many steps it covers, because
+        the beginning of the window is then not known.
 
     Raises:
-        InputError: No window is left, the log marks a window to be measured as warm-up, or it does not say for every
-            window how many steps were done at its end.
+        InputError: No window is left, the log marks a window to be measured as warm-up, or it is not known for every
+            window how many steps of the run were done at its end.
     """
-    done_by_window = _known_steps_done(record, protocol)
-    done_before_log = steps_done_before_log(record)
+    done_by_window = _known_steps_done(record, protocol)  # at the end of each window; an error if one is not known
+    done_before_log = steps_done_before_log(record)  # such as 1000 for a run that was resumed there; mostly 0
     chosen = []
     for window, done_at_end in zip(record.windows, done_by_window, strict=True):
-        if window.steps:
+        if window.steps:  # the steps that the row covers; None if it does not say
             done_at_begin = done_at_end - window.steps
             if done_at_begin - done_before_log >= protocol.skip:
                 chosen.append(window)
@@ -171,25 +180,25 @@ def _known_steps_done(record: Record, protocol: Protocol) -> list[int]:
 def steps_done_before_log(record: Record) -> int:
     """Return how many steps a run had done before the first row of its log, such as 1000 for a run resumed there.
 
-    It is the step number that the first row prints, minus the number of steps that this row covers: 1010 - 10. If the
-    first row does not say how many it covers, the second row does, because rows are mostly equally far apart.
+    The number is the step number that the first row prints, minus the number of steps that this row covers, such as
+    1010 - 10. This is done for two kinds of logs: logs of a run that was resumed, and logs of keras, PaddleSeg and
+    mmsegmentation. For all other logs the number is 0. Their programs may print no rows during the warm-up, or count
+    the steps anew in each epoch, so a first row at step 1010 does not show that steps were done before the log.
 
     Args:
         record: The run as read from its log.
 
     Returns:
-        The number of steps. 0 in these cases:
-
-        - The log neither says that its run was resumed, nor is of keras, PaddleSeg or mmsegmentation, whose programs
-          print rows from their first steps on. Other programs may print no rows while they warm up, or count their
-          steps anew in each epoch, so a first row at a high step shows nothing.
-        - The log has no rows, its first row prints no step number, or neither of the first two says its steps.
+        The number of steps. It is also 0 if the log has no rows, if the first row prints no step number, or if neither
+        the first row nor the second row says how many steps it covers.
     """
     prints_rows_from_its_start = record.format in ("keras", "paddleseg", "mmseg")
     first_row_tells = record.is_resumed or prints_rows_from_its_start
     if not first_row_tells or not record.windows:
         return 0
     first = record.windows[0]
+    # If the first row does not say how many steps it covers, the number of the second row is taken, because rows are
+    # mostly equally far apart.
     steps_of_first = next((window.steps for window in record.windows[:2] if window.steps is not None), None)
     if first.step is None or steps_of_first is None:
         return 0
@@ -224,21 +233,17 @@ def steps_done_by_window(record: Record) -> list[int | None]:
 
 
 def _progress_after(window: Window, before: _Progress, first_step: int) -> _Progress:
-    """Return how far a run is at the end of a window.
+    """Return how many steps a run has done at the end of a window, with what is needed to count on from there.
 
-    Some logs restart their step numbers in each epoch. If the row prints a step number, the steps done are
+    If the row prints no step number, the steps that the row covers are added to the steps done before.
 
-        steps done at the last restart + the printed step number, counted from 1
+    If the row prints a step number, this number, counted from 1, is the number of steps done. But some logs begin their
+    step numbers again in each epoch. Then the steps that were done before the epoch are added (`done_at_restart`). For
+    two epochs of 100 steps:
 
-    For example, rows print 50 and 100 in epoch 1, and 50 and 100 in epoch 2. The third row restarts at 100 steps done,
-    because 50 is too low to go on from 100 (`_done_at_last_restart`). So 50, 100, 150 and 200 steps are done.
-
-    If the row prints no step number, the steps done are
-
-        steps done before + the steps that the row says it covers (`window.steps`)
-
-    The last restart, and the epoch of the last row that printed a step number, then stay as they were, for the next row
-    that prints one.
+        the row prints     50  100   50  100
+        done_at_restart     0    0  100  100
+        done               50  100  150  200
 
     Args:
         window: What one printed row of the log covers, with the step number that the row prints (`window.step`), if
@@ -249,36 +254,38 @@ def _progress_after(window: Window, before: _Progress, first_step: int) -> _Prog
     Returns:
         The progress. Its `done` is None if the number of steps is not known.
     """
-    if window.step is None:
+    if window.step is None:  # only `done` changes
         return before._replace(done=_sum_if_known(before.done, window.steps))
 
     printed_steps = window.step - first_step + 1  # the printed number, as if the log counted from 1
+    # `before.done` if the numbers begin again in this row: the row is of a new epoch, and its number is too low to go
+    # on from the steps done before. Otherwise `before.done_at_restart`.
     done_at_restart = _done_at_last_restart(window, before, printed_steps)
     return _Progress(done=done_at_restart + printed_steps, done_at_restart=done_at_restart, epoch=window.epoch)
 
 
 def _done_at_last_restart(window: Window, before: _Progress, printed_steps: int) -> int:
-    """Return the offset of the step number that a row prints: what to add to it to get the steps of the run.
+    """Return how many steps a run had done when the step numbers of its log last began again; 0 if they never did.
 
-    Some logs begin their step numbers again in each epoch. The offset is the number of steps done when they last did.
+    Some logs begin their step numbers again in each epoch. For example, 100 steps are done at the end of the first
+    epoch, and the first row of the second epoch prints
 
-    They begin again in this row if it is of another epoch than the last row that printed a step number, and its number,
-    with the offset so far, is not above the steps done before. For example, the first epoch ends after 100 steps. If
-    the next row prints 50, the numbers have begun again, and the offset is 100, for the later rows of the epoch, too.
-    If it prints 150, they go on, and the offset is still 0.
+        50:    too low to go on from 100, so the numbers have begun again: the result is 100
+        150:   the numbers go on: the result is 0, as before
+
+    The caller adds the result to the printed number, and gets the steps that the run has done: 150 in both cases.
 
     Args:
         window: What the row covers, with its epoch.
-        before: How far the run was at the end of the row before.
-        printed_steps: The step number that the row prints. In a log that numbers the first step 0, it is 1 more.
-
-    Returns:
-        The offset in steps; 0 if the numbers never began again.
+        before: How far the run was at the end of the row before. `before.done_at_restart` is the result for the last
+            row that printed a step number, and `before.epoch` is the epoch of that row.
+        printed_steps: The step number that the row prints, plus 1 in a log that numbers the first step 0.
     """
     is_new_epoch = before.epoch is not None and window.epoch != before.epoch
     done_if_numbers_go_on = before.done_at_restart + printed_steps
+    # Each row adds steps. So numbers that go on would lead to more steps than were done before.
     if is_new_epoch and before.done is not None and done_if_numbers_go_on <= before.done:
-        return before.done  # they begin again, because each row adds steps
+        return before.done  # the numbers begin again in this row
     return before.done_at_restart
 
 
