@@ -129,7 +129,7 @@ class Protocol:
         Args:
             counts: The number of runs of each system; may be empty.
         """
-        if self._number_of_runs_is_open():  # MLPerf's number for the benchmark, and the benchmark is not known yet
+        if self._number_of_runs_is_open():  # MLPerf sets the number by the benchmark, which is not known yet
             return "as many runs as MLPerf asks for of the benchmark"
         run_counts = [self.runs]
         if counts:
