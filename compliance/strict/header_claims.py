@@ -104,28 +104,30 @@ def _impossible_nodes(run: LoggedRun, nodes: list[JsonObject]) -> Iterator[Fault
 
 
 def _wrong_cache_clears(run: LoggedRun, nodes: list[JsonObject]) -> Iterator[Fault]:
-    """Yield a fault for each cache_clear that a run cannot have written, and for each node that has none.
+    """Yield a fault for each wrong statement of an event cache_clear, and for each node that has no such event.
 
-    An event cache_clear says whether a node cleared its caches. A run cannot have written it in these cases:
+    An event cache_clear says whether a node cleared its caches. The run writes the value true if the status in the
+    event's metadata is "done", and false with any other status. The faults of each event, in this order:
 
-    - it says that the caches were cleared, and the setting CLEAR_CACHES forbids this;
-    - its value does not go with its status: that is True with "done", and False with any other status. A value that is
-      no boolean, such as 1 or null, goes with none;
-    - it is of a node that the header does not describe.
+    - The value is true, although the setting CLEAR_CACHES is 0: the run was not to clear caches.
+    - The value contradicts the status. A value such as 1 or null, which is neither true nor false, always does.
+    - The event names no node, or a node that is not in `nodes`.
+
+    After the events, each node in `nodes` that no event names is a fault.
 
     Args:
         run: The facts that the log states of the run, with its events cache_clear.
-        nodes: The nodes that the header's section `hardware` describes.
+        nodes: The nodes that the header's section `hardware` describes, each with its host.
     """
     hosts = {node["host"] for node in nodes}
-    hosts_of_caches = set()
+    hosts_of_caches = set()  # those of `hosts` for which the log has an event cache_clear
     for event in run.all_events[schema.CACHE_CLEAR.key]:
         host = event.metadata.get("node")  # of any type of JSON
         if event.value is True and run.settings.get("CLEAR_CACHES") == 0:
             yield Fault(event.line, "a cache that was cleared; CLEAR_CACHES is 0")
         status = event.metadata.get("status")
         is_done = status == "done"
-        if event.value is not is_done:
+        if event.value is not is_done:  # not `!=`, because 1 == True: a value of 1 would pass as true
             yield Fault(event.line, f"a cache_clear of {printable(event.value)} with the status {printable(status)}")
         if isinstance(host, str) and host in hosts:
             hosts_of_caches.add(host)
@@ -152,16 +154,15 @@ class _GpuClaims(NamedTuple):
 
         - a card has more memory than its name says (`_memory_beyond_names`);
         - a window of steps, or telemetry, used more memory than any card has (`_memory_beyond_cards`);
-        - a window states less memory than one before it, although each states the most that was held since the run
-          began; a window that states 0 is left out;
+        - a window states less memory than an earlier window. Each window states the most that was held since the run
+          began, so the figure cannot fall. A window that states 0 is left out;
         - the cards or the environment contradict the stated precision (`_other_arithmetic`);
         - the most power of any window is not that of GPUs at work (`_impossible_power`);
         - telemetry saw less memory in use than half of what rank 0 held by its first window
           (`_less_memory_than_held`);
         - telemetry's energy does not go with the power of the windows (`_energy_beyond_power`).
 
-        The last two need a telemetry_summary that fits the schema. Without the event, its value is None, which does not
-        fit.
+        The last two are left out if the log has no telemetry_summary, or one that does not fit the schema.
 
         Args:
             summary: The value of the event run_summary: the precision, and the number of devices and nodes.
@@ -172,8 +173,8 @@ class _GpuClaims(NamedTuple):
             yield Fault(self.sensors.line_of_less_memory, "less GPU memory than a window before; it is the most so far")
         yield from self._other_arithmetic(summary.precision)
         yield from self._impossible_power(summary)
-        telemetry = self.run.first_event(schema.TELEMETRY_SUMMARY)
-        if fits(schema.TelemetrySummary, telemetry.value):
+        telemetry = self.run.first_event(schema.TELEMETRY_SUMMARY)  # its value is None if the log has no such event
+        if fits(schema.TelemetrySummary, telemetry.value):  # None does not fit
             yield from self._less_memory_than_held(telemetry.value["peak_gpu_memory_mib"], telemetry.line)
             yield from self._energy_beyond_power(telemetry.value["energy_j"], telemetry.line)
 
@@ -263,21 +264,22 @@ class _GpuClaims(NamedTuple):
             yield Fault(_line(self.run), f"{what}, of {counted(gpus, 'GPU')}")
 
     def _other_arithmetic(self, precision: str) -> Iterator[Fault]:
-        """Yield a fault if the environment or the cards contradict the stated precision.
+        """Yield a fault if the environment contradicts the stated precision, and one if a card lacks the stated TF32.
 
-        Cards with TF32 use it for multiplications in FP32, unless NVIDIA_TF32_OVERRIDE=0 forbids it. So:
+        A card that has TF32 uses it for multiplications in FP32. The value "0" of the environment variable
+        NVIDIA_TF32_OVERRIDE forbids TF32; any other value, or none, allows it. By the stated precision, the faults are:
 
-        - fp32: the environment must have NVIDIA_TF32_OVERRIDE=0.
-        - tf32: the environment must not have it, and each card must have TF32, as from compute capability 8.0 on. Cards
-          without TF32 are known by their names (_WITHOUT_TF32).
-        - amp_o1 and amp_o2: nothing is checked.
+        - fp32: TF32 is allowed, because NVIDIA_TF32_OVERRIDE is missing or not "0".
+        - tf32: TF32 is forbidden, because NVIDIA_TF32_OVERRIDE is "0". A further fault is the first card without TF32,
+          such as a V100. Cards before compute capability 8.0 have no TF32, and are known by name (_WITHOUT_TF32).
+        - amp_o1 and amp_o2: none.
 
         Args:
             precision: The precision that run_summary states: fp32, tf32, amp_o1 or amp_o2.
         """
-        override = self.run.header_section(schema.ENVIRONMENT).get(_TF32_OVERRIDE)
+        override = self.run.header_section(schema.ENVIRONMENT).get(_TF32_OVERRIDE)  # None if it is not set
         stated = f"no {_TF32_OVERRIDE}" if override is None else f"{_TF32_OVERRIDE}={printable(override)}"
-        is_tf32_allowed_for_fp32 = precision == "fp32" and override != "0"
+        is_tf32_allowed_for_fp32 = precision == "fp32" and override != "0"  # "0" forbids TF32
         is_tf32_forbidden = precision == "tf32" and override == "0"
         if is_tf32_allowed_for_fp32 or is_tf32_forbidden:
             yield Fault(_line(self.run), f"precision {precision}, and {stated} in the environment")
@@ -289,19 +291,20 @@ class _GpuClaims(NamedTuple):
                 return
 
     def _energy_beyond_power(self, energy_j: float | None, line: int) -> Iterator[Fault]:
-        """Yield a fault if the stated energy is impossible with the power that the windows of steps state.
+        """Yield a fault if telemetry states an energy that is impossible by the power that the windows of steps state.
 
-        Telemetry states the energy of all nodes, from the first step to the end. A window states the power of the first
-        node's GPUs, at one moment. Other nodes and moments may differ, so two bounds are widened by the factor
-        _MOST_ENERGY_RATIO (3):
+        Telemetry states the energy that the GPUs of all nodes took from the first step to the end. A window states the
+        power of the first node's GPUs alone, at one moment. So the energy is only held to two bounds:
 
-            energy >= least power of a window * time of the windows that state a power / 3
-            energy <= most power of a window * time of the run * nodes * 3
+        - at least what the first node takes during the windows that state a power, at the least power of a window;
+        - at most what all nodes take during the whole run, if each takes the most power of a window.
 
-        Nothing is compared in these cases:
+        Nodes and moments differ, so each bound is widened by the factor 3 (_MOST_ENERGY_RATIO). For instance, windows
+        of 900 s in all state 1000 to 2000 W, in a run of 1000 s on 2 nodes. Then the energy must be at least
+        1000 * 900 / 3 = 300,000 J, and at most 2000 * 1000 * 2 * 3 = 12,000,000 J.
 
-        - fewer than _LEAST_READINGS windows state a power;
-        - the run is not known to be long enough for _LEAST_READINGS samples of telemetry (`_has_enough_samples`).
+        Nothing is compared if fewer than _LEAST_READINGS windows state a power, or if the run is not known to be long
+        enough for _LEAST_READINGS samples of telemetry (`_has_enough_samples`).
 
         Args:
             energy_j: The energy that telemetry_summary states, in joules. None if it states none: nothing is compared.
@@ -312,6 +315,7 @@ class _GpuClaims(NamedTuple):
             return
         assert self.run.minutes is not None  # `_has_enough_samples` is False without it
         run_s = self.run.minutes * 60
+        # `time_s` is the time of the windows that state a power. It is shorter than the run, as is right for a minimum.
         least_j_of_windows = self.sensors.least_power_w * self.sensors.time_s
         most_j_of_run = self.sensors.most_power_w * run_s * len(self.nodes)
         is_plausible = least_j_of_windows / _MOST_ENERGY_RATIO <= energy_j <= most_j_of_run * _MOST_ENERGY_RATIO
@@ -443,14 +447,16 @@ def _equal_digests(run: LoggedRun, dataset: JsonObject, name: str, other_name: s
 def _wrong_form(run: LoggedRun) -> Iterator[Fault]:
     """Yield a fault if the stated form of the training images is unknown or contradicts another entry of the header.
 
-    The form is the kind of file that holds the images: files, recordio or tfrecord. Each form has its `is_exact` in
-    schema.FORMS, which tells whether the sizes in the passport are those of the images: true for files and recordio,
-    false for tfrecord, whose records have more in them. If the header states a form, the first of these faults is
-    yielded:
+    The form is the kind of file that holds the images: files, recordio or tfrecord. The header's entry
+    `dataset.train`, the passport of these files, states as `is_exact` whether the sizes in it are those of the images
+    alone. That must be true for files and recordio. It must be false for tfrecord, whose records hold more than the
+    image.
 
-    - the form is not in schema.FORMS;
-    - the header's description of the files (`dataset.train`) has another `is_exact` than the form;
-    - the form is files, although the header says what they were packed from (`train_source`).
+    The first of these faults is yielded; there is none if the header states no form:
+
+    - The form is not in schema.FORMS, the table of `is_exact` by form.
+    - `dataset.train` states another `is_exact` than the table has for the form.
+    - The form is files, although the header has `dataset.train_source`, which says what the data were packed from.
 
     Args:
         run: The facts that the log states of the run. Its header's section `dataset` must fit the schema.
@@ -460,7 +466,7 @@ def _wrong_form(run: LoggedRun) -> Iterator[Fault]:
     if form is None:
         return
     passport = dataset.get("train")  # None of synthetic data
-    is_exact_by_form = schema.FORMS
+    is_exact_by_form = schema.FORMS  # such as "files": True
     if form not in is_exact_by_form:
         yield Fault(_line(run), f"dataset.form is {printable(form)}, none of {', '.join(is_exact_by_form)}")
     elif passport is not None and passport["is_exact"] != is_exact_by_form[form]:
