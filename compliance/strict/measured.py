@@ -404,7 +404,7 @@ class Measured:
             position: Its metadata: the step at which the window ends, its phase and its epoch.
             previous_step: The step at which the window before it ended.
         """
-        # `next_window` goes by the epoch that the window states. With a wrong epoch, the planned number of steps may be wrong, too.
+        # By the epoch that the window states. If that is wrong, the planned number of steps may be wrong, too.
         planned = self._plan.next_window(previous_step, position.epoch_num)
         begins_at_previous = position.step - window.steps == previous_step
         has_planned_steps = window.steps == planned.steps

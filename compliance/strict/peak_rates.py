@@ -173,11 +173,13 @@ def _faults_of_window(fastest: Fastest, peak: _Peak) -> list[Fault]:
 def _faults_of_evaluation(run: LoggedRun, shortest: TimedEvaluation | None, peak: _Peak) -> list[Fault]:
     """Return a fault if a run's shortest evaluation was faster than the devices can compute; otherwise an empty list.
 
-    The peak is a rate of training. The forward pass of an evaluation is a third of the work of training on the same
-    images. So with a peak of 60,000 images/s, an evaluation of 36,000 samples takes at least 200 ms. The time by the
-    log's clock may be too short by a tolerance, which is added before the comparison. The fault says, for instance:
+    The work of an evaluation is only the forward pass, a third of the work of training on the same images. So devices
+    that cannot train on more than 60,000 images/s cannot evaluate more than 180,000 samples/s: 3,600,000 samples take
+    at least 20 s. If the log's clock shows 5 s for them, the fault is
 
         an evaluation of 3600000 samples in 5000 ms; its 8 cards cannot train more than 60000 images/s at 224 px
+
+    Before the comparison, the tolerance of the log's clock is added to the time of the evaluation.
 
     Args:
         run: The facts that the log states of the run, with eval_samples and the tolerance of its clock.
@@ -187,7 +189,7 @@ def _faults_of_evaluation(run: LoggedRun, shortest: TimedEvaluation | None, peak
     if shortest is None:
         return []
     samples = run.stated_count(schema.EVAL_SAMPLES)  # 0 if it is not stated
-    least_ms = 1000 * samples * _FORWARD_SHARE / peak.images_per_s  # `_FORWARD_SHARE` is 1/3
+    least_ms = 1000 * samples * _FORWARD_SHARE / peak.images_per_s  # 1000 * 3,600,000 * (1 / 3) / 60,000 = 20,000
     took_at_most_ms = shortest.took_ms + run.clock_tolerance_ms
     if took_at_most_ms >= least_ms:
         return []

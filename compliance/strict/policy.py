@@ -53,18 +53,18 @@ class Policy:
     def check(self, benchmark_asked: str | None, target_reached_ms: float | None) -> None:
         """Report the breaches of the rules about the run as a whole. Call it once, after all events were checked.
 
-        These are checked, in this order:
+        `collector` already has the findings of the checks of events, and gets the new ones. The steps:
 
-        - the rules of every benchmark: benchmark, status, mode, caches, seeds and clock;
-        - for a benchmark of this project, what `_check_benchmark` lists; for any other, only the batch, and that the
-          run did not stop before it reached its target;
-        - for a log of this project, what such a log must hold. Breaches of form (of how a log is written, such as the
-          order of its events) have only warned so far. In such a log they are errors, too, because its writer makes
-          none.
-
-        At the end, findings are dropped whose rules do not apply to the run's benchmark and division, also those from
-        the checks of events. If the rule closed-data has refused the run, because it is a closed run on another data
-        set than the benchmark's, it is noted which rules were not applied.
+        1. The rules of every benchmark: the benchmark asked for, status, mode, caches, seeds and clock.
+        2. A benchmark of this project is checked by `_check_benchmark`. Of any other benchmark, only the batch is
+           checked, and that the run did not stop before it reached its target.
+        3. A log of this project is checked for what such a log must hold. Then all findings so far of rules of form
+           (how a log is written, such as the order of its events) are repeated as errors. Such findings only warn in
+           other logs, but the writer of this project's logs never breaks these rules.
+        4. The findings of all rules that do not apply to the run's benchmark and division are dropped, with a note on
+           each.
+        5. If the rule closed-data has refused the run, because it is a closed run on another data set than the
+           benchmark's, a note is added on each rule that was not applied for this reason.
 
         Args:
             benchmark_asked: The benchmark that the log must be of, such as "resnet"; None allows any.
@@ -91,7 +91,7 @@ class Policy:
             self._check_project_log(benchmark)
             self._repeat_breaches_of_form_as_errors()  # after all other checks, whose findings it repeats
 
-        self.collector.drop_inapplicable_rules(name, division)
+        self.collector.drop_inapplicable_rules(name, division)  # also findings from the checks of events
         if self._is_refused_for_other_data():
             self._note_rules_for_benchmark_data()  # comes last: a rule that was dropped has a note of its own
 
@@ -259,19 +259,15 @@ class Policy:
     def _check_benchmark(self, benchmark: Benchmark, division: str) -> None:
         """Report what is wrong with a run of one of this project's benchmarks.
 
-        A run is on the benchmark's data set (`data.is_of_benchmark`) in two cases (see `stated_data`). In both the log
-        states the benchmark's train_samples. It also states the benchmark's eval_samples, but for padding (BENCHMARK),
-        or in a ResNet run another number, but the accuracies show the right one (WRONG_EVAL_SAMPLES).
+        Which checks are made depends on the division, on the benchmark, on whether the log is of this project, and on
+        the data set that the run is on. `stated_data` tells the data set by the numbers of samples in the log:
 
-        Which checks apply, in this order:
+        - StatedData.BENCHMARK: both numbers are the benchmark's; eval_samples may be higher by padding.
+        - StatedData.WRONG_EVAL_SAMPLES: eval_samples is wrong, but train_samples and the accuracies of a ResNet run
+          show that the run is on the benchmark's data set.
+        - StatedData.OTHER: the run is on another data set, or the log does not state both numbers.
 
-        - any run: times that are too short even with the waits for checkpoints, the checkpoints, accuracies that are no
-          shares from 0 to 1, pace and target;
-        - not closed, but on the benchmark's data set: it is noted if the run's target is lower than the closed one;
-        - log of this project, and BENCHMARK: the bytes of the data set's files;
-        - closed: values of single keys (ResNet alone), and the numbers of samples;
-        - ResNet: its evaluations;
-        - not ResNet, closed, on the benchmark's data set: the best mean IoU.
+        In the first two cases the run is on the benchmark's data set (`data.is_of_benchmark`).
 
         Args:
             benchmark: The benchmark of the run.
@@ -280,16 +276,16 @@ class Policy:
         run = self.run
         is_closed = division == "closed"
         data = stated_data(run, benchmark)
-        self.order.measured.judge_waits_for_checkpoints()
-        self._check_accuracies_are_shares()
-        check_pace(run, self.order, benchmark, self.collector)
-        self._check_target(benchmark, division)
+        self.order.measured.judge_waits_for_checkpoints()  # stated times that are too short, impossible checkpoints
+        self._check_accuracies_are_shares()  # from 0 to 1
+        check_pace(run, self.order, benchmark, self.collector)  # epochs, steps and evaluations that are too fast
+        self._check_target(benchmark, division)  # a status that contradicts the accuracies
         if not is_closed and data.is_of_benchmark:
-            self._note_lower_target(benchmark)
+            self._note_lower_target(benchmark)  # a note if the run's target is lower than that of closed runs
         if run.is_project_log and data is StatedData.BENCHMARK:
             self._check_bytes_of_data_set(benchmark)
         if is_closed:
-            self._check_closed_run(data, benchmark)
+            self._check_closed_run(data, benchmark)  # for ResNet the values of single keys; the numbers of samples
         if benchmark.name == "resnet":
             self._check_evaluations_of_resnet(data, benchmark, is_closed=is_closed)
         elif is_closed and data.is_of_benchmark:

@@ -151,19 +151,20 @@ def _faults_of_sum(sum_of_gradients: re.Match[str], devices: int, parts: int | N
 
         161 gradients summed over 2 ranks once, scaled by 1/4 once
 
-    because the gradients of 2 * 2 parts are averaged. At most one fault is yielded:
+    because the gradients of 2 * 2 parts are averaged. _GRADIENTS calls the 2 of such a proof "ranks" and the 4
+    "divisor". The first of these faults is yielded, if there is one:
 
-    - The ranks, here 2, are not as many as `devices`. A proof without the words "summed over" is of 1 rank.
-    - The ranks are right, but the divisor, here 4, is not `devices` * `parts`.
+    - The ranks are not as many as `devices`. A proof without the words "summed over 2 ranks once" is of 1 rank.
+    - The divisor is not `devices` * `parts`.
 
     Args:
-        sum_of_gradients: The match of _GRADIENTS with the proof, which is a line in the log's header.
+        sum_of_gradients: The match of the pattern _GRADIENTS with the proof, which is a line in the log's header.
         devices: How many ranks the run has.
         parts: Into how many parts the setting STRATEGY divides a batch. None if the setting has no possible number
             there: the divisor is not checked then.
     """
-    proof = printable(sum_of_gradients.string)
-    stated_ranks = int(sum_of_gradients["ranks"] or 1)
+    proof = printable(sum_of_gradients.string)  # the whole line
+    stated_ranks = int(sum_of_gradients["ranks"] or 1)  # None if the proof does not name ranks
     stated_divisor = int(sum_of_gradients["divisor"])
     if stated_ranks != devices:
         yield f"a program of {proof}, for {devices} devices"

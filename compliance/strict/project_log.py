@@ -66,16 +66,19 @@ class ProjectLog:
     def faults(self) -> Iterator[Fault]:
         """Yield each fault that shows that this is not the whole log of a run of this project.
 
-        The faults come in the order of the `yield from` below. Some checks are left out:
+        The faults come in the order of the `yield from` below. Those of `order.measured` were kept while the log was
+        read. Two kinds of checks are left out where the log lacks what they need:
 
-        - those of the run's statements and claims, if the log has no run_summary, or if the run_summary or a section of
-          the header does not fit the schema (a missing section does not fit);
-        - that of the program's convolutions, if a section of the header does not fit.
+        - `_wrong_statements` and `faults_of_claims`, if the log has no run_summary, or if the run_summary or a section
+          of the header does not fit the schema;
+        - `_missing_convolutions`, if a section of the header does not fit the schema.
+
+        A section that is missing does not fit the schema.
 
         Yields:
             The fault in words, with the line to blame or None.
         """
-        # Two lists instead of iterators: below they also tell whether there was any fault.
+        # Two lists instead of iterators: below they also tell whether the header and the run_summary fit the schema.
         faults_of_header = self._sections_unlike_schema()
         faults_of_summary = self._summary_unlike_schema()
         yield from self._other_format()
@@ -85,11 +88,11 @@ class ProjectLog:
         does_header_fit = not faults_of_header
         does_summary_fit = not faults_of_summary
         summary = self.run.summary  # None if the log has no run_summary
-        if summary is not None and does_summary_fit and does_header_fit:  # which the next two need
+        if summary is not None and does_summary_fit and does_header_fit:
             yield from self._wrong_statements(summary)
             yield from faults_of_claims(self.run, summary, self.order.measured.sensors, self.order.last_epoch or 0)
         yield from self._wrong_ending()
-        yield from self.order.measured.faults
+        yield from self.order.measured.faults  # of windows, losses, throughputs and checkpoints
         yield from rates_beyond_peak(self.run, self.order, self._described_nodes())
         yield from self._early_end()
         yield from faults_of_evaluations(self.run, self.order.last_epoch or 0, are_shares_of_samples=self._is_resnet)
@@ -220,25 +223,24 @@ class ProjectLog:
         yield from self._wrong_telemetry()
 
     def _wrong_telemetry(self) -> Iterator[Fault]:
-        """Yield the first fault of the event telemetry_summary.
+        """Yield the first fault of the event telemetry_summary: a wrong number of events, or a wrong event.
 
-        Its number is checked first. A log has one if the run succeeded and the setting TELEMETRY_S asks for telemetry,
-        and otherwise none. Without run_stop the run was cut off, so any number is right.
-
-        If there is one, it must fit the schema, come after run_stop, and state an energy that agrees with its joules
-        per image.
+        - Number: a log has one telemetry_summary if the run succeeded and the setting TELEMETRY_S asks for telemetry;
+          otherwise it has none. Without run_stop the run was cut off, so any number is right.
+        - Event: a telemetry_summary must fit the schema, come after run_stop, and state an energy that agrees with its
+          joules per image. If there are several, the first one is checked.
         """
         run = self.run
-        telemetry = run.first_event(schema.TELEMETRY_SUMMARY)
+        telemetry = run.first_event(schema.TELEMETRY_SUMMARY)  # an event of line 0 if the log has none
         count = run.number_of_events(schema.TELEMETRY_SUMMARY)
         must_have_one = run.settings.get("TELEMETRY_S") and run.status == "success"
         wanted_count = 1 if must_have_one else 0
         was_cut_off = run.stop is None
         if count != wanted_count and not was_cut_off:
             what = f"{count} telemetry_summary, {wanted_count} by TELEMETRY_S and the status"
-            yield Fault(telemetry.line or None, what)  # the line of a missing event is 0
+            yield Fault(telemetry.line or None, what)  # None if the event is missing
             return
-        if count == 0:
+        if count == 0:  # which is right here
             return
         if not fits(schema.TelemetrySummary, telemetry.value):
             shown = printable(telemetry.value)
@@ -332,12 +334,16 @@ class ProjectLog:
             yield Fault(telemetry.line, what)
 
     def _stated_telemetry(self) -> _StatedTelemetry | None:
-        """Return how many samples of telemetry the log states, and two times that decide how many there may be.
+        """Return how many samples of telemetry the log states, and the facts by which this number is judged.
 
-        - The least number follows from `run_ms`, the least time that the run can have taken (`_least_run_ms`).
-        - The most follows from `log_ms`, the time from the log's start to the telemetry_summary.
+        Each node takes a sample every TELEMETRY_S seconds. So the facts are the interval, the number of nodes and two
+        times:
 
-        A setting of the system's clock ahead makes such a time seem longer, so it is subtracted from both.
+        - `run_ms`, the least time that the run can have taken, decides how many samples there must be.
+        - `log_ms`, the time from the log's start to the telemetry_summary, decides how many samples there can be.
+
+        The time by which the system's clock was set ahead makes a time by the log's clock seem longer, so it is
+        subtracted: for `run_ms` within `_least_run_ms`, for `log_ms` here.
 
         Returns:
             The facts. None in these cases; other checks report what is missing although the log must have it:
@@ -354,9 +360,10 @@ class ProjectLog:
         init_start = run.first_events.get(schema.INIT_START.key)
         if run.start_ms is None or init_start is None:
             return None
-        # The log starts before init_start: page caches are flushed meanwhile, maybe for minutes, and samples are taken.
+        # The first event of a log, submission_benchmark, comes before init_start. Between the two, page caches are
+        # flushed, maybe for minutes, and samples are taken.
         first = run.first_events.get(schema.SUBMISSION_BENCHMARK.key, init_start)
-        # The first event is the earliest of the three, unless the clock was set back during the preparation.
+        # If the clock was set back after the first event, a later event may have the earliest time.
         log_start_ms = min(first.time_ms, init_start.time_ms, run.start_ms)
         return _StatedTelemetry(
             line=telemetry.line,

@@ -86,23 +86,22 @@ def contradictory_values(run: LoggedRun, summary: schema.RunSummary) -> Iterator
 def _stated_value(run: LoggedRun, name: str) -> _StatedValue:
     """Return the value that the log states under a name, and its line.
 
-    The header and the event must fit the schema: if one of them lacks the field of the name, this fails.
+    A name may be that of a setting, a field of the header or an event. They are tried in this order:
+
+    1. A setting, such as BATCHSIZE or RECIPE.epochs. The line is that of run_summary.
+    2. A field of a section of the header, such as dataset.train_samples. The line is that of run_summary.
+    3. An event, such as seed, or a field of an event's value, such as run_summary.devices. The line is the event's.
+
+    If the log has none of these, value and line are None.
 
     Args:
-        run: The facts that the log states of the run.
-        name: One of these, tried in this order:
-
-            - a setting, such as BATCHSIZE or RECIPE.epochs. A setting's name may have a dot, so this comes first;
-            - a section of the header and its field, such as dataset.train_samples;
-            - an event, such as seed, or an event and a field of its value, such as run_summary.devices.
-
-    Returns:
-        Value and line. A setting or a field of the header gets the line of run_summary. Both are None if the log has no
-        such setting, section or event.
+        run: The facts that the log states of the run. Sections of the header and values of events must fit the schema:
+            a section or a value that lacks the named field raises KeyError.
+        name: The name of a setting, SECTION.FIELD, EVENT or EVENT.FIELD.
     """
-    line_of_summary = run.first_event(schema.RUN_SUMMARY).line
+    line_of_summary = run.first_event(schema.RUN_SUMMARY).line  # the lines of the header itself are not kept
     section_or_key, _, field = name.partition(".")  # "run_summary" and "devices"; "seed" and ""
-    event = run.first_events.get(section_or_key)
+    event = run.first_events.get(section_or_key)  # for the third case; None if the log has no such event
     if name in run.settings:  # first, as names of settings may have a dot: RECIPE.epochs
         return _StatedValue(line_of_summary, run.settings[name])
     if section_or_key in run.headers:
@@ -116,18 +115,17 @@ def _stated_value(run: LoggedRun, name: str) -> _StatedValue:
 def _copies_of_settings(run: LoggedRun) -> list[_Expectation]:
     """Return one expectation for each value in the log that repeats a setting: it must be equal to the setting.
 
-    own_log.yaml has the pairs of a value and its setting:
+    The pairs of a value and its setting come from two tables:
 
-    - `setting_by_name`: for instance, run_summary.mode must be the setting MODE;
-    - `setting_by_hyperparameter`, for the optimizer of the run (`recipe_settings_of_hyperparameters`): with lars, for
-      instance, lars_opt_momentum must be RECIPE.optimizer.momentum.
-
-    One pair is not in own_log.yaml: the epochs of warm-up must be RECIPE.warmup_epochs.
+    - `setting_by_name` of own_log.yaml: for instance, run_summary.mode must be the setting MODE;
+    - the table that `recipe_settings_of_hyperparameters` makes for the optimizer of the run: with lars, for instance,
+      lars_opt_momentum must be RECIPE.optimizer.momentum, and the epochs of warm-up RECIPE.warmup_epochs.
 
     Args:
         run: The facts that the log states of the run. A pair is left out if the log does not have its setting.
     """
     expectations = []
+    # Such as "run_summary.mode": "MODE" and "lars_opt_momentum": "RECIPE.optimizer.momentum".
     setting_by_name = {**own_log_rules().setting_by_name, **recipe_settings_of_hyperparameters(run)}
     for name, setting in setting_by_name.items():
         if setting in run.settings:
@@ -151,19 +149,25 @@ def _consequences_of_workload(run: LoggedRun) -> list[_Expectation]:
 
 
 def _consequences_of_job_settings(run: LoggedRun, summary: schema.RunSummary) -> list[_Expectation]:
-    """Return what must follow from the job's settings: devices, platform, parts of a batch, and the kind of run.
+    """Return the values that the log must state because of the job's settings, each with the name of its setting.
+
+        gradient_accumulation_steps    the parts of a batch, by STRATEGY
+        run_summary.devices            DGXNGPU * nodes
+        run_summary.profiled           whether PROFILE is not empty
+        run_summary.resumed            false; left out with RESUME=auto, which may or may not resume a run
+        dataset.synthetic              whether DATA is "synthetic"
+        submission_platform            SUBMISSION_PLATFORM, or if that is empty DGXSYSTEM
+
+    If DGXNGPU is not a whole number, None is expected as run_summary.devices. A run_summary states a number there, so
+    `contradictory_values` then always reports a fault.
 
     Args:
-        run: The facts that the log states of the run. With the setting RESUME=auto, it may have been resumed or not.
+        run: The facts that the log states of the run.
         summary: The value of the event run_summary, with the number of nodes.
-
-    Returns:
-        The expected values. If DGXNGPU is not a whole number, the expected number of devices is None, which no
-        run_summary states.
     """
     settings = run.settings
     devices_per_node = settings["DGXNGPU"]
-    is_whole_number = type(devices_per_node) is int
+    is_whole_number = type(devices_per_node) is int  # not by isinstance, for which True is an int, too
     devices = devices_per_node * summary.nodes if is_whole_number else None
     is_profiled = settings["PROFILE"] != ""
     is_synthetic = settings["DATA"] == "synthetic"
@@ -185,14 +189,15 @@ def _consequences_of_job_settings(run: LoggedRun, summary: schema.RunSummary) ->
 
 
 def _consequences_of_sizes(run: LoggedRun, summary: schema.RunSummary) -> list[_Expectation]:
-    """Return what the framework, the numbers of samples and the global batch in the log must be.
+    """Return the values that the log must state as its framework, numbers of samples and global batch.
 
         run_summary.framework       "paddlepaddle " and the release of it in the header's section `packages`
         train_samples               the field of the same name in the header's section `dataset`
         eval_samples                the field of the same name in the header's section `dataset`
         global_batch_size           devices * batch_per_device of run_summary
 
-    If `packages` has no paddlepaddle-gpu, None is expected as the framework, which no run_summary states.
+    If `packages` has no paddlepaddle-gpu, None is expected as the framework. A run_summary states a text there, so
+    `contradictory_values` then always reports a fault.
 
     Args:
         run: The facts that the log states of the run.
@@ -276,13 +281,14 @@ def _consequence_of_learning_rate(run: LoggedRun, summary: schema.RunSummary) ->
 
 
 def _consequences_of_recipe(run: LoggedRun, summary: schema.RunSummary) -> list[_Expectation]:
-    """Return up to three values that the log must state because of its recipe, for `contradictory_values` to compare.
+    """Return up to three values that the log must state because of its recipe.
 
-    - The event model_bn_span: over how many images a batch normalization takes its statistics.
-    - The setting RECIPE.name: the setting RECIPE, such as mlperf_lars. It is left out if RECIPE is empty, as the recipe
-      is the workload's default then.
-    - The event with the decay steps of the learning rate, such as lars_opt_learning_rate_decay_steps: those by the
-      recipe (`_decay_steps`). It is left out if the optimizer is not known.
+    - The event model_bn_span must be the number of images over which a batch normalization takes its statistics
+      (`_bn_span`).
+    - The setting RECIPE.name must be the value of the setting RECIPE, such as mlperf_lars. This expectation is left out
+      if RECIPE is empty or missing, because the recipe is then the workload's default.
+    - The event with the decay steps of the learning rate, such as lars_opt_learning_rate_decay_steps, must be those
+      that follow from the recipe (`_decay_steps`). This expectation is left out if the optimizer is not known.
 
     Args:
         run: The facts that the log states of the run. If own_log.yaml's `recipe_settings` has no row for its WORKLOAD,
@@ -305,17 +311,19 @@ def _consequences_of_recipe(run: LoggedRun, summary: schema.RunSummary) -> list[
 
 
 def _values_fixed_by_recipe(run: LoggedRun) -> list[_Expectation]:
-    """Return the settings that the recipe named in the log prescribes: target, length, evaluations and image size.
+    """Return the values that settings must have by the recipe that the log names, such as 0.759 for RECIPE.target_top1.
 
-    runlog/workloads.json has them for each recipe of this project, but no length for mlperf_lars, whose length depends
-    on the batch. Without this check, a log whose target was lowered afterwards would pass with its last epochs cut off.
+    Without this check, somebody could lower the target in a log and cut off its last epochs, and the log would pass.
+
+    runlog/workloads.json has the values of each recipe of this project: target, length, epochs from one evaluation to
+    the next and image size. It has no length for mlperf_lars, because its length depends on the batch.
 
     Args:
         run: The facts that the log states of the run. The recipe is the one that its setting RECIPE.name names.
 
     Returns:
-        The expected values. Empty if the WORKLOAD of the run has no recipe of this name. The size of the images is left
-        out if IMAGE_SIZE is not 0: then the job sets it, and not the recipe.
+        The expected values. Empty if the WORKLOAD of the run has no recipe of this name. The image size is left out if
+        the setting IMAGE_SIZE is not 0, because the job then sets the size itself. With 0, the size is the recipe's.
     """
     settings = run.settings
     workload = workloads.find(str(settings["WORKLOAD"]))
@@ -324,7 +332,7 @@ def _values_fixed_by_recipe(run: LoggedRun) -> list[_Expectation]:
         return []
     expectations = []
     for field, value in workload.recipes.get(name, {}).items():
-        setting = f"RECIPE.{field}"
+        setting = f"RECIPE.{field}"  # such as RECIPE.target_top1
         has_size_of_job = setting in _SIDES_OF_IMAGES and settings["IMAGE_SIZE"] != 0
         if not has_size_of_job:
             expectations.append(_Expectation(setting, follows_from=f"the recipe {name}", expected=value))
@@ -370,7 +378,7 @@ def _decay_steps(run: LoggedRun, summary: schema.RunSummary) -> float | None:
     The second formula is how the MLPerf reference counts them; the product in it is rounded.
 
     Args:
-        run: The facts that the log states of the run.
+        run: The facts that the log states of the run, with all settings that `missing_settings` looks for.
         summary: The value of the event run_summary: the devices, and the images of a step on each.
 
     Returns:
@@ -382,7 +390,7 @@ def _decay_steps(run: LoggedRun, summary: schema.RunSummary) -> float | None:
     if global_batch < 1:
         return None
     steps_of_epoch = run.stated_count(schema.TRAIN_SAMPLES) // global_batch
-    steps: Any = settings.get("RECIPE.decay_ends")
+    steps: Any = settings.get("RECIPE.decay_ends")  # not every recipe has this setting
     if steps is None:
         steps = _steps_of_training(settings, steps_of_epoch)
     warmup_epochs: Any = settings["RECIPE.warmup_epochs"]
@@ -392,7 +400,7 @@ def _decay_steps(run: LoggedRun, summary: schema.RunSummary) -> float | None:
     if not counts_after_warmup:
         return float(steps)
     warmup_steps: float = warmup_epochs * steps_of_epoch
-    if not is_number(warmup_steps):  # too large to be rounded
+    if not is_number(warmup_steps):  # the product of two large numbers may be infinite, which round() refuses
         return None
     return float(steps) - round(warmup_steps)
 
