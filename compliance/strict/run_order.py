@@ -101,37 +101,40 @@ class RunOrder:
         self._add_breach(ORDER, event, actual)
 
     def _whole_number(self, event: Event, name: str) -> int | None:
-        """Return the number in a field of an event's metadata: that of an epoch, or how many epochs there are.
+        """Return the whole number in a field of an event's metadata; report the field if it is missing or has none.
+
+        The number is that of an epoch, or in the field epoch_count how many epochs a block has. A report breaks a rule
+        that depends on the key of the event (_RULES_OF_NUMBERS).
 
         Args:
             event: An event that should have the field.
             name: The field, such as "epoch_num".
 
         Returns:
-            The number, as 39 for 39.0. None if the field is missing or not a whole number from 0 on, which is then
-            reported.
+            The number, from 0 to 2^31 - 1. A float such as 39.0 gives 39. None if the field was reported.
         """
         value: Any = event.metadata.get(name)
         if is_number(value) and 0 <= value < 2**31 and value == int(value):  # others write 39.0
             return int(value)
-        rule = _RULES_OF_NUMBERS.get(event.key, ORDER)
+        rule = _RULES_OF_NUMBERS.get(event.key, ORDER)  # ORDER, which only warns, for most keys
+        # The first text is what the log has, the second what is expected.
         self._add_breach(rule, event, f"{event.key} has {name} {printable(value)}", f"{event.key} has {name}, a number")
         return None
 
     # --- the clock ---
 
     def _check_time(self, event: Event) -> None:
-        """Report an event that is earlier than an event on a line before it that times the run.
+        """Report an event that is too early against the events above it. The limit depends on the kind of the event.
 
-        An event times the run if a score or a rate is computed from its time, as from that of epoch_start. What is
-        allowed depends on the kind of the event that is checked:
+        Only events that time the run are compared with: those from whose times a score or a rate is computed, such as
+        epoch_start. The limits, by the kind of the event that is checked:
 
-        - If it times the run itself, it may be earlier by `back_ms`, a bound of the rule time-order. More breaks this
-          rule (`_check_timing_event`), which may fail the log.
-        - If each rank logs it, such as cache_clear, it is not checked, because the clocks of the ranks differ.
-        - Any other event gets a warning, without this allowance.
+        - An event that times the run may itself be earlier by 100 ms (`back_ms`, a bound of the rule time-order). If it
+          is earlier by more, this rule is broken, which may fail the log.
+        - An event that each rank logs by a clock of its own, such as cache_clear, is not checked.
+        - Any other event may not be earlier at all. If it is, the rule ORDER is broken, which only warns.
 
-        Against an event of another rank, more is allowed (`_check_not_earlier`).
+        These limits are for events of one rank. The clocks of two ranks may be further apart (`_check_not_earlier`).
 
         Args:
             event: The next event of the log.
@@ -139,47 +142,46 @@ class RunOrder:
         times_the_run = event.key in _KEYS_THAT_TIME_THE_RUN
         may_be_by_other_clock = event.key in KEYS_OF_EVERY_RANK
         if times_the_run:
-            self._check_timing_event(event)
+            self._check_timing_event(event)  # by the rule time-order
         elif not may_be_by_other_clock:
             self._check_not_earlier(event, ORDER, allowed_ms=0.0)  # ORDER is the rule that only warns
 
     def _note_time_before_run(self, event: Event) -> None:
-        """Note the first event up to run_start that is too early, to be reported later if the log is of this project.
+        """Note in `first_early_before_run` the first event up to run_start that is too early, and by how many ms.
 
-        An event is too early if its time is more than `back_ms`, a bound of the rule time-order, before the latest
-        time on the lines above it. The first event of the log never is: the latest time above it is minus infinity. In
-        logs of other projects several clocks may write these events, so they are not reported there. Whose log it is is
-        known only at its end.
+        An event is too early if its time is more than 100 ms (`back_ms`, a bound of the rule time-order) before the
+        latest time above it in the log. The noted event is reported at the end of the log, if the log is of this
+        project. It is not reported in logs of other projects, because several clocks may write these events there.
 
         Args:
             event: An event before the first run_start in the log, or this run_start.
         """
-        back_ms = self._latest_ms_before_run - event.time_ms
+        back_ms = self._latest_ms_before_run - event.time_ms  # minus infinity for the first event of the log
         allowed_ms = self._collector.strict_rules["time-order"].bounds["back_ms"]
         if back_ms > allowed_ms and self.first_early_before_run is None:
             self.first_early_before_run = (event, back_ms)
         self._latest_ms_before_run = max(self._latest_ms_before_run, event.time_ms)
 
     def _check_timing_event(self, event: Event) -> None:
-        """Check an event that times the run, such as epoch_start, and note its time for the checks of later events.
+        """Check the time and the place of an event that times the run, such as epoch_start, and note its time.
 
-        In this order:
+        The event is reported in two cases:
 
-        - It is reported if it is too early against an event above it that times the run (`_check_not_earlier`). One of
-          its own rank may be later by `back_ms`, a bound of the rule time-order, because clocks are corrected a little
-          during a run.
-        - If it ends a block, epoch or evaluation or is an accuracy, `_latest_end_ms` becomes its time: the gap before
-          the next epoch counts from there.
-        - `_latest_ms_by_rank` notes its time, if it is the latest of its rank.
-        - It is reported if it stands below the first run_stop, unless it is a run_stop, too: that of another node.
+        - It is too early against an event above it that times the run, too (`_check_not_earlier`). Against an event of
+          the same rank, 100 ms are allowed (`back_ms`, a bound of the rule time-order), because clocks are corrected a
+          little during a run.
+        - It stands below the first run_stop. A further run_stop may stand there: that of another node.
+
+        Its time is noted for the checks of later events.
 
         Args:
             event: The event.
         """
         allowed_ms = self._collector.strict_rules["time-order"].bounds["back_ms"]
         self._check_not_earlier(event, "time-order", allowed_ms=allowed_ms)  # than the latest time before this event
+        # STOP_KEYS are those of events that end a block, an epoch or an evaluation; run_stop is none of them.
         if event.key in STOP_KEYS or event.key == schema.EVAL_ACCURACY.key:
-            self._latest_end_ms = event.time_ms
+            self._latest_end_ms = event.time_ms  # the gap before the next epoch counts from here
         self._latest_ms_by_rank[event.rank] = max(self._latest_ms_by_rank.get(event.rank, -math.inf), event.time_ms)
         first_stop = self._first_run_stop
         if first_stop is not None and event.key != schema.RUN_STOP.key:
@@ -188,20 +190,20 @@ class RunOrder:
     def _check_not_earlier(self, event: Event, rule: str, *, allowed_ms: float) -> None:
         """Report an event that is too early against the latest time so far of any rank.
 
-        `_latest_ms_by_rank` has these times: of the events that time the run (_KEYS_THAT_TIME_THE_RUN), such as
-        epoch_start. The event may be earlier than the latest time
+        `_latest_ms_by_rank` has the latest time of each rank, from the events above that time the run, such as
+        epoch_start. The event may be earlier than the latest time of its own rank by `allowed_ms`. It may be earlier
+        than the latest time of another rank by `_allowed_between_ranks_ms` (1 s), because each rank has a clock of its
+        own.
 
-        - of its own rank, by `allowed_ms`;
-        - of another rank, by `_allowed_between_ranks_ms`, because each rank has a clock of its own.
-
-        If it is too early for several ranks, the report has the largest difference.
+        There is one report at most, even if the event is too early against several ranks. The report names the largest
+        difference in full, with the allowed part.
 
         Args:
             event: The event to check.
             rule: The rule that a breach is of: "time-order", or ORDER ("event-order"), which only gives a warning.
             allowed_ms: By how many milliseconds the event may be earlier than one of its own rank.
         """
-        back_ms = 0.0  # the most by which it is too early, over the ranks
+        back_ms = 0.0  # the largest difference to a rank against which the event is too early
         for rank, latest_ms in self._latest_ms_by_rank.items():
             allowed_of_rank_ms = allowed_ms if rank == event.rank else self._allowed_between_ranks_ms
             rank_back_ms = latest_ms - event.time_ms
@@ -330,12 +332,12 @@ class RunOrder:
             self._collector.add_breach("run-status", event.line, f"status {printable(status)}; {status_of_first}")
 
     def _compare_time_with_first(self, event: Event, first: Event) -> None:
-        """Report another run_start or run_stop that is at another time than the first.
+        """Report another run_start or run_stop that is at another time than the first event of its key.
 
-        The severity depends on the difference, because the event may be another node's, with another clock:
+        The event may be another node's, with another clock. So the rule that it breaks depends on the difference:
 
-        - up to 1 s (`repeat_ms`, a bound of the rule run-time): a warning, as breaches of the rule ORDER are;
-        - more: an error of the rule run-time.
+        - up to 1 s (`repeat_ms`, a bound of the rule run-time): the rule ORDER, a breach of which is a warning;
+        - more: the rule run-time, a breach of which is an error.
 
         If a run_start comes after the run_stop, the message says that the file holds two runs.
 
@@ -347,7 +349,7 @@ class RunOrder:
         if apart_ms == 0:
             return
         is_far = apart_ms > self._collector.strict_rules["run-time"].bounds["repeat_ms"]
-        rule = "run-time" if is_far else ORDER
+        rule = "run-time" if is_far else ORDER  # which also decides on the severity: an error or a warning
         actual = f"another {event.key}, {significant(apart_ms, digits=10)} ms from that of line {first.line}"
         begins_another_run = event.key == schema.RUN_START.key and self._first_run_stop is not None
         if begins_another_run:
@@ -384,28 +386,29 @@ class RunOrder:
         - an epoch is still open (`_report_if_open`);
         - its number is missing, or is not the next one (`_next_part_in_training`).
 
-        From here on
-
-        - `_evaluated_in_epoch_ms` sums the evaluations in this epoch;
-        - `measured` sums its windows of steps, and has the gap since the end of the part before it.
+        From here on `_evaluated_in_epoch_ms` sums the time of the evaluations in this epoch, and `measured` sums its
+        windows of steps.
 
         Args:
             event: An epoch_start.
         """
         self._check_time_of_start(event)
         self._report_if_open(event, "epoch")
-        epoch = self._next_part_in_training(event, "epoch")
+        epoch = self._next_part_in_training(event, "epoch")  # with its number; None if the event states none
         self._epochs_started += 1
         self._evaluated_in_epoch_ms = 0.0
-        since_last_end_ms = event.time_ms - self._latest_end_ms  # minus infinity if no part has ended yet
+        # The gap since the last block, epoch or evaluation ended, or since the last accuracy if that is later; minus
+        # infinity without any. `measured` keeps it, because training may have waited for a checkpoint meanwhile.
+        since_last_end_ms = event.time_ms - self._latest_end_ms
         self.measured.epoch_starts(event, epoch.number, after_ms=since_last_end_ms)
-        self._open(epoch, "epoch")
+        self._open(epoch, "epoch")  # so that `_stop_epoch` finds it
 
     def _open(self, part: OpenPart, kind: str) -> None:
         """Keep a block, epoch or evaluation as the open one of its kind.
 
-        If the same part is open already, because another rank logged its start, that start is kept. Any other open part
-        of this kind is replaced: it should have ended, which the caller has reported.
+        If another rank has logged the start of the same part, with the same number, that earlier start is kept. In all
+        other cases `part` takes the place of the open part, if there is one. The replaced part should have ended, which
+        the caller has reported.
 
         Args:
             part: What has started.
@@ -413,9 +416,9 @@ class RunOrder:
         """
         open_part = self._open_parts.get(kind)
         if open_part is not None and open_part.start.rank != part.start.rank:
-            is_same_part = part.number is not None and part.number == open_part.number
+            is_same_part = part.number is not None and part.number == open_part.number  # False without a number
             if is_same_part:
-                return
+                return  # with the start of the other rank
         self._open_parts[kind] = part
 
     def _next_part_in_training(self, start: Event, kind: str) -> OpenPart:
@@ -433,15 +436,18 @@ class RunOrder:
     def _start_evaluation(self, event: Event) -> None:
         """Open an evaluation. From now on it waits for its accuracy, which may come after its eval_stop.
 
-        It is reported in these cases:
+        The eval_start is reported in these cases, in this order:
 
-        - it starts too long before run_start;
-        - it states no number of an epoch;
-        - the evaluation before it has not ended, or has ended and has no accuracy;
-        - it states another epoch than was trained, or none was trained.
+        - It comes too long before run_start.
+        - The evaluation before it has not ended.
+        - It states no number of an epoch.
+        - The evaluation before it has ended, but has no accuracy.
+        - It states another epoch than the one that is being trained or was trained last.
+        - It states an epoch, and no epoch was trained before it.
 
-        Later events of the evaluation that name an epoch must name that of this event. If this one names none, they
-        must name the trained one (`possible_numbers`), or any if that is not known either.
+        A later event of the evaluation that states an epoch must state the epoch of the eval_start. If the eval_start
+        states none, the later event must state the trained epoch (`possible_numbers`), or any if the trained epoch is
+        not known.
 
         Args:
             event: An eval_start, which should state the number of the epoch that is evaluated.
@@ -450,7 +456,7 @@ class RunOrder:
         self._report_if_open(event, "eval")
         number = self._whole_number(event, NUMBER_FIELD_BY_KIND["eval"])
         self._report_if_previous_has_no_accuracy(event)
-        trained_number = self._epoch_to_evaluate()
+        trained_number = self._epoch_to_evaluate()  # of the epoch that is trained now or was last; None: not known
         if number is not None:
             self._report_if_other_epoch_was_trained(event, number, trained_number)
         possible_numbers = () if trained_number is None else (trained_number,)
@@ -511,12 +517,11 @@ class RunOrder:
     def _stop_block(self, event: Event) -> None:
         """Close the open block, which is one or more epochs together.
 
-        A block_stop without an open block is reported, or one with another first epoch or another number of epochs than
-        its block_start. The rest depends on the kind of log:
+        A block_stop is reported if no block is open, or if it states another first epoch than the block_start (both by
+        `_close_part`), or another number of epochs. The rest depends on the kind of log:
 
         - A log with events of the epochs: it is reported if the block does not stop after its last epoch.
-        - A log of blocks alone: the time of the block is kept in place of the times of its epochs (`_keep_duration`,
-          and `_keep_training_time` for the mean over the epochs).
+        - A log of blocks alone: the time of the block is kept in place of the times of its epochs.
 
         Args:
             event: A block_stop.
@@ -524,20 +529,21 @@ class RunOrder:
         block = self._close_part("block", event)
         if block is None:
             return
-        epoch_count = event.metadata.get("epoch_count", block.epochs)
+        epoch_count = event.metadata.get("epoch_count", block.epochs)  # a block_stop need not state it
         if epoch_count != block.epochs:
             self._report_disorder(event, f"{block} of {block.epochs} epochs stops with {printable(epoch_count)}")
         if self._has_epoch_events:
             self._check_last_epoch_of_block(event, block)
         else:
-            took_ms = self._keep_duration(block, event)
-            self._keep_training_time(block, took_ms, event.line)
+            took_ms = self._keep_duration(block, event)  # for the comparison with other runs
+            self._keep_training_time(block, took_ms, event.line)  # the mean over the epochs, for the check of the pace
 
     def _stop_epoch(self, event: Event) -> None:
-        """Close the open epoch, and keep its time. Report an epoch_stop without an open epoch.
+        """Close the open epoch, and hand on how long it took. Report an epoch_stop without an open epoch.
 
-        The time that is kept includes the evaluations in the epoch. `measured` gets it without them, to compare it with
-        the epoch's throughput: `_evaluated_in_epoch_ms` is their sum since `_start_epoch`.
+        The time from epoch_start to epoch_stop, with the evaluations in the epoch, is kept for two later checks: the
+        comparison with other runs, and the check of the pace. `measured` gets the time without the evaluations, because
+        it compares this time with the throughput that the epoch states.
 
         Args:
             event: An epoch_stop.
@@ -545,8 +551,9 @@ class RunOrder:
         epoch = self._close_part("epoch", event)
         if epoch is None:
             return
-        took_ms = self._keep_duration(epoch, event)
-        self._keep_training_time(epoch, took_ms, event.line)
+        took_ms = self._keep_duration(epoch, event)  # for the comparison with other runs
+        self._keep_training_time(epoch, took_ms, event.line)  # for the check of the pace; sets `last_epoch`, too
+        # `_evaluated_in_epoch_ms` is the time of the evaluations that ended since `_start_epoch`.
         self.measured.epoch_stops(epoch.number, took_ms - self._evaluated_in_epoch_ms)
 
     def _stop_evaluation(self, event: Event) -> None:
@@ -676,36 +683,35 @@ class RunOrder:
         return self.last_epoch
 
     def _take_accuracy(self, event: Event) -> None:
-        """Check an accuracy, and keep it with the number of its epoch, unless its value is no number.
+        """Check an accuracy, find the number of its epoch, and keep both if the value of the accuracy is a number.
 
-        If there was an eval_start since the accuracy before, the accuracy is of this evaluation. Then it must state no
-        more training than the eval_start, and its time must not be before that of the eval_start.
+        An accuracy belongs to the evaluation that has started since the accuracy before it, if there is one. The number
+        of its epoch comes from the first of these sources that the log has:
 
-        The number of its epoch is the first of these that is known:
+        1. The field epoch_num of the accuracy. If that is no whole number, `epochs_counted` is taken instead.
+        2. The number that the eval_start of its evaluation states.
+        3. The count of accuracies so far, with this one. Some logs state samples and no epochs.
 
-        - The one that the accuracy states; if that is no whole number, `epochs_counted` (`_epoch_of_accuracy`). If the
-          accuracy has no evaluation and repeats the accuracy before, as where each rank logs it, it is reported and not
-          kept. Otherwise it must have an evaluation, of this epoch, if the log has had an eval_start, and the epoch
-          must not be too far ahead of training.
-        - The one that the eval_start of its evaluation states.
-        - The count of accuracies so far, as in logs that state samples and no epochs.
+        In the first case, an accuracy that has no evaluation and repeats the accuracy before, as where each rank logs
+        it, is reported and not kept.
 
         Args:
             event: An eval_accuracy.
         """
         evaluation = self._evaluation_without_accuracy  # None if there is no eval_start since the last accuracy
-        self._evaluation_without_accuracy = None  # this event is its accuracy
+        self._evaluation_without_accuracy = None  # this event is the accuracy that the evaluation waited for
         if evaluation is not None:
-            self._check_not_ahead_of_evaluation(event, evaluation.start)
-            self._check_not_before_evaluation(event, evaluation.start)
+            self._check_not_ahead_of_evaluation(event, evaluation.start)  # reports that it states more training
+            self._check_not_before_evaluation(event, evaluation.start)  # reports that its time is too early
         if "epoch_num" in event.metadata:
-            epoch = self._epoch_of_accuracy(event)
+            epoch = self._epoch_of_accuracy(event)  # the number in the field, or `epochs_counted`
             if evaluation is None and self._is_repeated_accuracy(event, epoch):
                 line_of_first = self.run.evaluations[-1].line
                 self._report_disorder(event, f"the accuracy of epoch {epoch} again, as on line {line_of_first}")
                 return
+            # Reports an accuracy of another epoch than its evaluation, or without one if the log has had an eval_start.
             self._check_epoch_evaluated(event, epoch, evaluation)
-            self._check_not_ahead_of_training(event, epoch)
+            self._check_not_ahead_of_training(event, epoch)  # reports an epoch that is too far ahead
         elif evaluation is not None and evaluation.number is not None:
             epoch = evaluation.number
         else:
