@@ -132,17 +132,18 @@ def _questions_about_log(report: Report, folder: Folder, about_repeated_run: Fin
 
 
 def _candidate_for_screen(folder: Folder) -> Candidate:
-    """Return what the screen for cherry-picked runs compares of a submission: the epochs of its runs to the target.
+    """Return what the screen for cherry-picked runs compares of a submission: the epochs that its runs needed.
 
-    Only closed runs that pass the official checker count. A run is also left out if MLCommons' rcp_checker cannot read
-    its epochs, or reads Infinity or NaN, which a damaged log may state.
+    A run counts only if it states the closed division and passes the official checker. The epochs are those that
+    MLCommons' rcp_checker reads from the log. A run is also left out if the tool cannot read the epochs, or reads
+    Infinity or NaN, which a damaged log may state.
 
     Args:
         folder: The logs of the submission.
 
     Returns:
-        The epochs (or samples) of each run that counts, the organisation, and the `group`. The group is the round, and
-        the benchmark and the global batch of the first log: the submissions of one group are compared with each other.
+        The organisation, the epochs (or samples) of each run that counts, and the `group`: the MLPerf round, and the
+        benchmark and global batch of the first log. Only submissions of one group are compared with each other.
     """
     first_run = folder.logs[0].run
     group = (folder.owner.round, first_run.stated_text(schema.SUBMISSION_BENCHMARK), first_run.global_batch)
@@ -150,7 +151,8 @@ def _candidate_for_screen(folder: Folder) -> Candidate:
     for report in folder.logs:
         is_closed = report.run.stated_text(schema.SUBMISSION_DIVISION) == "closed"
         is_screened = is_closed and report.passes_official
-        epochs = report.run.as_tools_read.to_target  # or samples; None if rcp_checker cannot read the log
+        # Epochs (or samples) to the target; None if rcp_checker cannot read the log.
+        epochs = report.run.as_tools_read.to_target
         if is_screened and epochs is not None and math.isfinite(epochs):
             epochs_of_runs.append(epochs)
     organisation = organisation_of_submitter(folder.owner.submitter)
@@ -181,12 +183,19 @@ def _ask_about_unusually_early_runs(
 def _question_about_early_runs(submission: Submission, chance: float) -> Question:
     """Return the question about a submission whose runs converged unusually early.
 
+    The question is a warning. Its text states the corrected p-value and says what it is, the product of two figures:
+
+    - the chance that as many runs are as early, if they are drawn at random from the runs of this submission and those
+      of other organisations in the same round and at the same batch;
+    - the number of submissions compared.
+
     Args:
         submission: Row of the submission.
         chance: The p-value after Bonferroni's correction: how likely this is by accident, times the number of
             submissions compared. It is 0.05 at most.
     """
-    p = significant(chance, digits=2)
+    p = significant(chance, digits=2)  # as a text, such as "0.012"
+    # The last words of the text, "times the number of submissions compared", are a factor of p.
     actual = (
         f"unusual (p = {p}): its runs converged early; p is the chance that as many runs, drawn at random from these "
         "and other organisations' runs in its round and at its batch, are as early, times the number of submissions "
@@ -313,11 +322,13 @@ class _Scored(NamedTuple):
 
 
 def _score_if_possible(compared: Sequence[Report], ruleset: Ruleset, by: str) -> _Scored:
-    """Return the score of a submission's runs, its minutes of training; or why it has none. There are three cases:
+    """Return the score of a submission's runs; if it has no minutes of training, return the reason, too.
 
-        the runs have minutes                          the score; no problem
-        something forbids minutes, such as a breach    the score without minutes; its problem
-        the logs cannot be scored together             no score; the error
+    There are three cases:
+
+        the runs have minutes                          the score; an empty reason
+        something forbids minutes, such as a breach    the score without minutes (`minutes` is None); its `problem`
+        the logs cannot be scored together             None; the message of the ValueError
 
     Args:
         compared: The reports of `check_between_runs` on its logs.
@@ -328,7 +339,7 @@ def _score_if_possible(compared: Sequence[Report], ruleset: Ruleset, by: str) ->
         score = score_runs(compared, ruleset, by)
     except ValueError as error:
         return _Scored(None, printable(str(error), 300))
-    return _Scored(score, score.problem)
+    return _Scored(score, score.problem)  # the problem is empty if the score has minutes
 
 
 def _problem_of_submission(judged: Sequence[Report], log_count: int, official: _Scored, strict: _Scored) -> str:
@@ -383,10 +394,12 @@ def _ask_about_other_factor(
 def _official_minutes(scored: Score | None, scaling_file: float | None) -> float | None:
     """Return the minutes that result_summarizer, MLCommons' tool, computes for a submission.
 
-    The minutes are the olympic mean of the runs (without the fastest and the slowest ones), times a factor. If the
-    submission has a file scaling.json, the factor is the one in this file. Without the file, the factor is that of the
-    convergence test: above 1 for runs that pass in fewer epochs than the MLPerf reference, so that luck gains nothing;
-    1 for other runs, and if the factor of the test is not known.
+    The minutes are the olympic mean of the runs (without the fastest and the slowest ones), times a factor:
+
+    - With a file scaling.json in the submission, the factor is the one in the file.
+    - Without the file, the factor is that of the convergence test. It is above 1 for runs that passed in fewer epochs
+      than the MLPerf reference, so that luck gains nothing, and 1 for other runs. If the factor of the test is not
+      known, 1 is taken.
 
     Args:
         scored: Score by the official verdict; None if there is none.
@@ -399,33 +412,35 @@ def _official_minutes(scored: Score | None, scaling_file: float | None) -> float
     if scored is None or not scored.olympic:
         return None
     if scaling_file is None:
-        return scored.scaled_minutes  # by the factor of the test
+        return scored.scaled_minutes  # with the factor of the test; None if too many runs failed
     if scored.unscaled_minutes is None:  # too many runs failed
         return None
     return scored.unscaled_minutes * scaling_file
 
 
 def _test_against_envelope(test: ConvergenceTest | None) -> EnvelopeTest | None:
-    """Repeat an MLPerf convergence test with fewer or the same reference points, and compare what the two tests use.
+    """Return the outcome of a second MLPerf convergence test, on the lower convex envelope of the reference points.
 
-    A reference point says how many epochs the reference needs at one batch size. The second test uses only the points
-    on the lower convex envelope of epochs over batch size: a point above the line between two others, or of a smaller
-    batch than the fastest point, is left out. rcp_checker, MLCommons' tool, is meant to do so, but may also keep
-    points above the envelope (mlcommons/logging #368).
+    A reference point says how many epochs the reference needs at one batch size. The first test compared the runs with
+    the points that rcp_checker, MLCommons' tool, uses. The second test uses only the points on the lower convex
+    envelope of epochs over batch size. A point is not on the envelope if it lies above the line between two others, or
+    if its batch is smaller than that of the point with the fewest epochs. rcp_checker is meant to leave out such
+    points, too, but may keep some above the envelope (mlcommons/logging #368).
 
     Args:
-        test: The outcome of the first test, with the points that rcp_checker uses. None if there was no such test.
+        test: The outcome of the first test. None if there was no such test.
 
     Returns:
-        `passed` and `scaling` of the second test; the mean epochs (or samples, as `unit` says) of its point, `held_to`,
-        and of the first test's point, `held_to_by_tool`; and whether the two means differ. None if there was no first
-        test, or if one of the tests compared the runs with no reference point.
+        `passed` and `scaling` are of the second test. Each test compares the runs with the mean epochs (or samples, as
+        `unit` says) of a reference point: `held_to` is that of the second test, `held_to_by_tool` that of the first,
+        and `differs` says whether the two differ. None if there was no first test, or if one of the tests compared the
+        runs with no reference point.
     """
     if test is None or test.comparison is None:
         return None
     comparison = test.comparison
     point_of_tool = comparison.result.point  # with which the first test compared the runs; None if with none
-    repeated = _compare_with_envelope(comparison)
+    repeated = _compare_with_envelope(comparison)  # the outcome of the second test
     point_of_envelope = repeated.point
     if point_of_tool is None or point_of_envelope is None:
         return None
