@@ -315,7 +315,7 @@ class _GpuClaims(NamedTuple):
             return
         assert self.run.minutes is not None  # `_has_enough_samples` is False without it
         run_s = self.run.minutes * 60
-        # `time_s` is the time of the windows that state a power. It is shorter than the run, as is right for a minimum.
+        # `time_s` is the time of the windows that state a power. In the rest of the run, the least energy is 0.
         least_j_of_windows = self.sensors.least_power_w * self.sensors.time_s
         most_j_of_run = self.sensors.most_power_w * run_s * len(self.nodes)
         is_plausible = least_j_of_windows / _MOST_ENERGY_RATIO <= energy_j <= most_j_of_run * _MOST_ENERGY_RATIO
@@ -447,10 +447,9 @@ def _equal_digests(run: LoggedRun, dataset: JsonObject, name: str, other_name: s
 def _wrong_form(run: LoggedRun) -> Iterator[Fault]:
     """Yield a fault if the stated form of the training images is unknown or contradicts another entry of the header.
 
-    The form is the kind of file that holds the images: files, recordio or tfrecord. The header's entry
-    `dataset.train`, the passport of these files, states as `is_exact` whether the sizes in it are those of the images
-    alone. That must be true for files and recordio. It must be false for tfrecord, whose records hold more than the
-    image.
+    The form is the kind of file that holds the images: files, recordio or tfrecord. The header's entry `dataset.train`,
+    the passport of these files, states as `is_exact` whether the sizes that it sums are those of the images alone.
+    `is_exact` must be true for files and recordio, and false for tfrecord, whose records hold more than the image.
 
     The first of these faults is yielded; there is none if the header states no form:
 

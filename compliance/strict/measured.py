@@ -324,16 +324,16 @@ class Measured:
         previous_step = self._last_step
         if previous_step is None:  # not known: this window is believed
             previous_step = position.step - window.steps
-        # The window's first event shows when it ended: its rank_times, or without one the step_window. This line comes
-        # before `_compare_with_ranks`, which sets `_rank_times_ms` back to None.
+        # The window's first event shows when it ended: its rank_times, or without one the step_window. The next line
+        # comes before `_compare_with_ranks`, which sets `_rank_times_ms` back to None.
         end_ms = event.time_ms if self._rank_times_ms is None else self._rank_times_ms
         self._last_step = position.step
 
         self._add_to_sums(event.line, window)  # first, because `_compare_with_clock` needs the sums with this window
         self._compare_with_plan(event.line, window, position, previous_step)
         self._compare_with_clock(event)  # reports windows that state more time in sum than has passed
-        # Keeps windows that state too little time in sum. Waits for checkpoints may explain that, so it is only decided
-        # at the end of the log, by `judge_waits_for_checkpoints`.
+        # Keeps windows that state too little time in sum. Waits for checkpoints may explain such a sum, so
+        # `judge_waits_for_checkpoints` decides at the end of the log.
         self._clocked.take(event.line, last_step=position.step, time_s=window.time_s, end_ms=end_ms)
         self._compare_with_ranks(event, window, position.step)
 
@@ -395,8 +395,9 @@ class Measured:
         windows of 5, for instance, the windows of an epoch have 5, 5 and 2 steps. The faults, in this order:
 
         - The window does not begin at `previous_step`, or its number of steps or images is not the planned one.
-        - Its phase is not the planned one, or its epoch is not the one that it must state (`_epoch_of_windows`).
-        - Its own times are impossible: for instance, it waited longer for data than the whole window took.
+        - The window's phase is not the planned one, or its epoch is not the one that it must state
+          (`_epoch_of_windows`).
+        - The window's own times are impossible: for instance, the window waited longer for data than it took in all.
 
         Args:
             line: The line of the event step_window.
@@ -404,7 +405,7 @@ class Measured:
             position: Its metadata: the step at which the window ends, its phase and its epoch.
             previous_step: The step at which the window before it ended.
         """
-        # By the epoch that the window states. If that is wrong, the planned number of steps may be wrong, too.
+        # By the epoch that the window states. If the epoch is wrong, the planned number of steps may be wrong, too.
         planned = self._plan.next_window(previous_step, position.epoch_num)
         begins_at_previous = position.step - window.steps == previous_step
         has_planned_steps = window.steps == planned.steps
@@ -469,10 +470,10 @@ class Measured:
         `_rank_times` gets the times and the step of the event. The event is reported instead, if the log is of this
         project, in the first of these cases that holds:
 
-        - It is not the first rank_times since the last step_window.
-        - Its value does not fit the schema, or cannot be of this run's ranks. Without a run_summary above it, the
-          number of ranks is not known, so any value is wrong.
-        - It states no step.
+        - The event is not the first rank_times since the last step_window.
+        - The value does not fit the schema, or cannot be of this run's ranks. Without a run_summary above the event,
+          the number of ranks is not known, so any value is wrong.
+        - The event states no step.
 
         In all cases `_rank_times_seen` counts the event, and `_rank_times_ms` gets its time, which shows when the
         window ended.
@@ -570,8 +571,7 @@ class Measured:
            two.
         3. A total is not the sum over the step windows of the epoch.
         4. The windows so far do not end at the last step of the epoch.
-        5. The seconds do not agree with the log's clock. They are compared at the end of the epoch, if it is still
-           open.
+        5. The seconds do not agree with the log's clock. If the epoch is still open, this comparison waits for its end.
         6. The images do not agree with the size of the data set.
 
         Args:
@@ -701,8 +701,8 @@ class Measured:
             > clock + tolerance            is too long and is reported
             < clock - tolerance - delay    is too short and is kept in `_short_throughputs`
 
-        `judge_waits_for_checkpoints` judges the short ones at the end of the log, because waits for checkpoints may
-        explain them.
+        `judge_waits_for_checkpoints` judges a time that is too short at the end of the log, because waits for
+        checkpoints may explain the missing time.
 
         - clock: the training time, less the time by which the log's clock was set ahead in the epoch;
         - tolerance: how far a stated time may differ from the log's clock (`_most_difference_ms`);

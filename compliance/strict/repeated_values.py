@@ -86,7 +86,7 @@ def contradictory_values(run: LoggedRun, summary: schema.RunSummary) -> Iterator
 def _stated_value(run: LoggedRun, name: str) -> _StatedValue:
     """Return the value that the log states under a name, and its line.
 
-    A name may be that of a setting, a field of the header or an event. They are tried in this order:
+    A name may be that of a setting, a field of the header or an event, which are tried in this order:
 
     1. A setting, such as BATCHSIZE or RECIPE.epochs. The line is that of run_summary.
     2. A field of a section of the header, such as dataset.train_samples. The line is that of run_summary.
@@ -316,7 +316,8 @@ def _values_fixed_by_recipe(run: LoggedRun) -> list[_Expectation]:
     Without this check, somebody could lower the target in a log and cut off its last epochs, and the log would pass.
 
     runlog/workloads.json has the values of each recipe of this project: target, length, epochs from one evaluation to
-    the next and image size. It has no length for mlperf_lars, because its length depends on the batch.
+    the next and image size. The file has no length for mlperf_lars, because the length of this recipe depends on the
+    batch.
 
     Args:
         run: The facts that the log states of the run. The recipe is the one that its setting RECIPE.name names.

@@ -101,7 +101,7 @@ class RunOrder:
         self._add_breach(ORDER, event, actual)
 
     def _whole_number(self, event: Event, name: str) -> int | None:
-        """Return the whole number in a field of an event's metadata; report the field if it is missing or has none.
+        """Return the whole number in a field of an event's metadata; report the field if it has no such number.
 
         The number is that of an epoch, or in the field epoch_count how many epochs a block has. A report breaks a rule
         that depends on the key of the event (_RULES_OF_NUMBERS).
@@ -129,10 +129,10 @@ class RunOrder:
         Only events that time the run are compared with: those from whose times a score or a rate is computed, such as
         epoch_start. The limits, by the kind of the event that is checked:
 
-        - An event that times the run may itself be earlier by 100 ms (`back_ms`, a bound of the rule time-order). If it
-          is earlier by more, this rule is broken, which may fail the log.
+        - An event that times the run may itself be earlier by 100 ms (`back_ms`, a bound of the rule time-order). An
+          event that is earlier by more breaks this rule, which may fail the log.
         - An event that each rank logs by a clock of its own, such as cache_clear, is not checked.
-        - Any other event may not be earlier at all. If it is, the rule ORDER is broken, which only warns.
+        - Any other event that is earlier at all breaks the rule ORDER, which only warns.
 
         These limits are for events of one rank. The clocks of two ranks may be further apart (`_check_not_earlier`).
 
@@ -151,7 +151,7 @@ class RunOrder:
 
         An event is too early if its time is more than 100 ms (`back_ms`, a bound of the rule time-order) before the
         latest time above it in the log. The noted event is reported at the end of the log, if the log is of this
-        project. It is not reported in logs of other projects, because several clocks may write these events there.
+        project. Nothing is reported in logs of other projects, where several clocks may write these events.
 
         Args:
             event: An event before the first run_start in the log, or this run_start.
@@ -167,12 +167,13 @@ class RunOrder:
 
         The event is reported in two cases:
 
-        - It is too early against an event above it that times the run, too (`_check_not_earlier`). Against an event of
-          the same rank, 100 ms are allowed (`back_ms`, a bound of the rule time-order), because clocks are corrected a
-          little during a run.
-        - It stands below the first run_stop. A further run_stop may stand there: that of another node.
+        - The event is too early against an event above it that times the run, too (`_check_not_earlier`). Against an
+          event of the same rank, 100 ms are allowed (`back_ms`, a bound of the rule time-order), because clocks are
+          corrected a little during a run.
+        - The event stands below the first run_stop. Of the events that time the run, only a further run_stop may stand
+          there: that of another node.
 
-        Its time is noted for the checks of later events.
+        The time of the event is noted for the checks of later events.
 
         Args:
             event: The event.
@@ -191,9 +192,9 @@ class RunOrder:
         """Report an event that is too early against the latest time so far of any rank.
 
         `_latest_ms_by_rank` has the latest time of each rank, from the events above that time the run, such as
-        epoch_start. The event may be earlier than the latest time of its own rank by `allowed_ms`. It may be earlier
-        than the latest time of another rank by `_allowed_between_ranks_ms` (1 s), because each rank has a clock of its
-        own.
+        epoch_start. The event may be earlier than the latest time of its own rank by `allowed_ms`. The event may be
+        earlier than the latest time of another rank by `_allowed_between_ranks_ms` (1 s), because each rank has a clock
+        of its own.
 
         There is one report at most, even if the event is too early against several ranks. The report names the largest
         difference in full, with the allowed part.
@@ -398,7 +399,7 @@ class RunOrder:
         self._epochs_started += 1
         self._evaluated_in_epoch_ms = 0.0
         # The gap since the last block, epoch or evaluation ended, or since the last accuracy if that is later; minus
-        # infinity without any. `measured` keeps it, because training may have waited for a checkpoint meanwhile.
+        # infinity without any. `measured` keeps the gap, because training may have waited for a checkpoint meanwhile.
         since_last_end_ms = event.time_ms - self._latest_end_ms
         self.measured.epoch_starts(event, epoch.number, after_ms=since_last_end_ms)
         self._open(epoch, "epoch")  # so that `_stop_epoch` finds it
@@ -438,12 +439,12 @@ class RunOrder:
 
         The eval_start is reported in these cases, in this order:
 
-        - It comes too long before run_start.
+        - The eval_start comes too long before run_start.
         - The evaluation before it has not ended.
-        - It states no number of an epoch.
+        - The eval_start states no number of an epoch.
         - The evaluation before it has ended, but has no accuracy.
-        - It states another epoch than the one that is being trained or was trained last.
-        - It states an epoch, and no epoch was trained before it.
+        - The eval_start states another epoch than the one that is being trained or was trained last.
+        - The eval_start states an epoch, and no epoch was trained before.
 
         A later event of the evaluation that states an epoch must state the epoch of the eval_start. If the eval_start
         states none, the later event must state the trained epoch (`possible_numbers`), or any if the trained epoch is
@@ -688,7 +689,7 @@ class RunOrder:
         An accuracy belongs to the evaluation that has started since the accuracy before it, if there is one. The number
         of its epoch comes from the first of these sources that the log has:
 
-        1. The field epoch_num of the accuracy. If that is no whole number, `epochs_counted` is taken instead.
+        1. The field epoch_num of the accuracy. If the field has no whole number, `epochs_counted` is taken instead.
         2. The number that the eval_start of its evaluation states.
         3. The count of accuracies so far, with this one. Some logs state samples and no epochs.
 
@@ -701,8 +702,8 @@ class RunOrder:
         evaluation = self._evaluation_without_accuracy  # None if there is no eval_start since the last accuracy
         self._evaluation_without_accuracy = None  # this event is the accuracy that the evaluation waited for
         if evaluation is not None:
-            self._check_not_ahead_of_evaluation(event, evaluation.start)  # reports that it states more training
-            self._check_not_before_evaluation(event, evaluation.start)  # reports that its time is too early
+            self._check_not_ahead_of_evaluation(event, evaluation.start)  # reports one of more training than the start
+            self._check_not_before_evaluation(event, evaluation.start)  # reports one that is too early
         if "epoch_num" in event.metadata:
             epoch = self._epoch_of_accuracy(event)  # the number in the field, or `epochs_counted`
             if evaluation is None and self._is_repeated_accuracy(event, epoch):

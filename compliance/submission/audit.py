@@ -397,9 +397,9 @@ def _official_minutes(scored: Score | None, scaling_file: float | None) -> float
     The minutes are the olympic mean of the runs (without the fastest and the slowest ones), times a factor:
 
     - With a file scaling.json in the submission, the factor is the one in the file.
-    - Without the file, the factor is that of the convergence test. It is above 1 for runs that passed in fewer epochs
-      than the MLPerf reference, so that luck gains nothing, and 1 for other runs. If the factor of the test is not
-      known, 1 is taken.
+    - Without the file, the factor is that of the convergence test. This factor is above 1 for runs that passed in fewer
+      epochs than the MLPerf reference, so that luck gains nothing, and 1 for other runs. If the factor of the test is
+      not known, 1 is taken.
 
     Args:
         scored: Score by the official verdict; None if there is none.
