@@ -254,7 +254,6 @@ class Measured:
         long_waits = waits.long_waits(self.all_windows_s) if self._run.is_project_log else ""
         if long_waits:
             self._collector.add_breach(THROUGHPUT_RULE, None, long_waits, severity="warning")
-        # The methods below give what is wrong in words, an empty text or nothing if all is right.
         for line, what in self._checkpoints.waits_without_room(self._clocked.room_ms, epoch_steps):
             self.report_if_project_log(line, what)
         self._report_if_any(None, self._checkpoints.more_than_due(epoch_steps))
@@ -324,18 +323,16 @@ class Measured:
         previous_step = self._last_step
         if previous_step is None:  # not known: this window is believed
             previous_step = position.step - window.steps
-        # The window's first event shows when it ended: its rank_times, or without one the step_window. The next line
-        # comes before `_compare_with_ranks`, which sets `_rank_times_ms` back to None.
+        # The window's first event shows when it ended: its rank_times, or without one the step_window.
         end_ms = event.time_ms if self._rank_times_ms is None else self._rank_times_ms
         self._last_step = position.step
 
         self._add_to_sums(event.line, window)  # first, because `_compare_with_clock` needs the sums with this window
         self._compare_with_plan(event.line, window, position, previous_step)
         self._compare_with_clock(event)  # reports windows that state more time in sum than has passed
-        # Keeps windows that state too little time in sum. Waits for checkpoints may explain such a sum, so
-        # `judge_waits_for_checkpoints` decides at the end of the log.
+        # Keeps windows that state too little time in sum, for the end of the log: checkpoints may explain that.
         self._clocked.take(event.line, last_step=position.step, time_s=window.time_s, end_ms=end_ms)
-        self._compare_with_ranks(event, window, position.step)
+        self._compare_with_ranks(event, window, position.step)  # forgets `_rank_times_ms`, which `end_ms` needs above
 
         # For the checks of the checkpoint and clock_set events that follow this window.
         self._checkpoints.window_ends(position.step, window.steps)
@@ -405,8 +402,7 @@ class Measured:
             position: Its metadata: the step at which the window ends, its phase and its epoch.
             previous_step: The step at which the window before it ended.
         """
-        # By the epoch that the window states. If the epoch is wrong, the planned number of steps may be wrong, too.
-        planned = self._plan.next_window(previous_step, position.epoch_num)
+        planned = self._plan.next_window(previous_step, position.epoch_num)  # may be wrong if the stated epoch is
         begins_at_previous = position.step - window.steps == previous_step
         has_planned_steps = window.steps == planned.steps
         has_planned_images = window.images == window.steps * self._plan.batch
@@ -704,7 +700,9 @@ class Measured:
         `judge_waits_for_checkpoints` judges a time that is too short at the end of the log, because waits for
         checkpoints may explain the missing time.
 
-        - clock: the training time, less the time by which the log's clock was set ahead in the epoch;
+        - clock: the training time, less the time by which the log's clock was set ahead in the epoch.
+          `ms_without_leaps` also needs the stated time and the tolerance, to tell whether the clock was set before the
+          epoch or in it;
         - tolerance: how far a stated time may differ from the log's clock (`_most_difference_ms`);
         - delay: how long rank 0 may wait for the other ranks at the end of the epoch. No stated time has this wait in
           it.
@@ -720,12 +718,10 @@ class Measured:
         between = f"{training_ms / 1000:.3f} s lie between its epoch_start and epoch_stop"
         actual = f"{stated.time_s:.3f} s for epoch {stated.epoch}; {between}"  # what to report
         stated_ms = stated.time_s * 1000
-        # The stated time and the tolerance are needed to tell whether the clock was set before the epoch or in it.
         clock_ms = self._epoch_sums.ms_without_leaps(training_ms, stated_ms, self._most_difference_ms)
         allowed_ms = self._most_difference_ms(clock_ms)
-        excess_ms = stated_ms - clock_ms - allowed_ms  # above 0 if the stated time is too long
-        # Above 0 if the stated time is too short.
-        missing_ms = clock_ms - stated_ms - allowed_ms - most_delay_after_epoch_ms(self._run)
+        excess_ms = stated_ms - clock_ms - allowed_ms  # above 0: the stated time is too long
+        missing_ms = clock_ms - stated_ms - allowed_ms - most_delay_after_epoch_ms(self._run)  # above 0: too short
         if excess_ms > 0:
             self._collector.add_breach(THROUGHPUT_RULE, stated.line, actual)
         elif missing_ms > 0 and len(self._short_throughputs) < EVENTS_KEPT:  # so that memory is bounded
