@@ -55,8 +55,8 @@ def warn_if_other_rates_differ(
     Three other rates are compared, in this order:
 
     - The rate of the same rows by the steps and the times that the rows print.
-    - The rate of the whole run. It includes the warm-up, so it may differ by up to 25 %.
-    - The rate that the log closes with. It may differ by up to 2 %.
+    - The rate of the whole run. This rate includes the warm-up, so a difference of up to 25 % is allowed.
+    - The rate that the log closes with. A difference of up to 2 % is allowed.
 
     Args:
         record: The run as read from its log.
@@ -80,8 +80,8 @@ def _warn_if_rows_disagree(
 
     The throughput may have been measured in another way, such as between two time stamps. The warning names a cause:
 
-    1. For a throughput between time stamps: the cause that `_cause_by_stamps` finds. It finds causes only of rates that
-       are over 5 % apart (more if the stamps are whole seconds).
+    1. For a throughput between time stamps: the cause that `_cause_by_stamps` finds. There is such a cause only if the
+       two rates are over 5 % apart (more if the stamps are whole seconds).
     2. For any throughput without a cause by 1: "the clock was set, or the run stood still in between", if one rate is
        over 1.5 (MAX_PLAUSIBLE_RATIO) times the other.
 

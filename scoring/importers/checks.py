@@ -578,7 +578,7 @@ def _check_batches_of_rows(record: Record) -> Check | None:
 
     So its rate x step time is the size of that batch. Some batches have another size if the program changes the batch
     with the size of the images, or because an epoch's last batch is smaller. The rate of such a row is no speed of
-    training: its batch is not that of the row's other steps.
+    training, because the other steps of the row may have batches of another size.
 
     The usual batch is the median of rate x step time over all rows. A row is of another batch if its rate x step time
     is over 10 % (OTHER_BATCH_FROM) off the usual batch.

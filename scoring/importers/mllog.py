@@ -83,7 +83,7 @@ class MLLog(FormatReader):
         self._read_evaluations()
 
     def _add_windows_of_epochs_or_blocks(self) -> None:
-        """Add the windows of a log without events `step_window`: those of its epochs, or else of its blocks.
+        """Add a window for each epoch of a log without `step_window`, or for each stretch of training in its blocks.
 
         - If some of `epochs` have a time or a rate, each such epoch is added as a window. If all these epochs have only
           a rate, the rates are also checked against the images/s of the blocks.
@@ -221,7 +221,7 @@ class MLLog(FormatReader):
     def _note_start(self, entry: Event | Header) -> None:
         """Note in `self.lines` that a run may begin at an opening entry, and that the run has begun at `run_start`.
 
-        A run logs opening entries (those in _OPENING), of which `run_start` is the last, and then its training. The run
+        A run logs opening entries (those in _OPENING), with `run_start` as the last one, and then its training. The run
         begins at its first opening entry:
 
         - `note_possible_start` makes the line of an opening entry the possible start of the next run. As long as a
@@ -348,7 +348,7 @@ class MLLog(FormatReader):
         - A problem is noted if the first and the last event state different batch sizes or numbers of samples.
         - A value that cannot be read becomes a problem, too. But a seed that cannot be read is only left out, because
           no figure needs the seed.
-        - The benchmark also becomes the model, unless the model is known already.
+        - The benchmark also becomes the model, if the model is not known yet.
         """
         first = self.events.first  # the first event of each key
         self._set_from_event("telemetry", first.get(schema.TELEMETRY_SUMMARY.key), table_or_none)
@@ -552,8 +552,8 @@ class MLLog(FormatReader):
         """Yield a window with the images and the seconds of each stretch of training between evaluations.
 
         `stretches_of_blocks` finds the stretches by the blocks of the log. A block is a group of successive epochs that
-        the log marks by one start and one stop. An evaluation ends a stretch. If a later epoch of the
-        block is evaluated, too, the next stretch begins at the end of the first evaluation:
+        the log marks by one start and one stop. A stretch ends at an evaluation. The next stretch begins at the end of
+        this evaluation, if a later epoch of the block is evaluated, too:
 
             start of a block of epochs 1 to 4
             evaluation of epoch 2               -> a window of epochs 1 and 2
