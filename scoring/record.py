@@ -357,7 +357,8 @@ class Record:
                 name = first_gpu.get("name") if isinstance(first_gpu, dict) else first_gpu
                 kinds.add(NodeKind(gpus=len(gpus), name=str(name)))
             elif node.get("cpu"):
-                kinds.add(NodeKind(gpus=0, name=f"{node['cpu']}, {node.get('cores')} cores"))
+                cores = f", {node['cores']} cores" if "cores" in node else ""
+                kinds.add(NodeKind(gpus=0, name=f"{node['cpu']}{cores}"))
         return kinds
 
 

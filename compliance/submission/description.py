@@ -322,15 +322,15 @@ def _contradictions_of_node(node: Node, description: Description) -> dict[str, s
         description: Fields of the description by name.
 
     Returns:
-        The node's values as text by the name of the field, such as {"host_memory_capacity": "503 GiB"}. For the two
-        values that are always wrong, the text has the word None if the log states no value: `None cores a node that the
-        job may use` or `Linux None`.
+        The node's values as text by the name of the field, such as {"host_memory_capacity": "503 GiB"}.
     """
     contradicted = {}
     if _is_other_processor(node, description):
         contradicted["host_processor_model_name"] = str(node["cpu"])
     # The log does not count processors, so the text on their number has the number of cores, too.
-    usable_cores = f"{node.get('cores')} cores a node that the job may use"
+    usable_cores = "cores, whose number the log does not state"
+    if "cores" in node:
+        usable_cores = f"{node['cores']} cores a node that the job may use"
     for name in _PARTS_OF_EACH_NODE:
         if _is_zero(description.get(name)):
             contradicted[name] = usable_cores
@@ -342,7 +342,7 @@ def _contradictions_of_node(node: Node, description: Description) -> dict[str, s
         if _is_other_memory(gpu.get("memory_gib"), description, "accelerator_memory_capacity"):
             contradicted["accelerator_memory_capacity"] = f"{gpu['memory_gib']} GiB"
     if _OTHER_SYSTEM_THAN_LINUX.search(str(description.get("operating_system"))):
-        contradicted["operating_system"] = f"Linux {node.get('kernel')}"
+        contradicted["operating_system"] = f"Linux {node.get('kernel', '')}".rstrip()
     return contradicted
 
 

@@ -294,7 +294,7 @@ def _check_code(folder: Path, commit: str) -> list[Verdict]:
     present_hashes = {name: sha256(path) for name, path in package.files_below(folder).items()}
     problems = Problems(
         unwanted=f"is none of commit {commit}",  # of a file that only the package has
-        missing=f"is missing from commit {commit}",  # of a file that only the commit has: the package lacks it
+        missing=f"is missing; commit {commit} has it",  # of a file that only the commit has
         altered=f"differs from commit {commit}",
     )
     differences = judge_differences("code", wanted_hashes, present_hashes, problems)

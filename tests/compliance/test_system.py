@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 from pathlib import Path
 
@@ -186,6 +187,16 @@ def test_log_and_system_description_must_agree(changes, good: bool, tmp_path: Pa
     [path] = write(tmp_path, text.replace('"gpus": []', f'"gpus": {gpus}') if len(changes) > 1 else text)
     status, [file] = check(path, "--system", description(tmp_path, **changes))
     assert (status, rules_broken(file)) == ((0, set()) if good else (1, {"system-description"}))
+
+
+def test_what_a_node_does_not_state_is_not_called_none(tmp_path: Path) -> None:
+    text = re.sub('"(cores|kernel)": [^,}]*, ', "", make_log.run())
+    [path] = write(tmp_path, text)
+    wrong = {"host_processor_core_count": "0", "operating_system": "Windows 3.1"}
+    _, [file] = check(path, "--system", description(tmp_path, **wrong))
+    contradictions = [finding["actual"] for finding in file["findings"] if finding["rule"] == "system-description"]
+    assert "cores, whose number the log does not state" in str(contradictions)
+    assert "None" not in str(contradictions)
 
 
 @pytest.mark.parametrize(("faster", "found"), [(1, False), (10, True)])

@@ -100,9 +100,9 @@ def _cached(folder: Path) -> None:
         (lambda p: (p / "results/CPU/resnet/note").symlink_to("/etc/passwd"), "note is no regular file"),
         (lambda p: (p / "results/CPU/resnet/result_4.txt").unlink(), "result_4.txt is missing"),
         (lambda p: (p / CODE / "runlog/reader.py").write_text("# nothing\n"), "runlog/reader.py differs from commit"),
-        (lambda p: (p / CODE / "runlog/reader.py").unlink(), "runlog/reader.py is missing from commit"),
+        (lambda p: (p / CODE / "runlog/reader.py").unlink(), "runlog/reader.py is missing; commit "),
         (lambda p: (p / CODE / "more.py").write_text("1\n"), "more.py is none of commit"),
-        (lambda p: shutil.rmtree(p / "benchmarks"), "is missing from commit"),
+        (lambda p: shutil.rmtree(p / "benchmarks"), "is missing; commit "),
         (_foreign_code, "they do not say of which commit they are"),
         (_of_another_benchmark, "differs from what the logs say in: benchmark"),
         # Equal values for Python, another one for who reads the file:
