@@ -357,7 +357,7 @@ class Record:
                 name = first_gpu.get("name") if isinstance(first_gpu, dict) else first_gpu
                 kinds.add(NodeKind(gpus=len(gpus), name=str(name)))
             elif node.get("cpu"):
-                cores = f", {node['cores']} cores" if "cores" in node else ""
+                cores = f", {node['cores']} cores" if node.get("cores") is not None else ""
                 kinds.add(NodeKind(gpus=0, name=f"{node['cpu']}{cores}"))
         return kinds
 

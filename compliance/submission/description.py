@@ -329,7 +329,7 @@ def _contradictions_of_node(node: Node, description: Description) -> dict[str, s
         contradicted["host_processor_model_name"] = str(node["cpu"])
     # The log does not count processors, so the text on their number has the number of cores, too.
     usable_cores = "cores, whose number the log does not state"
-    if "cores" in node:
+    if node.get("cores") is not None:
         usable_cores = f"{node['cores']} cores a node that the job may use"
     for name in _PARTS_OF_EACH_NODE:
         if _is_zero(description.get(name)):
@@ -342,7 +342,7 @@ def _contradictions_of_node(node: Node, description: Description) -> dict[str, s
         if _is_other_memory(gpu.get("memory_gib"), description, "accelerator_memory_capacity"):
             contradicted["accelerator_memory_capacity"] = f"{gpu['memory_gib']} GiB"
     if _OTHER_SYSTEM_THAN_LINUX.search(str(description.get("operating_system"))):
-        contradicted["operating_system"] = f"Linux {node.get('kernel', '')}".rstrip()
+        contradicted["operating_system"] = f"Linux {node.get('kernel') or ''}".rstrip()
     return contradicted
 
 
