@@ -155,7 +155,7 @@ class _GpuClaims(NamedTuple):
         - a card has more memory than its name says (`_memory_beyond_names`);
         - a window of steps, or telemetry, used more memory than any card has (`_memory_beyond_cards`);
         - a window states less memory than an earlier window. Each window states the most that was held since the run
-          began, so the figure cannot fall. A window that states 0 is left out;
+          began, so the figure cannot fall. A window that states 0 or less is left out;
         - the cards or the environment contradict the stated precision (`_other_arithmetic`);
         - the most power of any window is not that of GPUs at work (`_impossible_power`);
         - telemetry saw less memory in use than half of what rank 0 held by its first window

@@ -177,7 +177,7 @@ class Measured:
                 milliseconds.
         """
         self._open_epoch = None
-        self._clocked.epoch_stops(training_ms)  # keeps how much time lay between the last window and the epoch's end
+        self._clocked.epoch_stops(training_ms)  # keeps the most time that the epoch's end can be after the last window
         self._last_epoch = number
         self._last_epoch_training_ms = training_ms
         for stated in self._stated_times_of_open_epoch:

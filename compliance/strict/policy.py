@@ -59,12 +59,12 @@ class Policy:
         2. A benchmark of this project is checked by `_check_benchmark`. Of any other benchmark, only the batch is
            checked, and that the run did not stop before it reached its target.
         3. A log of this project is checked for what such a log must hold. Then all findings so far of rules of form
-           (how a log is written, such as the order of its events) are repeated as errors. Such findings only warn in
-           other logs, but the writer of this project's logs never breaks these rules.
-        4. The findings of all rules that do not apply to the run's benchmark and division are dropped, with a note on
-           each.
-        5. If the rule closed-data has refused the run, because it is a closed run on another data set than the
-           benchmark's, a note is added on each rule that was not applied for this reason.
+           (how a log is written, such as the order of its events), but for notes, are repeated as errors. Such findings
+           only warn in other logs, but the writer of this project's logs never breaks these rules.
+        4. The findings of all rules that do not apply to the run's benchmark and division are dropped, and a note is
+           added on each of these rules, even on one without findings.
+        5. If the rule closed-data has refused the run, because a closed run must be on the benchmark's data set and the
+           log does not show that it is, a note is added on each rule that was not applied for this reason.
 
         Args:
             benchmark_asked: The benchmark that the log must be of, such as "resnet"; None allows any.
@@ -265,7 +265,7 @@ class Policy:
         - StatedData.BENCHMARK: both numbers are the benchmark's; eval_samples may be higher by padding.
         - StatedData.WRONG_EVAL_SAMPLES: eval_samples is wrong, but train_samples and the accuracies of a ResNet run
           show that the run is on the benchmark's data set.
-        - StatedData.OTHER: the run is on another data set, or the log does not state both numbers.
+        - StatedData.OTHER: neither of the two. The run is then taken to be on another data set.
 
         In the first two cases the run is on the benchmark's data set (`data.is_of_benchmark`).
 

@@ -164,7 +164,7 @@ def _faults_of_sum(sum_of_gradients: re.Match[str], devices: int, parts: int | N
             there: the divisor is not checked then.
     """
     proof = printable(sum_of_gradients.string)  # the whole line
-    stated_ranks = int(sum_of_gradients["ranks"] or 1)  # None if the proof does not name ranks
+    stated_ranks = int(sum_of_gradients["ranks"] or 1)  # 1 if the proof does not name ranks
     stated_divisor = int(sum_of_gradients["divisor"])
     if stated_ranks != devices:
         yield f"a program of {proof}, for {devices} devices"

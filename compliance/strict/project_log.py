@@ -66,8 +66,8 @@ class ProjectLog:
     def faults(self) -> Iterator[Fault]:
         """Yield each fault that shows that this is not the whole log of a run of this project.
 
-        The faults come in the order of the `yield from` below. Those of `order.measured` were kept while the log was
-        read. Two kinds of checks are left out where the log lacks what they need:
+        The faults come in the order of the `yield from` below. Those of `order.measured` were kept before this call.
+        Two kinds of checks are left out where the log lacks what they need:
 
         - `_wrong_statements` and `faults_of_claims`, if the log has no run_summary, or if the run_summary or a section
           of the header does not fit the schema;
@@ -92,7 +92,7 @@ class ProjectLog:
             yield from self._wrong_statements(summary)
             yield from faults_of_claims(self.run, summary, self.order.measured.sensors, self.order.last_epoch or 0)
         yield from self._wrong_ending()
-        yield from self.order.measured.faults  # of windows, losses, throughputs and checkpoints
+        yield from self.order.measured.faults  # such as those of windows, losses and checkpoints
         yield from rates_beyond_peak(self.run, self.order, self._described_nodes())
         yield from self._early_end()
         yield from faults_of_evaluations(self.run, self.order.last_epoch or 0, are_shares_of_samples=self._is_resnet)
@@ -227,8 +227,8 @@ class ProjectLog:
 
         - Number: a log has one telemetry_summary if the run succeeded and the setting TELEMETRY_S asks for telemetry;
           otherwise it has none. Without run_stop the run was cut off, so any number is right.
-        - Event: a telemetry_summary must fit the schema, come after run_stop, and state an energy that agrees with its
-          joules per image. If there are several, the first one is checked.
+        - Event: a telemetry_summary must fit the schema, come after run_stop if there is one, and state an energy that
+          agrees with its joules per image. If there are several, the first one is checked.
         """
         run = self.run
         telemetry = run.first_event(schema.TELEMETRY_SUMMARY)  # an event of line 0 if the log has none

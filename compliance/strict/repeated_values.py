@@ -158,7 +158,8 @@ def _consequences_of_job_settings(run: LoggedRun, summary: schema.RunSummary) ->
         dataset.synthetic              whether DATA is "synthetic"
         submission_platform            SUBMISSION_PLATFORM, or if that is empty DGXSYSTEM
 
-    If DGXNGPU is not a whole number, None is expected as run_summary.devices. A run_summary states a number there, so
+    If STRATEGY divides a batch into no possible number of parts, None is expected as gradient_accumulation_steps. If
+    DGXNGPU is not a whole number, None is expected as run_summary.devices. A run_summary states a number there, so
     `contradictory_values` then always reports a fault.
 
     Args:

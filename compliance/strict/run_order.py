@@ -103,8 +103,8 @@ class RunOrder:
     def _whole_number(self, event: Event, name: str) -> int | None:
         """Return the whole number in a field of an event's metadata; report the field if it has no such number.
 
-        The number is that of an epoch, or in the field epoch_count how many epochs a block has. A report breaks a rule
-        that depends on the key of the event (_RULES_OF_NUMBERS).
+        The number is that of an epoch, or in the field epoch_count how many epochs a block has. The key of the event
+        decides which rule the field breaks if it is reported (_RULES_OF_NUMBERS).
 
         Args:
             event: An event that should have the field.
@@ -142,7 +142,7 @@ class RunOrder:
         times_the_run = event.key in _KEYS_THAT_TIME_THE_RUN
         may_be_by_other_clock = event.key in KEYS_OF_EVERY_RANK
         if times_the_run:
-            self._check_timing_event(event)  # by the rule time-order
+            self._check_timing_event(event)  # by the rule time-order; also reports an event below run_stop
         elif not may_be_by_other_clock:
             self._check_not_earlier(event, ORDER, allowed_ms=0.0)  # ORDER is the rule that only warns
 
@@ -197,7 +197,7 @@ class RunOrder:
         of its own.
 
         There is one report at most, even if the event is too early against several ranks. The report names the largest
-        difference in full, with the allowed part.
+        difference to one of these ranks, with the allowed part.
 
         Args:
             event: The event to check.
@@ -395,7 +395,7 @@ class RunOrder:
         """
         self._check_time_of_start(event)
         self._report_if_open(event, "epoch")
-        epoch = self._next_part_in_training(event, "epoch")  # with its number; None if the event states none
+        epoch = self._next_part_in_training(event, "epoch")  # its `number` is None if the event states none
         self._epochs_started += 1
         self._evaluated_in_epoch_ms = 0.0
         # The gap since the last block, epoch or evaluation ended, or since the last accuracy if that is later; minus
@@ -518,8 +518,9 @@ class RunOrder:
     def _stop_block(self, event: Event) -> None:
         """Close the open block, which is one or more epochs together.
 
-        A block_stop is reported if no block is open, or if it states another first epoch than the block_start (both by
-        `_close_part`), or another number of epochs. The rest depends on the kind of log:
+        A block_stop is reported if no block is open, if its first epoch is missing or is not the one that is expected
+        after the block_start (both by `_close_part`), or if it states another number of epochs than the block_start.
+        The rest depends on the kind of log:
 
         - A log with events of the epochs: it is reported if the block does not stop after its last epoch.
         - A log of blocks alone: the time of the block is kept in place of the times of its epochs.

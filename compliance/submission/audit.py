@@ -135,8 +135,8 @@ def _candidate_for_screen(folder: Folder) -> Candidate:
     """Return what the screen for cherry-picked runs compares of a submission: the epochs that its runs needed.
 
     A run counts only if it states the closed division and passes the official checker. The epochs are those that
-    MLCommons' rcp_checker reads from the log. A run is also left out if the tool cannot read the epochs, or reads
-    Infinity or NaN, which a damaged log may state.
+    rcp_checker, a tool of MLCommons, reads from the log. A run is also left out if the tool cannot read the epochs, or
+    reads Infinity or NaN, which a damaged log may state.
 
     Args:
         folder: The logs of the submission.
@@ -186,7 +186,7 @@ def _question_about_early_runs(submission: Submission, chance: float) -> Questio
     The question is a warning. Its text states the corrected p-value and says what it is, the product of two figures:
 
     - the chance that as many runs are as early, if they are drawn at random from the runs of this submission and those
-      of other organisations in the same round and at the same batch;
+      of other organisations of the same round, benchmark and global batch;
     - the number of submissions compared.
 
     Args:
@@ -326,7 +326,7 @@ def _score_if_possible(compared: Sequence[Report], ruleset: Ruleset, by: str) ->
 
     There are three cases:
 
-        the runs have minutes                          the score; an empty reason
+        nothing forbids minutes                        the score; an empty reason
         something forbids minutes, such as a breach    the score without minutes (`minutes` is None); its `problem`
         the logs cannot be scored together             None; the message of the ValueError
 
@@ -392,7 +392,7 @@ def _ask_about_other_factor(
 
 
 def _official_minutes(scored: Score | None, scaling_file: float | None) -> float | None:
-    """Return the minutes that result_summarizer, MLCommons' tool, computes for a submission.
+    """Return the minutes that result_summarizer, a tool of MLCommons, computes for a submission.
 
     The minutes are the olympic mean of the runs (without the fastest and the slowest ones), times a factor:
 
@@ -422,7 +422,7 @@ def _test_against_envelope(test: ConvergenceTest | None) -> EnvelopeTest | None:
     """Return the outcome of a second MLPerf convergence test, on the lower convex envelope of the reference points.
 
     A reference point says how many epochs the reference needs at one batch size. The first test compared the runs with
-    the points that rcp_checker, MLCommons' tool, uses. The second test uses only the points on the lower convex
+    the points that rcp_checker, a tool of MLCommons, uses. The second test uses only the points on the lower convex
     envelope of epochs over batch size. A point is not on the envelope if it lies above the line between two others, or
     if its batch is smaller than that of the point with the fewest epochs. rcp_checker is meant to leave out such
     points, too, but may keep some above the envelope (mlcommons/logging #368).
