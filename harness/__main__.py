@@ -123,12 +123,12 @@ def _usable_gpus(job: env.Job, *, checks_precision: bool) -> list[nvidia.Gpu]:
     host = socket.gethostname()
     gpus_wanted = job.cluster.dgxngpu
     # If the driver hangs, a call of NVML never returns. So a child process makes the first calls. The result says which
-    # call has hung or killed the child, and is empty if all is well.
+    # call has hung or killed the child, and is empty if none has.
     hanging_call = child.hanging_call_of_nvml()
     if hanging_call:
         raise RunError(f"{host}: {hanging_call}: {DRIVER_HANGS}")
 
-    # While NVML is open: a handle of each GPU that CUDA shows, and a text such as "GPU3: GPU is lost", or an empty one.
+    # While NVML is open: a handle of each whole GPU that CUDA shows, and why some are missing, or an empty text.
     with nvidia.opened() as (handles, why_some_are_missing):
         if len(handles) < gpus_wanted:
             reason = f" ({why_some_are_missing})" if why_some_are_missing else ""

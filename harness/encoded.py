@@ -81,9 +81,9 @@ def fault(content: bytes) -> str:
 def _jpeg_fault(content: bytes) -> str:
     """Say why a JPEG is not whole, or is of a kind that is not decoded; return an empty text if no fault is found.
 
-    The segments of a whole JPEG are a frame, which tells the kind of JPEG; then one scan or several, each with pixels
-    behind it; and an end marker. `_segments` yields the segments in the order of the file. A missing frame is left to
-    the decoder.
+    A whole JPEG has, among other segments, a frame, which tells the kind of JPEG; then one scan or several, each with
+    pixels behind it; and an end marker. `_segments` yields the segments in the order of the file. A missing frame is
+    left to the decoder.
 
     Args:
         content: All bytes of the file, which begin with a JPEG's start marker.
@@ -100,8 +100,8 @@ def _jpeg_fault(content: bytes) -> str:
             has_single_scan = segment.kind in SINGLE_SCAN_FRAMES
         if segment.kind == START_OF_SCAN:
             scan_has_begun = True
-            # A shortcut, as it takes long to search all pixels for the next segment: a file with a single scan is whole
-            # if an end marker is among its last bytes. If there is none, the loop goes on behind the pixels.
+            # A shortcut, as it takes long to search all pixels for the next segment: a file with a single scan is taken
+            # for whole if an end marker is among its last bytes. If there is none, the loop goes on behind the pixels.
             if has_single_scan and _ends_with_marker(content, segment.end):
                 return ""
     return f"{TRUNCATED}: no end marker follows its data"

@@ -105,7 +105,9 @@ class Loader(ABC):
         # The batches that are under way, the oldest first. A batch is first in one deque, then in the other:
         self._being_read: deque[_BatchBeingRead] = deque()  # read by the threads of the pool
         self._ids_being_decoded: deque[Array] = deque()  # with DALI; only the sample numbers of each batch
-        self._targets: dict[str, Any] = {}  # `write_to` sets tensors of Paddle on a GPU, to which batches are copied
+        # Tensors of Paddle on a GPU by name, set by `write_to`, to which each batch is copied. Without such tensors, a
+        # batch on a GPU gets tensors of its own.
+        self._targets: dict[str, Any] = {}
         self._pipeline = make_pipeline(
             source=self._next_inputs,  # DALI calls it for each batch
             device=reader.device,

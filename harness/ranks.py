@@ -269,8 +269,8 @@ def _connect_by_gloo(gloo_port: int, ranks: Ranks, own_address: str, first_addre
     """Connect the ranks of a job on CPUs by gloo; every rank must call this.
 
     gloo is the library by which Paddle's ranks on CPUs exchange data. The ranks find each other through a server that
-    Paddle starts on rank 0. Two parts of Paddle are replaced in this process until it ends, so that the rank and the
-    server listen at the given addresses.
+    Paddle starts on rank 0. A class of Paddle is replaced in this process until it ends, so that the rank listens at
+    `own_address`. On rank 0 a method is replaced, too, so that the server listens at `first_address`.
 
     Args:
         gloo_port: TCP port of the server on rank 0; 0: any free port.

@@ -267,7 +267,8 @@ def of_paddle_flags(job: Job, environ: Mapping[str, str]) -> Iterator[str]:
     - FLAGS_selected_gpus, in a job on GPUs: Paddle would know only the GPUs that this variable names. A rank whose GPU
       is not among them would end with an error. The value "0" is accepted if a node has one rank, which computes on GPU
       0.
-    - FLAGS_use_mkldnn, in a job on CPUs: if it is on, Paddle computes by oneDNN, which trains wrongly in this Paddle.
+    - FLAGS_use_mkldnn, in a job on CPUs: unless the value is empty or a word for off, as "0" or "false", Paddle
+      computes by oneDNN, which trains wrongly in this Paddle.
 
     A rank sets FLAGS_selected_gpus itself, to the number of its GPU. So call this only with the environment of the
     user.
@@ -293,8 +294,8 @@ def of_paddle_flags(job: Job, environ: Mapping[str, str]) -> Iterator[str]:
 def of_named_paths(job: Job) -> Iterator[str]:
     """Yield a sentence for each path in the job's settings that cannot be used on this machine.
 
-    A path at which there is nothing is accepted: the job makes the file or folder, or the code that opens it reports
-    that it is absent. Only HOSTFILE, the list of the nodes, must exist if it is set.
+    A path at which there is nothing, or that cannot be looked up, is accepted: the job makes the file or folder, or the
+    code that opens it reports the error. Only HOSTFILE, the list of the nodes, must exist if it is set.
 
     Only the command that the user calls makes this check. The ranks do not, because a rank may run on another machine,
     without these files.

@@ -200,8 +200,9 @@ def set_first_state(run: session.Run, training: build.TrainingProgram, first_wei
     Raises:
         ValueError: On rank 0, if the checkpoint does not fit the program.
     """
-    # On GPUs the start-up program also opens NCCL's communicators, which connect the ranks. `warm_up` has run it
-    # once already. So the operators that open communicators are removed, and the first communicators stay in use.
+    # With several ranks on GPUs, the start-up program also opens NCCL's communicators, which connect the ranks.
+    # `warm_up` has run this program once already. So the operators that open communicators are removed, and the first
+    # communicators stay in use.
     build.keep_communicators(training.startup)
     run.executor.run(training.startup)
     state.set_weights(training.main, first_weights)

@@ -181,9 +181,9 @@ class Workload(ABC):
 
         Returns:
             What `build.minimize` returns, an object with these attributes: `startup`, the start-up program; `update`,
-            the training program (with gradient accumulation several); `schedule`, the learning rate by step in Paddle's
-            form; and `verified`, texts that say what was proved of the training program or, with STRATEGY=auto, what
-            Paddle made of it.
+            the training programs (one, or several with gradient accumulation); `schedule`, the learning rate by step in
+            Paddle's form; and `verified`, texts that say what was proved of the training program or, with
+            STRATEGY=auto, what Paddle made of it.
 
         Raises:
             ValueError: Paddle cannot build a training program by the plan, or the program fails a proof that it trains
@@ -194,7 +194,8 @@ class Workload(ABC):
         # In this block the two are Paddle's default programs, to which `training_loss` and `minimize` append.
         with static.program_guard(training, startup):
             loss = self.training_loss(self.plan.micro_batch(self.batch))  # appends the network and its loss
-            # Appends gradients, their sum over the ranks and the optimizer, and proves what was built.
+            # Appends gradients, their sum over the ranks and the optimizer. Then proves what was built, except with
+            # STRATEGY=auto.
             return build.minimize(loss, self.recipe.optimizer, schedule, plan=self.plan)
 
 

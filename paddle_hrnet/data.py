@@ -238,9 +238,9 @@ def _with_colours_changed(images: Any, drawn: _Drawn) -> Any:
 def _renumbered(labels: Any, row_start: Any) -> Any:
     """Return DALI's node that replaces each number of label files by the class that the number is trained as.
 
-    The classes are in the table RENUMBERED, which has a row of 256 classes for each of three kinds of samples (see
-    `_row_starts`). In a row, the class of the number n is at place n. Here the three rows are laid end to end, so the
-    class is at place `row_start` + n.
+    The classes are in the table RENUMBERED, which has a row of 256 entries for each of three kinds of samples (see
+    `_row_starts`). In a row, the entry of the number n is at place n: the class, 255 for a number that is ignored, or
+    254 for a wrong number. Here the three rows are laid end to end, so the entry is at place `row_start` + n.
 
     Args:
         labels: Node of the labels as they are in the files, uint8.
@@ -477,7 +477,7 @@ class Loader(loader.Loader):
     def _row_starts(self, ids: Array, valid: Array) -> Array:
         """Return for each sample the place in the table RENUMBERED at which the sample's row begins: 0, 256 or 512.
 
-        The table says which class each number in a label file is trained as. It has a row of 256 classes for each of
+        The table says which class each number in a label file is trained as. It has a row of 256 entries for each of
         three kinds of samples, here laid end to end:
 
             AS_IT_IS, from place 0           the label file has the classes themselves

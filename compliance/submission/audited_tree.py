@@ -200,9 +200,10 @@ def _check_log(file: TreeFile, ruleset: Ruleset, root: Path) -> _CheckedLog:
 def _refuse_log_of_other_project(report: Report, file: TreeFile, root: Path) -> None:
     """Raise ValueError if a log of a round that is not known was written by another project.
 
-    The caller has found no rules for the log: the user named no ruleset, and no folder above the log names a round that
-    has rules. A log of this project is then judged by the rules NEWEST. For a log of another project, the user must
-    name the ruleset. A log of which no event can be read is let pass, because nothing shows which project wrote it.
+    The caller has found no rules for the log: the user named no ruleset, and the path of the log's folder, with that of
+    `root`, names no round that has rules. A log of this project is then judged by the rules NEWEST. For a log of
+    another project, the user must name the ruleset. A log of which no event can be read is let pass, because nothing
+    shows which project wrote it.
 
     Args:
         report: The report on the log.

@@ -187,15 +187,16 @@ def convergence_test(checked: Sequence[Report], ruleset: Ruleset) -> Convergence
     factor by which the submission's minutes are multiplied, so that luck gains nothing. The first case that holds
     decides:
 
-        the division is not closed                                   NOT_APPLIED, factor 1
-        the benchmark is none of MLPerf                              NOT_APPLIED, factor 1
-        mlperf-logging has no reference for the benchmark            NOT_KNOWN, factor None
-        rcp_checker cannot read a log                                NOT_KNOWN, factor None
-        the batches differ, or too many runs missed the target       FAILED, factor 1
-        the runs are too few, or no reference point fits the batch   FAILED, factor 1
-        the runs needed far fewer epochs than the reference          FAILED, factor 1
-        the runs needed a few epochs fewer, as 40 and 42             PASSED, factor 42 / 40
-        any other case                                               PASSED, factor 1
+        the division is not closed                                    NOT_APPLIED, factor 1
+        the benchmark is none of MLPerf                               NOT_APPLIED, factor 1
+        mlperf-logging has no reference points or no number of runs   NOT_KNOWN, factor None
+        rcp_checker cannot read a log                                 NOT_KNOWN, factor None
+        the runs do not state one common batch                        FAILED, factor 1
+        too many runs missed the target                               FAILED, factor 1
+        the runs are too few, or no reference point fits the batch    FAILED, factor 1
+        the runs needed far fewer epochs than the reference           FAILED, factor 1
+        the runs needed a few epochs fewer, as 40 and 42              PASSED, factor 42 / 40
+        any other case                                                PASSED, factor 1
 
     Args:
         checked: The reports on the logs of the submission, at least one. The first log tells the division and

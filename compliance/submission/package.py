@@ -367,15 +367,16 @@ def contents_of(
     refusals = [
         *refusals_by_description(description_file.name, description),  # fields that are missing or no text
         *refusals_by_findings(runs, description, ruleset),  # on a log, between logs, or against the description
-        *refusals_by_missed_target(checked, rounds.dropped_runs(score.benchmark)),  # too many such runs
+        *refusals_by_missed_target(checked, rounds.dropped_runs(score.benchmark)),  # if too many runs missed the target
     ]
-    # Without a score the package is refused. If there are refusals already, they explain why the score is missing.
+    # Without a score the package is refused. The missing score is named only if there is no other refusal, because
+    # the other refusals mostly explain why the score is missing.
     if score.minutes is None and not refusals:
         refusals.append(Refusal("score", score.problem))
     organisation_of_package = folder.name
-    # The logs must be of this project, and state this organisation and a commit. Only the first run is asked, because
-    # all are alike: `score_runs` raises an error for different organisations, and `refusals_by_findings` refuses runs
-    # of different code.
+    # The logs must be of this project, and state this organisation, a commit, and that the code was as in this commit.
+    # Only the first run is asked, because all are alike: `score_runs` raises an error for different organisations, and
+    # `refusals_by_findings` refuses runs of different code.
     refusals += refusals_by_origin(first_run, organisation_of_package)
     return content, refusals
 

@@ -242,7 +242,7 @@ def owner_of(root: Path, folder: PurePosixPath, organisation: str) -> Owner:
       are none, the round is `v` and the number in a folder's name such as training_results_v1.1, which may be the name
       of the root or of a folder above the root. If no such name is found, the round is empty.
     - The submitter is the name just above `results`. If the submitter's folder lies above the root, as in the last row,
-      the submitter is `organisation`.
+      or if the paths of an archive begin with `results`, the submitter is `organisation`.
 
     Args:
         root: Folder or archive of the tree.

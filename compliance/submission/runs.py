@@ -298,8 +298,8 @@ def _seeds_that_must_differ(run: LoggedRun, ruleset: Ruleset) -> Iterator[_Seed]
 def _equal_runs(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
     """Yield a breach for each run of a submission that looks like a copy of an earlier run.
 
-    In a ResNet submission, `_runs_at_one_accuracy` yields further breaches, for runs that end at exactly the same
-    accuracy as too many others. The submission's first run never gets a breach, because no run is earlier.
+    In a ResNet submission, `_runs_at_one_accuracy` yields further breaches if too many runs end at exactly the same
+    accuracy. The submission's first run never gets a breach, because no run is earlier.
 
     Args:
         members: The reports on the logs of one submission, at least one.
@@ -376,11 +376,12 @@ def _what_is_shared(run: LoggedRun, other: LoggedRun, name_of_other: str, rulese
 
 
 def _runs_at_one_accuracy(members: Sequence[Report], rule: StrictRule) -> Iterator[BlamedRun]:
-    """Yield a breach for each run of a submission that ends at the same accuracy as too many others.
+    """Yield a breach for each run that ends at the accuracy at which most runs of a submission end, if too many do.
 
-    Many runs that end at exactly the same accuracy are a sign of copied logs. The submission's first run counts among
-    these runs, but gets no breach, because the first run is no copy of an earlier one. If all accuracies of the
-    submission are rounded to four digits, nothing is yielded, because rounded accuracies may well be equal by chance.
+    Many runs that end at exactly the same accuracy are a sign of copied logs. If the submission's first run is one of
+    these runs, it is counted, but gets no breach, because the first run is no copy of an earlier one. If all
+    accuracies of the submission are rounded to four digits, nothing is yielded, because rounded accuracies may well be
+    equal by chance.
 
     Args:
         members: The reports on the logs of one submission.

@@ -222,7 +222,8 @@ def _check_figures(folder: Path, facts: _ManifestFacts, ask_official: bool) -> l
     # The first run stands for all, because `contents_of` refuses runs of different code.
     refusals += refusals_by_code(reports[0].run, folder / code_folder(facts.benchmark.name))
     # If git does not give the commit, `committed_ms` raises ValueError: there is no date, and `refusals_by_date` is
-    # skipped. `verify` also calls `_check_code`, whose verdict says that git did not give the commit.
+    # skipped. `verify` also calls `_check_code`, whose verdict says in this case that the code was not compared, or
+    # that the package's code lacks run_and_time.sh.
     with contextlib.suppress(ValueError):
         commit_made_ms = committed_code.committed_ms(str(facts.manifest.get("commit")))
         refusals += refusals_by_date(reports, commit_made_ms)
@@ -284,7 +285,8 @@ def _check_code(folder: Path, commit: str) -> list[Verdict]:
 
     Returns:
         A failed verdict for each file that only the package has, that only the commit has, or that differs between the
-        two. If there is no such file, one good verdict. If git cannot give the commit, the only verdict says why.
+        two. If there is no such file, one good verdict. If the commit's code cannot be taken from git, the only verdict
+        says why or, if the package's code lacks run_and_time.sh, says that instead.
     """
     try:
         code_of_commit = committed_code.code_of(commit)

@@ -188,7 +188,8 @@ def restore(start: Start, training: build.TrainingProgram, ranks: Ranks) -> None
 
     Only rank 0 has the checkpoint. Rank 0 loads the state into its own program and sends this state to all ranks. Then
     rank 0 sends each rank the statistics of batch normalization (BN) that the checkpoint has for that rank, which
-    replace those of rank 0. At last, each rank sets its schedule of the learning rate to the checkpoint's step. Every
+    replace those of rank 0. If the checkpoint's run had another number of ranks, each rank gets the mean over all
+    ranks of that run instead. At last, each rank sets its schedule of the learning rate to the checkpoint's step. Every
     rank must call this.
 
     Args:
