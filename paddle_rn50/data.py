@@ -167,8 +167,9 @@ def _pipeline(
 
     The images put out are normalized. `_Drawn` has an image's random crops, and whether the image is flipped.
 
-    This function runs once. The calls below add nodes to the graph that DALI runs for each batch, and the nodes of the
-    outputs are returned. The decorator makes a pipeline of the graph, and gives the caller this pipeline.
+    This function runs once for each pipeline. The calls below add nodes to the graph that DALI runs for each batch, and
+    the nodes of the outputs are returned. The decorator makes a pipeline of the graph, and gives the caller this
+    pipeline.
 
     Args:
         source: Function that DALI calls for the inputs of each batch, as `Loader._read` returns them.
@@ -284,8 +285,8 @@ def _crop(image_shape: Any, drawn: _Drawn, augment: Augmentation) -> _Crop:
     """Return where an image is cropped for training, in shares of its sides, as nodes of DALI's graph.
 
     An image has ten drawn crops and one drawn place. The first of the ten crops that fits into the image is taken, at
-    the drawn place. If none fits, the largest crop that `augment` allows is taken, at the centre, as in torchvision.
-    The crop is at least one pixel high and wide.
+    the drawn place. If none fits, the largest crop whose aspect `augment` allows is taken, at the centre, as in
+    torchvision. The crop is at least one pixel high and wide.
 
     DALI's graph has no branches, so a choice is computed: the alternative that is taken is multiplied by 1, all others
     by 0, and the products are summed.
@@ -411,8 +412,8 @@ def _largest_within_bounds(height_over_width: Any, augment: Augmentation) -> _Si
 def _draw(augment: Augmentation, seed: int, epoch: int, ids: Array) -> _Drawn:
     """Draw at random how the images of a batch are cropped and flipped in an epoch.
 
-    The numbers of an image depend only on `seed`, `epoch` and the image's id. So they are the same on any number of
-    ranks and in any batch. The area of a crop and the logarithm of its aspect (width / height) are uniformly random.
+    The random numbers of an image depend only on `seed`, `epoch` and the image's id. So they are the same on any number
+    of ranks and in any batch. The area of a crop and the logarithm of its aspect (width / height) are uniformly random.
 
     The sizes of the images are not known here. So the sides of a crop are those for a square image of side 1: a crop
     with the area 0.9 and the aspect 4/3 is sqrt(0.9 * 4/3) = 1.10 wide and 0.82 high. `_crop` fits the sides to the

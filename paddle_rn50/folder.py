@@ -121,6 +121,7 @@ def find(root: Path, part: str, classes: int) -> ImageList:
 
     Raises:
         ValueError: There is neither a list nor class folders, or the list or the class folders have a fault.
+        OSError: A folder or the list cannot be read.
     """
     list_file = root / LIST.format(part)
     if named_files.is_file(list_file):
@@ -353,7 +354,7 @@ def note_on_numbered_folders(folder: Path, names: Sequence[str], labels: Path) -
 
     Returns:
         The note, on the first folder whose label is not its number. An empty text if every label is its folder's
-        number, if the name of a folder is no number, or if the other part has no list.
+        number, if the name of a folder has more than digits in it, or if the other part has no list.
     """
     # `labels` is the path of the other part's list.
     are_numbers = all(name.isdecimal() for name in names)
@@ -590,7 +591,7 @@ def _require_same_numbers(root: Path, part: str, names: list[str]) -> None:
 
     Raises:
         ValueError: A line of the list has another number, and the message names the first such line; or the list is
-            empty or no text.
+            empty or no text; or a folder or a pipe has the name of the list.
         OSError: The list cannot be read.
     """
     other_part = "val" if part == "train" else "train"

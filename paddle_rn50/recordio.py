@@ -187,11 +187,11 @@ def parse(record: bytes) -> Parsed:
 
 
 def _payload(record: bytes) -> bytes:
-    """Return the content of a RecordIO record without its heads: a header with the label, and the image.
+    """Return the content of a RecordIO record: a header with the label, further labels if it has any, and the image.
 
     A record has one part or several, and each part begins with a head. A head begins with the 4 bytes MAGIC, by which a
-    reader can find it. So the content must not have MAGIC at a multiple of 4 bytes. Where an image has these bytes
-    there, the writer leaves MAGIC out and begins a new part:
+    reader can find it. So nothing else in a record may be MAGIC at a multiple of 4 bytes. Where the content has these
+    bytes there, the writer leaves MAGIC out and begins a new part:
 
         content    AAAA MAGIC BBBB
         record     head AAAA head BBBB
@@ -209,8 +209,8 @@ def _payload(record: bytes) -> bytes:
     while part.flag in (FIRST, MIDDLE):  # another part follows
         part = _part_at(part.end, record, (MIDDLE, LAST))
         contents_of_parts.append(part.content)
-    # `record` has all bytes up to the next record that the index names. So if bytes follow the last part, the index
-    # lacks a record, or these bytes are no record.
+    # `record` has all bytes up to the next record that the index names, or to the end of the file. So if bytes follow
+    # the last part, the index lacks a record, or these bytes are no record.
     if part.end != len(record):
         raise ValueError(
             f"it ends at its byte {part.end} of {len(record)}: the index does not name the record behind it, or these "

@@ -85,12 +85,12 @@ def _require_whole_set(root: Path, pattern: str, files: tuple[Path, ...]) -> Non
     first file has no such numbers, nothing is checked. Names may end in `.tfrecord`.
 
     Args:
-        root: Folder in which the files lie, for messages.
+        root: Folder of the data set, for messages.
         pattern: Pattern by which the files were found, such as "train-*-of-*", for messages.
-        files: All files of the pattern, sorted; at least one.
+        files: All TFRecord files of the pattern, sorted; at least one.
 
     Raises:
-        ValueError: A file is not of the set of the first file, or files of the set are absent.
+        ValueError: A file is not of the set of the first file, or there are fewer or more files than the set has.
     """
     numbers_of_first = NUMBERED.fullmatch(files[0].name)
     if numbers_of_first is None:
@@ -221,8 +221,8 @@ def contents_by_first_bytes(records: Records, first_bytes: Array) -> Contents:
     """Return the name and the size of each record of TFRecord files, but no labels.
 
     The name is the record's number, "0" and up. The size is the length in bytes of the record's message, which holds
-    the encoded image, the label and other fields. Only the first record's message is read here, to check that it has an
-    image and a class. The labels of the others would need all messages to be read.
+    the encoded image, the label and perhaps other fields. Only the first record's message is read here, to check that
+    it has an image and a class. The labels of the others would need all messages to be read.
 
     Args:
         records: Where each record lies, and how many classes the labels may have.

@@ -236,6 +236,7 @@ def _apply_passes(main: static.Program, startup: static.Program, plan: Plan) -> 
     """Change the training program that Paddle's fleet built, by the passes of this project.
 
     Each pass changes `main`, except `cast_startup`, which changes `startup`. The split into micro-steps changes both.
+    `share_buffers` changes each program that is returned.
 
     Args:
         main: Training program; changed in place.
@@ -361,7 +362,8 @@ def _verify(update: Update, startup: static.Program, optimizer: OptimizerConfig,
         proved += _verify_normalizations(main, plan)
     if knobs.cuda_graph:
         proved.append(capture.check(main))
-    # `knobs` says what the program must look like. `asked` says which options the user set: these must have an effect.
+    # `knobs` says what the program must look like. `asked` says which options the user set: those that the user turned
+    # on must have an effect.
     return proved + check_knobs(main, knobs, asked=plan.strategy, ranks=ranks)
 
 
@@ -430,8 +432,8 @@ def _summed_in_words(gradient_count: int, *, ranks: int, micro_steps: int) -> st
         1 rank, 2 micro-steps     "161 gradients scaled by 1/2 once"
         8 ranks, 2 micro-steps    "161 gradients summed over 8 ranks once, scaled by 1/16 once"
 
-    Nothing is checked here. The caller has proved that every gradient is summed over the ranks no more than once, and
-    scaled by this factor in all: a second sum or scaling would give no mean.
+    Nothing is checked here. The caller has proved that every gradient is summed over several ranks exactly once, with a
+    single rank never, and is scaled by this factor in all: another sum or scaling would give no mean.
 
     Args:
         gradient_count: Number of gradients.

@@ -28,7 +28,8 @@ def simplify_sums(main: static.Program) -> None:
             before    fused_elemwise_add_activation_grad(z, dz, ...) -> dx, dy
             after     relu_grad(z, dz) -> dx, which is also dy
 
-    An operator stays if its removal would change a value that another operator reads, or if shapes or types differ.
+    An operator stays if it does not compute both dx and dy, if its removal would change a value that another operator
+    reads, or if shapes or types differ.
 
     The forward operator of z = relu(x + y) also writes the sum x + y, which the fused gradient operator reads. If x and
     y have one shape, the sum is no longer written: `relu_grad` does not read it.
@@ -98,7 +99,7 @@ def _equal_gradients(op: Operator) -> list[str]:
         op: Any operator of a training program.
 
     Returns:
-        The names; empty for an operator of another type, and if dx or dy is not computed.
+        The names; empty for any other operator, and if dx or dy is not computed.
     """
     addend_gradients = operands(op, "X@GRAD", "Y@GRAD")
     # EMPTY is the name that Paddle writes for a gradient that is not computed.

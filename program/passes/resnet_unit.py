@@ -137,8 +137,9 @@ def fuse(main: static.Program) -> list[UnitVariables]:
         relu(bn(conv(x)))    relu(bn(conv(x)) + image)    relu(bn(conv(x)) + bn(conv(z)))
 
     A group is replaced if a `resnet_unit` can compute its convolutions, and if only the next operator of the group
-    reads the result of each convolution, batch norm and addition. Each bn(conv(...)) is called a side of the group. The
-    variables of a side get the shapes that `resnet_unit` takes.
+    reads the result of each convolution, batch norm and addition. Two convolutions must have the same padding;
+    otherwise bn(conv(z)) stays, and is the image. Each bn(conv(...)) that is replaced is called a side of the group.
+    The variables of a side get the shapes that `resnet_unit` takes.
 
     Args:
         main: Forward program without gradients, of a training or an evaluation; changed in place.
@@ -266,7 +267,7 @@ class _Matcher:
 
         Returns:
             The operator; None if no operator of this type writes the variable. None if several operators read the
-            variable: it must stay in the program then, and a fused operator would not write it.
+            variable: it must stay in the program then, and a fused operator may not write it.
         """
         op = self._writer.get(name)
         has_one_reader = len(self._readers[name]) == 1
@@ -288,7 +289,7 @@ class _Matcher:
             several operators read it; no convolution writes the input of the batch norm, or several operators read this
             input; the `resnet_unit` cannot compute the convolution.
         """
-        # Each call returns None if several operators read the variable: a `resnet_unit` would not write it any more.
+        # Each call of `_writer_for_one_reader` returns None if several operators read the variable.
         norm = self._writer_for_one_reader(name, "batch_norm")
         if norm is None:
             return None

@@ -219,12 +219,12 @@ class _Follower:
 
         The histories map each variable that holds a gradient to a record: how many micro-steps are added up in the
         gradient, how many times it was summed over the ranks, and by what it was multiplied. A variable without a
-        history holds no gradient. The operators are read in order, and each changes the histories or is noted:
+        history holds no gradient. The operators are read in order:
 
             update of parameters   the gradients that it reads are noted with their histories, for the result
             coalesce_tensor        the gradients in its buffer are noted, for the all-reduce of the buffer
             c_allreduce_sum        each gradient that it sums gets a history with one sum more
-            any other              `after` gives histories to what it writes, or removes that of a cleared accumulator
+            any other              `after` may give histories to what it writes, or remove that of a cleared accumulator
 
         Args:
             block: Main block of one program of an update.
@@ -237,7 +237,7 @@ class _Follower:
 
         Raises:
             Refused: The program is not data-parallel training, because the optimizer reads a variable without a
-                history, an all-reduce comes before its gradient, or `after` refuses an operator.
+                history, the all-reduce of a buffer comes before a gradient in it, or `after` refuses an operator.
         """
         read = [*before.read_by_optimizer]
         histories = before.accumulated  # of the gradients that earlier programs have left in accumulators
@@ -250,7 +250,7 @@ class _Follower:
                 (buffer,) = op.output("FusedOutput")
                 gradients_by_buffer[buffer] = op.output("Output")
             elif op.type == "c_allreduce_sum":
-                # The new histories of the gradients that this all-reduce sums: those in a buffer, or a single one.
+                # The new histories of the gradients that this all-reduce sums: those in a buffer, a single one or none.
                 summed = _summed_by(op, histories, gradients_by_buffer)
                 histories = histories | summed  # replaces their old histories
                 ever_summed = ever_summed.union(summed)
