@@ -18,7 +18,7 @@ def main() -> int:
 
     `close LOG REASON` adds an end to the log of a killed run, if the end is missing, and prints why the run ended: the
     reason in the log, if the log already has an end that states a reason, and otherwise REASON. A log that does not
-    exist is not created.
+    exist is not created. If the log cannot be read or written or is no file, REASON is printed, and why.
 
     Returns:
         0 if the command succeeded. 1 if the log cannot be read or written or is no file, or if the schema cannot be

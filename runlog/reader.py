@@ -268,8 +268,8 @@ def read_stream(stream: BinaryIO) -> Iterator[Entry]:
     of a line is 1 plus the LFs before the line: a CR b LF c CR LF d are four lines, of the numbers 1, 1, 2 and 3.
 
     The stream is read in blocks, so that a file of any size takes little memory. The beginning of a line that goes on
-    in the next block is kept until the line ends. An event on a line over MAX_LINE_BYTES is not parsed, and gives a
-    Problem.
+    in the next block is kept until the line ends, but shortened if it is over MAX_LINE_BYTES. An event on a line over
+    MAX_LINE_BYTES is not parsed, and gives a Problem.
 
     Args:
         stream: The log, open for reading bytes, at its beginning.
@@ -310,8 +310,8 @@ def read_stream(stream: BinaryIO) -> Iterator[Entry]:
 def _kept_of_open_line(text: bytes) -> bytes:
     """Return a line whose end is not read yet, shortened if the line has over MAX_LINE_BYTES, to save memory.
 
-    The caller puts the next block of the log behind the result, and calls this function again if the line does not end
-    in that block.
+    The caller puts what the next block of the log holds of the line behind the result, and calls this function again if
+    the line does not end in that block.
 
     An event on a line over MAX_LINE_BYTES is not parsed. So the shortened line need only show that the line is too
     long, and whether an event's token (`:::MLLOG`) is on the line, even if a part of the token is in the next block.

@@ -69,8 +69,9 @@ def check(main: static.Program, device: str) -> None:
     2. Paddle has a kernel of each operator. Paddle selects the kernel by the data type of one tensor: a conv2d whose
        "Input" is declared float16 needs a float16 kernel. For an operator without tensors, a kernel of any type is
        enough. Operators in NO_KERNEL need no kernel.
-    3. All tensors of the operator are declared in the types that this kernel reads and writes. Otherwise Paddle would
-       cast a tensor at each step, or stop.
+    3. Each tensor of the operator is declared in the type in which this kernel reads or writes it. Otherwise Paddle
+       would cast the tensor at each step, or stop. If the tensor or the kernel is of integers or bools, mostly any type
+       is accepted (`_needed_type`).
 
     Args:
         main: Training or evaluation program. It is not run, and no device is needed.
@@ -110,8 +111,8 @@ class _Registry:
     def kernel_types(self, kind: str) -> set[str]:
         """Return the data types for which Paddle has a kernel of an operator on this device.
 
-        Paddle describes each kernel by a text, in one of two lists: most kernels are in `_registered`, and the few that
-        are missing there are in `_phi`. The texts of the two lists have different forms.
+        Paddle describes each kernel by a text. Most kernels are in the list `_registered`. The list `_phi` is read,
+        too, for the few kernels that are missing in `_registered`. The texts of the two lists have different forms.
 
         Args:
             kind: Type of the operator, such as "conv2d".
@@ -223,15 +224,15 @@ def _check_declared_types(op: Operator, declared_types: SlotTypes, kernel_type: 
 def _needed_type(op: Operator, slot: str, *, declared: str, kernel_type: str) -> str:
     """Return the data type in which an operator's kernel reads or writes a tensor.
 
-    The caller raises an error if the tensor is declared in another type. Where any type is right, this function returns
-    `declared`, so that there is no error. The first case that fits decides:
+    The caller raises an error if the tensor is declared in another type. Where any type is accepted, this function
+    returns `declared`, so that there is no error. The first case that fits decides:
 
         a slot that is FP32 in all kernels, such as "Scale" of a batch norm    float32
         `cast`: its slot X / its output                                        its attribute in_dtype / out_dtype
         `fill_constant`                                                        its attribute dtype
-        `coalesce_tensor`: its inputs, of which it reads only the sizes        declared (any type is right)
+        `coalesce_tensor`: its inputs, of which it reads only the sizes        declared (any type is accepted)
         tensor and kernel are both of floating-point types                     kernel_type
-        otherwise, such as the int64 labels of a float32 loss                  declared (any type is right)
+        otherwise, such as the int64 labels of a float32 loss                  declared (any type is accepted)
 
     Args:
         op: The operator.

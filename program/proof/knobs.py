@@ -37,22 +37,25 @@ _FUSIONS = (
 
 
 def check_knobs(main: static.Program, decided: Strategy, *, asked: Strategy, ranks: int) -> list[str]:
-    """Return texts on what the knobs did in a built training program; raise Refused if a knob did not do its work.
+    """Return texts on what the knobs did in a built training program; raise Refused if one of the checks fails.
 
     A knob is an option of STRATEGY, such as `fuse_bn_act_ops`. The checks, in the order of the code:
 
     1. Knobs that change operators (_FUSIONS): a knob that is on in `decided` has left nothing to change, and a knob
        that is off has changed nothing. A knob that is on in `asked`, too, has changed something.
-    2. Knobs of cuDNN: each flag of Paddle that the user set has the value that the user asked for.
+    2. Knobs of cuDNN: each flag of Paddle that the user set has the value that the user asked for. If the user set
+       `cudnn_batchnorm_spatial_persistent`, cuDNN computes a normalization of the program.
     3. `perturb_input`, if on: at least one input is moved.
-    4. Several ranks: the gradients are summed in buckets, as large as the limit `fuse_grad_size_in_MB` allows. A single
-       rank sums nothing over ranks, so the user must not have changed this limit.
+    4. Several ranks: the gradients are summed in buckets. No bucket of several gradients is above the limit
+       `fuse_grad_size_in_MB`, and a bucket is closed only when it is full; three buckets of each data type may be
+       closed earlier (`_check_full`). A single rank sums nothing over ranks, so the user must not have changed this
+       limit.
 
     Args:
         main: Training program, before it is fitted to CPUs, which replaces operators.
         decided: The knobs by which the program was built: those that the user set, and those that `resolve` decided
             because the user left them open.
-        asked: The knobs as the user set them; None for a knob that the user left open.
+        asked: The knobs as the user set them; a knob that the user left open has its default, which is mostly None.
         ranks: Number of data-parallel processes.
 
     Returns:
@@ -282,8 +285,8 @@ def _count_sums_for_convolutions(block: Block) -> int:
 
     The knob `enable_addto` should have removed these operators. For example, an operator sums gradient a, which a
     convolution's gradient operator writes, and gradient b. The convolution's operator could add its result to b itself,
-    so the sum is not needed, and counts. The sum does not count if the convolution's operator adds to another gradient
-    already, because an operator can add to a single gradient only.
+    so the sum is not needed, and counts. A sum does not count if each convolution's operator that writes one of the
+    sum's gradients adds to another gradient already, because an operator can add to a single gradient only.
 
     Args:
         block: Main block of a built training program.

@@ -257,8 +257,8 @@ def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> B
 
         1. One of `base` and `other` ran on one host, and the other on several hosts of the same system. Hosts lie
            further apart than the runs of one host, so the deviation of runs would be too small.
-        2. `base`, `other` and the scores with several runs are not all of one system.
-        3. There are no scores with several runs.
+        2. Some two of `base`, `other` and the scores from which the deviation would come are not of one system.
+        3. There are no scores from which the deviation could come.
     """
     # Case 1: only then are there such means of hosts. `ratio_interval` takes the spread of the hosts instead.
     if _host_means_against_one_host(base, other) is not None:

@@ -47,7 +47,8 @@ def interval_of_new_to_past(past: Runs, new: Runs) -> tuple[float, float] | None
     host lie closer together than hosts do. The first case that fits decides:
 
     1. Fewer than 3 (LEAST_RUNS) past values: there is no interval.
-    2. Several new runs: the values of both sets give the width.
+    2. Several new runs: the values of both sets give the width. If one set is of a single host and the other set of
+       several, the means of the several hosts alone give a second interval, and the wider of the two is returned.
     3. A single new run shows no spread: the past values alone give the width.
 
     Args:
@@ -398,6 +399,7 @@ def _check_runs(args: argparse.Namespace) -> int:
             - The new runs differ in system, workload, precision or protocol.
             - Neither `system` nor the logs name the machine.
             - The history file does not exist or cannot be used.
+        OSError: A log cannot be opened.
     """
     result = _score_of_runs(args)  # the new runs
     with opened(args.file) as connection:

@@ -91,7 +91,8 @@ def _intervals_by_calibrated_widths(run: RunFigure, kind: str, deviation: float 
         deviation: Standard deviation of the windows' rates in images/s, which is passed on; None for fewer than two.
 
     Returns:
-        The intervals. Without intervals, `method` says why.
+        The intervals. Without intervals, `method` says why. If there are too few windows only for the second rule, just
+        `repeat_95` is None.
     """
     windows = len(run.rates)
     widths = calibration().run[kind]  # the rules for the run's own mean, each for a least number of windows

@@ -68,8 +68,8 @@ def _printed_rate_of_all(record: Record, item: Window) -> float | None:
 def _rate_by_step_time(record: Record, item: Window) -> float | None:
     """Return the images/s of a window or an epoch: the batch of one device * devices / the printed step time.
 
-    If the number of devices is not known, the result is mostly the rate of one device. There is no result if the log
-    prints rates of all devices together, because a rate of one device must not stand among these rates.
+    If the number of devices is not known, the result is the rate of one device. But if the log then prints rates of all
+    devices together, there is no result, because a rate of one device must not stand among these rates.
 
     Args:
         record: The run as read from its log.
@@ -177,6 +177,8 @@ def work_at_printed_speed(record: Record, chosen: Sequence[Window]) -> Work:
     All images / all seconds is then an average in which the window of 20 steps weighs twice as much. If some window
     does not say its steps, all windows count as one step.
 
+    If some row prints no speed, `_equal_work_at_printed_speed` says which rate stands in.
+
     Args:
         record: The run as read from its log.
         chosen: The windows to use. A window is what one printed row of the log covers.
@@ -272,7 +274,7 @@ def equal_work_at_printed_rates(record: Record, chosen: Sequence[Window]) -> Wor
         # together, or if the number of devices is not known.
         return _equal_work(devices_per_printed_rate(record), printed_rates)
     # The first of these that a row has: its images / its seconds, the rate that it prints, a rate by its step time.
-    # `printed=False` puts the printed rate second. The rates are of one device if the number of devices is not known.
+    # `printed=False` puts the printed rate second. A rate may be of one device if the number of devices is not known.
     rates_of_all_devices = [rate_or_refuse(record, window, printed=False) for window in chosen]
     return _equal_work(1, rates_of_all_devices)
 

@@ -156,8 +156,9 @@ def _average_of_windows(record: Record, chosen: Sequence[Window], over_steps: Ov
               images / its seconds is taken, or a rate by its step time.
             - "mean_of_rates": the mean of the images / seconds of each window. For a row without them, the rate that it
               prints is taken, or a rate by its step time.
-            - "images_over_time": all images / all seconds of the windows. If these are not known for every window,
-              both are made of the speed that the rows print.
+            - "images_over_time": all images / all seconds of the windows. If some row does not say its images, the
+              images of each window are its steps * the batch. If some row does not say its seconds, or if the steps
+              of some row are not known either, the images and the seconds are made of the speed that the rows print.
             - "mean_step_time": 1 / the mean seconds per image of the windows, at the speed that their rows print
             - "epoch_rates": 1 / the mean seconds per image of the epochs, at the rates that they print. This is the
               harmonic mean of the rates.
@@ -456,8 +457,8 @@ def _row_ending_warm_up(record: Record, steps_to_skip: int, stamped: Sequence[St
     For a warm-up of 20 steps, this row is the first of these that the log has:
 
     1. the row after exactly 20 steps
-    2. in a log that numbers the first step 0: the row that prints the number 20. This row is after 21 steps, 0 to 20,
-       and mostly the same row as in case 3.
+    2. in a log that numbers the first step 0: the row that prints the number 20. This row is mostly after 21 steps, 0
+       to 20, and then the same row as in case 3.
     3. the first row after more than 20 steps
 
     Args:

@@ -223,9 +223,9 @@ def score(
 
     Args:
         records: The runs as read from their logs: repeats of one system, each run once.
-        protocol: The rules of the score: the warm-up to drop, how to average, and how many runs are asked for. If
-            the number of runs depends on the benchmark, the number that MLPerf sets for the benchmark of the logs is
-            used.
+        protocol: The rules of the score: the warm-up to drop, how to average, and how many runs are asked for. If the
+            protocol leaves the numbers of runs and of dropped runs to the benchmark, the numbers that MLPerf sets for
+            the benchmark of the logs are used. A number of runs that the user gave by --runs stays.
         skip: The value of the option --skip, which replaces the protocol's warm-up: a number of windows (printed rows)
             or, for some protocols, of something else (see `run_figure`). None takes the protocol's warm-up.
         system: Name of the machine, as the user gave it. If None, logs that name no machine get a warning.
@@ -238,11 +238,13 @@ def score(
     if not records:
         raise InputError("no runs to score; give the logs of one system")
     refuse_unless_repeats(records)
-    # The numbers of runs and of dropped runs are now known, also if they depend on the benchmark of the logs.
+    # The numbers of runs and of dropped runs are now known, also if they depend on the benchmark of the logs; except if
+    # the first log has no start of the run, for which `_chosen_runs` raises an error.
     settled_protocol = with_runs_of_benchmark(protocol, records)
     chosen = _chosen_runs(records, settled_protocol, skip)  # the runs that are scored, each measured as one figure
     unit = _unit(chosen.records, settled_protocol)
-    refuse_if_no_mean(chosen.figures, settled_protocol, unit)  # TooFewRunsError: no average of these runs exists
+    # Raises TooFewRunsError if an olympic mean drops all runs, or if more runs failed than the average allows.
+    refuse_if_no_mean(chosen.figures, settled_protocol, unit)
 
     # The score shows its protocol in words. With `skip`, the words must say this warm-up, not the protocol's own.
     shown_protocol = settled_protocol if skip is None else settled_protocol.skipping(skip)

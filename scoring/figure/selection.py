@@ -26,12 +26,13 @@ def select(record: Record, protocol: Protocol, *, skip: int | None = None) -> Se
         The rows, at least one.
 
     Raises:
-        NothingMeasuredError: No row is left after the warm-up, or the run was resumed from a checkpoint and the log has
-            no windows. This is a kind of InputError.
-        InputError: In one of these cases:
+        NothingMeasuredError: No row is left after the warm-up. Also if the run was resumed from a checkpoint and the
+            log has no windows, unless the protocol skips epochs. This is a kind of InputError.
+        InputError: The protocol does not skip epochs, and one of these cases holds:
 
             - The log has no windows, or only windows that it marks as warm-up.
             - The warm-up is counted in steps, and the log does not say its steps, or marks a later window as warm-up.
+              The warm-up is not counted in steps if `skip` is given, or if the log marks windows as measured.
             - The log has fewer steps after the warm-up than the protocol takes, or the first row after the warm-up
               alone has more.
     """
@@ -53,7 +54,7 @@ def _after_warm_up(record: Record, protocol: Protocol, skip: int | None) -> Sequ
 
     1. `skip` is given: dropped are the windows marked as warm-up, and the first `skip` of the others.
     2. The protocol skips windows, such as 10: dropped are the windows marked as warm-up and, if these are fewer than
-       10, as many of the others as make 10 in all. If 4 are marked, 6 more are dropped.
+       10, as many of the others as make 10 in all. If 4 are marked, the first 6 of the others are dropped.
     3. The protocol skips steps, and the log marks windows as measured: dropped are the windows marked as warm-up.
     4. The protocol skips steps, such as 20, and the log marks no windows as measured: dropped are the windows that
        begin before 20 steps are done, and the windows that do not say how many steps they cover.
