@@ -27,7 +27,7 @@ def series_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """Return the 95 % interval of the mean of one run's windows, which allows for correlated neighbours.
 
     A window is what one printed row of the log covers. Neighbouring windows are often alike, so they tell less about
-    the mean than as many independent values would. The interval is wider if they may be correlated.
+    the mean than as many independent values would. The interval is wider if neighbours may be alike.
 
     The interval is worked out from the means of batches of neighbouring windows, because batch means are less
     correlated than single windows. Single windows are taken in two cases:
@@ -39,8 +39,9 @@ def series_interval(values: Sequence[float]) -> tuple[float, float] | None:
         values: The rates or the times of the windows, in the order of the log.
 
     Returns:
-        The bounds (low, high), which are equal if all values are equal. None for fewer than 8 values (LEAST_WINDOWS),
-        or if half the width of the interval would be as large as the mean or larger.
+        The bounds (low, high). They are equal if all values are equal. Otherwise they are mean * exp(-h) and
+        mean * exp(h), where h is the result of `_half_width` / the mean. None for fewer than 8 values (LEAST_WINDOWS),
+        or if h would be 1 or more.
     """
     if len(values) < LEAST_WINDOWS:
         return None
@@ -277,7 +278,8 @@ def _least_noise_squares(sums: DeviationSums, r: float) -> float:
     b = _linear_coefficient(sums, r)
     c = _noise_squares_about_plain_mean(sums, r)
     least = c - b**2 / a
-    # The caller takes the logarithm. So rounding must not leave 0 or less: the floor is far below any exact least sum.
+    # The caller takes the logarithm, so rounding must not leave 0 or less. For each r in CORRELATIONS, the floor is far
+    # below the exact least sum.
     return max(least, 1e-12 * sums.squares)
 
 

@@ -52,7 +52,7 @@ def warn_if_other_rates_differ(
 ) -> Iterator[Verdict]:
     """Yield a warning for each other rate of the same log that differs too much from a run's throughput.
 
-    Three other rates are compared, in this order:
+    Up to three other rates are compared, in this order, as far as the log gives them:
 
     - The rate of the same rows by the steps and the times that the rows print.
     - The rate of the whole run. This rate includes the warm-up, so a difference of up to 25 % is allowed.
@@ -64,7 +64,8 @@ def warn_if_other_rates_differ(
         lines: The first and the last line of the log that the throughput comes from.
         is_by_stamps: Whether the throughput was measured between the time stamps of these two lines. If so, the times
             that the rows print are a second clock, and a difference of over 5 % from the rate of the rows may give a
-            warning. If not, a warning needs one rate of over 1.5 times the other.
+            warning. If not, a warning about the rate of the rows needs one of the two rates to be over 1.5 times the
+            other.
     """
     first_line, last_line = lines
     message_start = f"the figure, of lines {first_line} to {last_line}, is"
@@ -100,7 +101,8 @@ def _warn_if_rows_disagree(
         return
     ratio = value / rate_of_rows
     is_plausible = 1 / MAX_PLAUSIBLE_RATIO <= ratio <= MAX_PLAUSIBLE_RATIO
-    # None if the rates are at most about 5 % apart, or if the rate between the stamps is lower within a single epoch.
+    # None if the rates are at most 5 % apart (more if the stamps are whole seconds), or if the rate between the stamps
+    # is lower within a single epoch.
     cause = _cause_by_stamps(record, ratio, lines) if is_by_stamps else None
     if cause is None and not is_plausible:
         cause = "the clock was set, or the run stood still in between"
@@ -224,7 +226,8 @@ def _rate_by_rows(record: Record, first_line: int, last_line: int) -> float | No
 
     The rows are those after `first_line`, up to `last_line`. The row at `first_line` does not count, because the rate
     is compared with a throughput that may be measured between the time stamps of these two lines. A row is stamped when
-    its steps have ended, so the row at `first_line` is over at the first stamp.
+    its steps have ended, so the row at `first_line` is over at the first stamp. The time of a row that prints a rate
+    but no time is the row's images / this rate (`seconds_of_row`).
 
     Args:
         record: The run as read from its log.
@@ -232,7 +235,7 @@ def _rate_by_rows(record: Record, first_line: int, last_line: int) -> float | No
         last_line: The line of the last row.
 
     Returns:
-        The rate; None if there are no rows, a row does not give its steps or its time, or the batch is not known.
+        The rate; None if there are no rows, a row's steps or time are not known, or the batch is not known.
     """
     batch = _batch_of_figure(record)
     if not batch:

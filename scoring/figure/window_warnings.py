@@ -23,7 +23,7 @@ OUTLIER_DISTANCE_SHARE = 0.2  # from the median, as a share of it
 MOST_OUTLIERS_SHARE = 0.1  # of the windows
 MOST_MEAN_SHIFT = 0.01  # of the mean time by its outliers
 NORMAL_QUANTILE_99 = 2.576  # of a normal value's distance from its mean, in deviations
-MOST_FOR_TREND = 200  # a longer series is thinned out to 200 to 399 values, as the test for a trend compares all pairs
+MOST_FOR_TREND = 200  # a series of 400 or more is thinned out to 200 to 300, as the test for a trend compares all pairs
 MOST_SMOOTH_RATIO = 0.3  # von Neumann's ratio of running averages is below it; that of independent values is about 2
 LEAST_DECAY_RATIO = 3  # of the first changes of running averages to the last ones
 LEAST_FOR_LEVELS = 6  # windows in which a level change or an outlier is sought
@@ -363,7 +363,8 @@ def _is_sudden(times: Sequence[float], index: int) -> bool:
     within these two parts. A part counts as level if the medians of its two halves differ by less than 1.5 %.
 
     Why 1.5 %: the caller has found that the medians of the two parts differ by over 3 % (THROTTLING_SLOWDOWN). In a
-    steady drift, the two halves of a part differ by half as much or more. For example, of 100 windows split at 50:
+    steady drift, the two halves of at least one part differ by about half as much or more. For example, of 100 windows
+    split at 50:
 
         medians of windows 0 to 49 and of 50 to 99   they lie 50 windows apart and differ by 3 %
         medians of windows 0 to 24 and of 25 to 49   they lie 25 windows apart and differ by 1.5 %
@@ -448,8 +449,8 @@ def _has_trend(values: Sequence[float]) -> bool:
     Methods, 1955).
 
     Args:
-        values: The values in order. Of 400 values or more, only every second, third or later one is taken, so that 200
-            to 300 are left: a longer series has too many pairs.
+        values: The values in order. 400 values or more have too many pairs: of these, only every second, third or
+            later one is taken, so that 200 to 300 are left.
     """
     stride = max(1, len(values) // MOST_FOR_TREND)  # MOST_FOR_TREND is 200: 1 up to 399 values, 2 up to 599, ...
     chosen = values[::stride]

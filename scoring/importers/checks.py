@@ -425,7 +425,8 @@ def _check_counted_images(record: Record) -> Check | None:
     """Compare the images that this project's program counted in training with steps x batch size of all devices.
 
     Only windows with a phase, such as "warmup", are compared: no other program logs phases. In the windows of other
-    programs, the images were worked out as steps x batch, or the steps as images / batch, so both would always agree.
+    programs, the images were worked out as steps x batch, or the steps as images / batch, so a comparison would show
+    nothing.
 
     Args:
         record: What the log says.
@@ -545,7 +546,8 @@ def _check_batch(record: Record) -> Check | None:
         - None if no row implies the batch of one device, as where rates are of all devices.
         - None if no batch size is stated.
         - None if the log states the batch size and the rows agree with it within 2 % (AGREES_WITHIN).
-        - Otherwise the result. A batch size from the command line always gives a result, whether the rows agree or not.
+        - Otherwise the result. So a batch size from the command line gives a result even where the rows agree, unless
+          the log states the same size.
     """
     batch = record.batch_per_device
     rows = _rows_with_batch(record)
@@ -556,7 +558,7 @@ def _check_batch(record: Record) -> Check | None:
     ratio = batch_by_rows / batch
     is_from_options = "batch_per_device" in record.from_options
     rows_agree = abs(ratio - 1) <= AGREES_WITHIN
-    # A user who gave a batch size is told in any case how this size compares with the rows.
+    # A user who gave a batch size that the log does not state is told in any case how it compares with the rows.
     if rows_agree and not is_from_options:
         return None
 

@@ -170,9 +170,9 @@ class PyTorch(EpochFormatReader):
         - Any other training prints rows of `imgs_per_sec` as it trains, and rows of `total_ips` as it evaluates.
 
         So a row of `imgs_per_sec` is always of training, and this method remembers in `_evaluates` that the other rows
-        to come are of an evaluation. A row of another kind is of training if `_evaluates` is False. Lines between the
-        rows also change `_evaluates` (`_note_phase`): it becomes True where a line says that an evaluation starts, and
-        False where a line says that training starts.
+        to come are of an evaluation. A row of another kind is of training if `_evaluates` is False. Lines before and
+        between the rows also change `_evaluates` (`_note_phase`): it becomes True where a line says that an evaluation
+        starts, and False where a line says that training starts.
 
             total_ips                     -> True
             imgs_per_sec, then total_ips  -> True, then False
@@ -389,7 +389,7 @@ class MXNet(PyTorch):
         if table is not None:
             counts["the closing table"] = table.devices
 
-        least_devices = self._least_devices_by_ranks()  # None without tags of at least two ranks
+        least_devices = self._least_devices_by_ranks()  # None if fewer than two ranks count
         stated = [count.value for count in counts.values() if count.value is not None]
         if least_devices is not None and stated and max(stated) <= least_devices.value:
             counts["mpirun's ranks"] = least_devices
@@ -402,16 +402,16 @@ class MXNet(PyTorch):
     def _least_devices_by_ranks(self) -> Fact | None:
         """Return how many devices there are at least, by the ranks in mpirun's tags: the highest rank + 1.
 
-        mpirun starts one rank for each device, and puts a tag with the rank before each line, as in `[1,3]<stdout>: ..`
-        of rank 3. So a line with this tag shows that there are at least 4 devices. There may be more, because a rank
-        that prints nothing has no tag.
+        mpirun starts one rank for each device. It can put a tag with the rank before each line, as in
+        `[1,3]<stdout>: ..` of rank 3. A line with this tag shows that there are at least 4 devices. There may be more,
+        because a rank that prints nothing has no tag.
 
         A rank whose first line comes after the last row of training figures does not count, because such a rank took no
         part in the training.
 
         Returns:
             The number, with the first line of the highest rank. None if fewer than two ranks count, as where rank 0
-            prints alone.
+            prints alone, or where lines have no tags.
         """
         last_row_line = self.windows[-1].line if self.windows else 0
         # `self.lines.ranks` has, by rank, the first line with a tag of this rank.

@@ -72,7 +72,8 @@ def rows_after_lost_rows(windows: Sequence[Window], unread_lines: Sequence[int])
         steps that it covers >= LOST_RATIO x usual distance of two rows.
 
     The usual distance is the median of (step number of a row - step number of the row before), over pairs of rows in
-    one epoch. Where no epoch has two rows, it is the median number of steps that a row covers.
+    one epoch. Where no epoch has two rows, it is the median number of steps that a row covers, without the first row of
+    the log. If that is not known either, the result is empty.
 
     Where an epoch has two rows, the steps that a row covers are no measure of the distance: the first row of an epoch
     may cover only the steps since the start of the epoch, which are fewer.

@@ -215,7 +215,7 @@ class Lines:
             Text of a line. Bytes that are not UTF-8 are replaced, and the rank tags of mpirun stay. The character CUT
             stands where a text was cut: a number right before CUT may be incomplete.
 
-                a line of at most MAX_LINE_BYTES bytes           -> its text
+                a line of at most MAX_LINE_BYTES with newline    -> its text
                 a longer line                                    -> its start, CUT, blanks, its end
                 a last line without a newline                    -> the same, and CUT behind it
 
@@ -269,8 +269,8 @@ class Lines:
             0: loss 0.5                 ->  0: loss 0.5     (a label)
             1: loss 0.5                 ->  left out
 
-        The first block of _BLOCK_LINES lines with a row shows which rank is the lowest. All lines of earlier blocks are
-        kept.
+        By tags, the first block of _BLOCK_LINES lines in which a row has a tag shows which rank is the lowest. By
+        labels, it is the first block in which the labels count as ranks. All lines of earlier blocks are kept.
 
         Args:
             marker: Text that stands in every row of training figures.
@@ -307,10 +307,10 @@ class Lines:
     def _tagged_line(self, number: int, text: str) -> TaggedLine:
         """Return a line with the rank that a launcher put before it, and note in `ranks` the first tag of each rank.
 
-        - mpirun's tags, as in `[1,3]<stdout>: loss 0.5`: `_without_tags` removes all tags of the line. Where the first
-          tag begins within the first 40 characters (_PREFIX_CHARS), `_without_tags` sets `rank` to the rank in this
-          tag, here 3. Where the first tag is further inside, another rank wrote into the line, and `rank` is None.
-          `ranks` notes that other rank all the same, because the tag shows that it exists.
+        - mpirun's tags, as in `[1,3]<stdout>: loss 0.5`: `_without_tags` removes all tags of the line. Where at most
+          40 characters (_PREFIX_CHARS) stand before the first tag, `_without_tags` removes these, too, and sets `rank`
+          to the rank in this tag, here 3. Where the first tag is further inside, another rank wrote into the line, and
+          `rank` is None. `ranks` notes that other rank all the same, because the tag shows that it exists.
         - A line without a tag may have the label of another launcher, as in `3: loss 0.5`. Its number becomes `label`.
           The label stays in the text, because the number may also be the line's own text.
 
@@ -380,7 +380,7 @@ def _first_tag(text: str) -> re.Match[str] | None:
 def _without_tags(number: int, text: str, first_tag: re.Match[str]) -> TaggedLine:
     """Return a line without the rank tags of mpirun, and the rank that wrote the line.
 
-    - A first tag within the first _PREFIX_CHARS characters names this rank. Only a time stamp or the like stands before
+    - A first tag behind at most _PREFIX_CHARS characters names this rank. Only a time stamp or the like stands before
       it, and is dropped: `12:30 [1,3]<stdout>: loss 0.5` becomes `loss 0.5` of rank 3.
     - A first tag further inside is of another process, which wrote into the line. The text before it stays.
 

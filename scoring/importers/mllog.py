@@ -88,8 +88,8 @@ class MLLog(FormatReader):
         - If some of `epochs` have a time or a rate, each such epoch is added as a window. If all these epochs have only
           a rate, the rates are also checked against the images/s of the blocks.
         - Otherwise a window is added for each stretch of training in the blocks. A block is a group of successive
-          epochs that the log marks by one start and one stop, and a stretch is a part of it without an evaluation.
-          Nothing is added for a run of this project that was resumed.
+          epochs that the log marks by one start and one stop, and a stretch is the block or a part of it, without an
+          evaluation within. Nothing is added for a run of this project that was resumed.
 
         Raises:
             InputError: There are over MAX_ROWS windows.
@@ -196,9 +196,9 @@ class MLLog(FormatReader):
         self._note_start(entry)
         if isinstance(entry, Event) and entry.key == schema.STEP_WINDOW.key:
             self.lines.confirm_run()  # also for a run whose `run_start` is not in the log
-            # An earlier event has put the ranks' own times of these steps into `events`. `_pop_rank_times` removes the
-            # times from there, and `_add_step_window` puts them into the window. `entry` does not go to `events`, so
-            # that a long run is in memory only once.
+            # An earlier event may have put the ranks' own times of these steps into `events`. `_pop_rank_times` removes
+            # the times from there, and `_add_step_window` puts them into the window. `entry` does not go to `events`,
+            # so that a long run is in memory only once.
             self._add_step_window(entry, self._pop_rank_times(entry))
         else:
             self.events.take(entry)
@@ -346,8 +346,8 @@ class MLLog(FormatReader):
         - A value that is set already is kept.
         - If an event is logged several times, the first one counts, or the last one for the numbers of samples.
         - A problem is noted if the first and the last event state different batch sizes or numbers of samples.
-        - A value that cannot be read becomes a problem, too. But a seed that cannot be read is only left out, because
-          no figure needs the seed.
+        - A value that cannot be read becomes a problem, too, unless it is NaN or null. But a seed that cannot be read
+          is only left out, because no figure needs the seed.
         - The benchmark also becomes the model, if the model is not known yet.
         """
         first = self.events.first  # the first event of each key
@@ -361,7 +361,7 @@ class MLLog(FormatReader):
         self._set_from_event("train_samples", last.get(schema.TRAIN_SAMPLES.key), positive_whole)
         self._set_from_event("eval_samples", last.get(schema.EVAL_SAMPLES.key), positive_whole)
 
-        # Each call notes a problem if the first and the last event of the key differ.
+        # Each call notes a problem if the first and the last event of the key state different values.
         self._note_other_value(schema.GLOBAL_BATCH_SIZE.key, which_counts="first")
         self._note_other_value(schema.TRAIN_SAMPLES.key, which_counts="last")
         self._note_other_value(schema.EVAL_SAMPLES.key, which_counts="last")
@@ -369,7 +369,7 @@ class MLLog(FormatReader):
         self._set_from_event("division", first.get(schema.SUBMISSION_DIVISION.key), text_or_none)
         seed = first.get(schema.SEED.key)
         if seed is not None:
-            # `whole_or_zero` returns None for a value that is no whole number from 0 on, and None sets nothing.
+            # `whole_or_zero` returns None for all but whole numbers from 0 to below 10**15, and None sets nothing.
             self.set_if_unset("seed", whole_or_zero(seed.value), seed.line)
 
     def _note_other_value(self, key: str, *, which_counts: str) -> None:
@@ -562,7 +562,8 @@ class MLLog(FormatReader):
         A block without an evaluation is one stretch, up to its stop.
 
         Yields:
-            A window with the last epoch of the stretch. A stretch within which the clock was set back has no window.
+            A window with the last epoch of the stretch. A block has no window if the log says too little of it, and a
+            stretch has none if the clock was set back within it.
 
             - `images` is images of an epoch x epochs of the stretch. None if the images of an epoch are not known, or
               if the samples are no images.
