@@ -204,8 +204,8 @@ class Record:
         the last row of the earlier log ends. A log of any other format is the next part if all of these hold:
 
         - The earlier log does not state the end of its run.
-        - This log lacks the beginning of its run. One sign of this is that its first row is of a later epoch than the
-          last row of the earlier log.
+        - This log lacks the beginning of its run. One sign of this, but not in an MLPerf log, is that its first row is
+          of a later epoch than the last row of the earlier log.
         - No row seems to be missing between the logs. If the earlier log has a row every 10 steps, the last at step 60,
           then the first row of this log may be at step 70, but not at step 80.
 
@@ -224,7 +224,8 @@ class Record:
         earlier_has_end = earlier.run_stop_s is not None
         if earlier_has_end or not self._lacks_beginning(last_of_earlier=earlier.windows[-1]):
             return False
-        # The first row may end at most as many steps after the earlier log as the longest row of that log covers.
+        # The first row may end at most as many steps after the earlier log as the longest row of that log covers, or
+        # after the start of its epoch, if steps count anew in each epoch.
         return _follows(self.windows[0], earlier.windows, self.first_step)
 
     def _lacks_beginning(self, last_of_earlier: Window) -> bool:

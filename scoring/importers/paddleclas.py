@@ -312,7 +312,7 @@ class Dygraph(Launch):
         A program resets its averages at step `meters.reset_step` of each epoch. Each mean gets two numbers of steps, as
         a row may print one of two kinds of averages, between which `are_running_averages` decides by the groups:
 
-        - `steps_since_row` for a row average, which is over the steps since the last row.
+        - `steps_since_row` for a row average, which is over the steps since the last row or reset, whichever is later.
         - `steps_since_reset` for a running average, which is over all steps since the reset.
 
         Some rows are left out:
@@ -428,7 +428,7 @@ class Dygraph(Launch):
 
         Returns:
             "fp32", "fp16", "amp_o1" or "amp_o2"; "amp" if the level is not known; None if no switch states the
-            precision.
+            precision. `use_fp16` or `use_pure_fp16` alone does not state it if it is False.
         """
         switches = {name: fact.value for name, fact in self._precision_switches.items()}
         # A switch of FP16 that is on counts first, whatever the others say.
@@ -444,7 +444,7 @@ class Dygraph(Launch):
         if not is_amp_on:
             return None
 
-        level = switches.get("level")  # of the section `AMP`; a printed level counts before `use_pure_fp16`
+        level = switches.get("level")  # of the section `AMP`; counts before a `use_pure_fp16` that is False
         if level in ("O1", "O2"):
             return f"amp_{level.lower()}"
         if switches.get("use_pure_fp16") == "False":  # not level O2, so it is O1

@@ -94,7 +94,9 @@ def rate_by_durations(rows: Sequence[Window]) -> float:
 
 
 def training_rate_by_clock(record: Record, rows: Sequence[Window]) -> RunRate | None:
-    """Return the images/s of training by the log's clock, without the time of evaluations if that is known.
+    """Return the images/s of training by the log's clock, without evaluations outside epochs if they can be left out.
+
+    Evaluations can be left out if the log states when they began and ended, and how many images one of them has.
 
     The rate is over one of two times: over the epochs, from the beginning of the first one to the end of the last one,
     or over the whole run, from its start to its stop.
@@ -107,7 +109,7 @@ def training_rate_by_clock(record: Record, rows: Sequence[Window]) -> RunRate | 
         In the first of these cases that holds:
 
         - The log does not state when the run started or stopped: the rate over the epochs.
-        - No positive time of the run is left, because the clock was set back: None.
+        - No positive time of the run is left, as where the clock was set back: None.
         - The epochs state durations that are too short to be right: the rate over the run.
         - Otherwise: the rate over the epochs.
 
@@ -118,7 +120,7 @@ def training_rate_by_clock(record: Record, rows: Sequence[Window]) -> RunRate | 
         return rate_over_epochs
 
     rate_over_run = _training_rate_over(record, rows, RUN_SPAN, record.run_span)
-    if rate_over_run is None:  # the clock was set back
+    if rate_over_run is None:  # no positive time is left
         return None
     # By durations that are too short, training is over MAX_RATIO_BY_STARTUP (1.1) x as fast as over the run.
     if _are_durations_too_short(rows, rate_over_run):
@@ -134,8 +136,8 @@ def _are_durations_too_short(rows: Sequence[Window], rate_over_run: RunRate) -> 
 
     Args:
         rows: The epochs.
-        rate_over_run: The images/s over the time from the start to the stop of the run, without evaluations if their
-            time is known.
+        rate_over_run: The images/s over the time from the start to the stop of the run, without evaluations outside
+            epochs if they can be left out.
     """
     return rate_by_durations(rows) / rate_over_run.images_per_s > MAX_RATIO_BY_STARTUP
 
@@ -165,14 +167,15 @@ class LeftOut(NamedTuple):
     """The evaluations that are left out of a span of time."""
 
     seconds: float
-    in_words: str  # stands behind the name of the span; empty if the span has no evaluations
+    in_words: str  # stands behind the name of the span; empty if the span has no evaluations to leave out
 
 
 def _training_rate_over(record: Record, rows: Sequence[Window], span_name: str, span: TimeSpan) -> RunRate | None:
     """Return the images/s of training over a span of time: images / (seconds of the span - seconds of its evaluations).
 
     The images are those that were trained from the beginning of the first epoch to the end of the last one. The
-    seconds of the evaluations are taken off only if they are known. An evaluation within an epoch counts as training.
+    seconds of the evaluations are taken off only if the log states when the evaluations began and ended, and how many
+    images one of them has. An evaluation that begins within an epoch counts as training.
 
     Args:
         record: What the log says, such as the times of the evaluations.
@@ -182,10 +185,10 @@ def _training_rate_over(record: Record, rows: Sequence[Window], span_name: str, 
 
     Returns:
         The rate, and a text with the name of the span, the seconds and the rate. None if no positive seconds are left,
-        because the clock was set back.
+        as where the clock was set back, or where an evaluation goes on into the next epochs.
     """
     left_out = _evaluations_to_leave_out(record, rows, span)
-    # `in_words` is " without evaluations", or why they cannot be left out, or "" if there are none.
+    # `in_words` is " without evaluations", or why they cannot be left out, or "" if there are none to leave out.
     return _rate_over(record, rows, span_name + left_out.in_words, span.seconds - left_out.seconds)
 
 
@@ -203,8 +206,8 @@ def _evaluations_to_leave_out(record: Record, rows: Sequence[Window], span: Time
 
         - The log has no times of evaluations: 0.0 and "".
         - The log does not state the images of an evaluation: 0.0 and _NOT_LEFT_OUT, a phrase that gives this reason.
-        - Some evaluations begin within the span, but within no epoch: the sum of their seconds, each with at most
-          `longest_s`, and " without evaluations".
+        - Some evaluations begin within the span, but within no epoch: the sum of their seconds, and " without
+          evaluations". Each counts for at most MAX_EVALUATION_RATIO x the time of training on as many images.
         - Otherwise: 0.0 and "".
     """
     if not record.evaluations:
@@ -269,9 +272,9 @@ def _rate_over(record: Record, rows: Sequence[Window], time_name: str, seconds: 
         seconds: The seconds.
 
     Returns:
-        The rate and the text, or None if the seconds are not positive, because the clock was set back.
+        The rate and the text, or None if the seconds are not positive, as where the clock was set back.
     """
-    if seconds <= 0:  # the clock was set back
+    if seconds <= 0:  # as where the clock was set back
         return None
     rate = _images_of_epochs(record, rows) / seconds
     text = f"{lines_in_words(rows)}: {time_name}, {six_digits(seconds)} s, which is {six_digits(rate)} images/s"

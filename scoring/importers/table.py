@@ -55,8 +55,8 @@ class FormatReader:
     """The base of all formats: a subclass describes a format, an object reads one log of it.
 
     A row is a line that a program prints of its training steps. Its columns are `step` and what else is printed:
-    epoch, of (the run's last step, not the epoch's), stamp, rate, unit (of the rate), time and wait (s), loss,
-    memory (MiB). A format may add columns of its own.
+    epoch, of (the run's last step; only in `MMEpochs` the epoch's), stamp, rate, unit (of the rate), time and wait (s),
+    loss, memory (MiB). A format may add columns of its own.
 
     A fact is a value that the log states once. The groups of `fact_pattern` name facts. A fact is a field of the
     record, or a word of the format from which its `finish_facts` sets fields.
@@ -116,7 +116,8 @@ class FormatReader:
         # What has been learnt so far from the rows, for the next row or for the end of the log.
         self.usual_steps_per_row: int | None = None  # steps of the first window that shows them
         self.last_position: RowPosition | None = None  # epoch and step of the last row
-        self._last_step_wanted: int | None = None  # last step of the run, if the last row prints it: 800 in `[50/800]`
+        # The last step of the run (in `MMEpochs`, of the epoch), if the last row prints it: 800 in `[50/800]`.
+        self._last_step_wanted: int | None = None
         self.unread_rows = UnreadRows()  # lines of rows whose figures cannot be read
         self.row_batch = RowBatch()  # the batch, worked out from the rows
         self.evidence = Evidence()  # signs of what the samples are, and of half precision
@@ -404,11 +405,12 @@ class FormatReader:
 
         Returns:
             The steps, their seconds, and their wait in seconds; None for what is not known. In many formats, the steps
-            of a first row are not known. A wait that is negative or longer than the seconds counts as not known.
+            of a first row are not known. A wait that is negative, or over 1 % longer than the seconds, counts as not
+            known.
         """
         steps = self.steps_of_row(last, position)
         step_s = self.step_time_of_row(row)
-        is_time_of_all_steps = self.prints_mean_times or steps == 1  # False: it is the time of the last of several
+        is_time_of_all_steps = self.prints_mean_times or steps == 1  # False: it is the last step's alone
         if steps is None or step_s is None or not is_time_of_all_steps:
             return RowTime(steps, seconds=None, wait_s=None)
 
@@ -431,9 +433,9 @@ class FormatReader:
     def read(self) -> None:
         """Read all lines of the run, and fill the attributes of this reader from them. Call this once.
 
-        `windows` gets an item for each row of training figures. `epochs`, `qualities`, `facts_by_name`, `checks`,
-        `problems` and others get the rest. The calls must stand in this order, because each uses what those before it
-        have set.
+        `windows` gets an item for each row of training figures that `_read_row` does not leave out. `epochs`,
+        `qualities`, `facts_by_name`, `checks`, `problems` and others get the rest. The calls must stand in this order,
+        because a call may use what those before it have set.
 
         Raises:
             InputError: The log has rows of training figures, but no line shows that the samples are images, or a line
@@ -536,7 +538,7 @@ class FormatReader:
         - A row without a positive figure in the format's `required_column` is noted in `unread_rows` and skipped.
         - A row that covers 0 steps adds no window. But `last_position` is set, so that the next row counts its steps
           from this one.
-        - Any other row adds a window.
+        - Any other row adds a window, unless its figures repeat those of the last window (`add_window`).
 
         A skipped row leaves `last_position` as it was.
 
@@ -569,7 +571,7 @@ class FormatReader:
             if self.usual_steps_per_row is None:
                 self.usual_steps_per_row = covered.steps
         self.last_position = position  # for the next row
-        self._last_step_wanted = integer(row.get("of"))  # the run's last step, if the row prints it
+        self._last_step_wanted = integer(row.get("of"))  # the run's last step (or the epoch's), if printed
 
     def _set_truncated(self) -> None:
         """Set `truncated` if the rows print the run's last step. Call this after the last line.

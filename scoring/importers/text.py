@@ -85,7 +85,8 @@ def rows(
     """Yield each line of a log with the values of the training row that is printed on it, or with None.
 
     Another process may write into a row and so break it in two. Then the first half is yielded as a line without
-    values, and later the whole row, with the line number of the first half, in place of the second half:
+    values. If the second half comes within HALF_ROW_LINES lines, the whole row is yielded in place of it, with the
+    line number of the first half:
 
         5: iter: 10, loss:    -> line 5, `iter: 10, loss:`, None
         6: another process    -> line 6, `another process`, None

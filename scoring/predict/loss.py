@@ -210,7 +210,7 @@ def _spread_per_doubling(figures: Sequence[_LostThroughput], loss: float) -> flo
 
     A figure departs from the model by `log_lost` - loss * `added_traffic_share`. The variance of this departure is
     assumed to grow in proportion to the doublings of nodes. So the squared departure of a figure after 3 doublings is
-    divided by 3. The result is the root of the mean of these quotients.
+    divided by 3. The result is the root of: the sum of these quotients / (number of figures - 1).
 
     Args:
         figures: Two or more published figures, each compared with the fewest nodes of its table. `log_lost` is
@@ -226,7 +226,7 @@ def _spread_per_doubling(figures: Sequence[_LostThroughput], loss: float) -> flo
         expected_log_lost = loss * figure.added_traffic_share  # by the model
         departure = figure.log_lost - expected_log_lost
         variances_per_doubling.append(departure**2 / figure.doublings)
-    # The mean divides by n - 1, because `loss` is fitted to the same figures.
+    # Divided by n - 1 and not by n, because `loss` is fitted to the same figures.
     return math.sqrt(math.fsum(variances_per_doubling) / (len(figures) - 1))
 
 

@@ -61,8 +61,8 @@ def measure(args: argparse.Namespace) -> Measured:
         known.
 
     Raises:
-        InputError: The protocol is unknown or measures training times. A log cannot be scored, does not say its devices
-            or batch, or has nodes of unequal size. The logs differ in model, batch or precision.
+        InputError: The protocol is unknown or measures training times. The logs cannot be scored, or differ in model,
+            batch or precision. A log does not say its devices or batch, or has nodes of unequal size.
         TooFewRunsError: A shape has fewer runs than the protocol asks for.
         OSError: A log, or the file of the protocol, cannot be opened.
     """

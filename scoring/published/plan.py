@@ -162,8 +162,8 @@ def _full_size_campaign(name: str, fields: JsonObject) -> Campaign:
         The campaign. Two of its fields come from published.csv:
 
         - `published`: all figures of the report, which are the rows whose `table` is the campaign's name
-        - `cells`: the throughputs of the first framework in "frameworks", which the runs measure again. The figures of
-          the other frameworks are only shown next to ours.
+        - `cells`: the report's throughputs of the first framework in "frameworks", which the runs measure again. The
+          figures of the other frameworks are only shown next to ours.
 
     Raises:
         KeyError, TypeError, AttributeError, ValueError: The fields describe no campaign: one is missing or unknown, or

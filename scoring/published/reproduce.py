@@ -131,14 +131,15 @@ def _recompute(rule: Rule, paths: Sequence[Path], published: Published) -> Recom
 
         - They say that our result is not verified, and whose trademark the name is.
         - If our figure is a throughput, they say that images/s is only derived from the logs.
-        - If the published figure is a time to train, which MLCommons has verified, they say how ours may differ from a
-          verified result.
+        - If the published figure is a time to train, they say how ours may differ from a result that MLCommons has
+          verified.
     """
     try:
         records = [_read_log(path, rule) for path in paths]
         # Without `system`, the score of several logs warns if one of them names no machine. Nothing else depends on it.
         result = score(records, protocols.find(rule.protocol), skip=rule.skip, system=published.accelerator)
-        # All published times to train are results of MLPerf, which MLCommons has verified.
+        # The one published time to train for which `published_logs.csv` has logs is a result of MLPerf, which MLCommons
+        # has verified.
         published_is_verified = published.metric == "time_to_train"
         footnotes = result.footnotes_where_shown(next_to_verified=published_is_verified)
         judged = _judge(rule, result, records, published)
@@ -274,7 +275,7 @@ def _notes_on_logs(rule: Rule, records: Sequence[Record]) -> list[str]:
 
     - "the log does not say ...": the devices or the batch of a log were taken from the report.
     - "known by its name alone": the rule lists the SHA-256 of known logs, but none of these logs is a known one. Then
-      the rule was found by the names of the logs alone, which other logs may have, too.
+      the rule was found by the ends of the logs' paths alone, which other logs may have, too.
 
     Args:
         rule: How the publisher made the figure from its logs. Its `sha256` are of the logs from which the figure was

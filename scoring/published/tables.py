@@ -182,19 +182,19 @@ def _row_of_cell(
 
     The columns of conditions, such as "nodes" and "devices", are those of the published run. A full-size campaign
     repeats the published run. A shrunk campaign does a tiny run on the CPU instead, and the columns of conditions
-    are those of the published run all the same. The column "ran_as" names the run that was done.
+    are those of the published run all the same. The column "ran_as" names the campaign's run, done or not.
 
     The columns of speedup and of memory are left out if the report has no such figures.
 
     Args:
         campaign: The campaign: the runs that measure a report's throughputs again, with all figures of the report.
         cell: The published throughput, with its conditions.
-        ours: Our score of the run that was done for `cell`, or a text that says why there is none.
+        ours: Our score of the campaign's run for `cell`, or a text that says why there is none.
         our_value_on_one_device: Our throughput on one device, by which ours is divided for the speedup; None if there
             is none.
     """
     reported_run = run_of_cell(cell, shrink=False)  # the published run, for the columns of conditions
-    scored_run = run_of_cell(cell, shrink=campaign.shrunk)  # the run that was done: the same one, or a tiny one
+    scored_run = run_of_cell(cell, shrink=campaign.shrunk)  # the campaign's run: the same one, or a tiny one
     unit_by_metric = {published.metric: published.unit for published in campaign.published}
     title_parts = (cell.accelerator, reported_run.precision, reported_run.strategy)
     return {

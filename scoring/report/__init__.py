@@ -107,8 +107,8 @@ def _build_report(args: argparse.Namespace) -> Report:
 
     Args:
         args: Options of the command line (see `add_arguments`). `logs` are the logs and folders, `protocol` and `runs`
-            say how to make the figures, and `skip` how many windows to drop at the start of each run. `findings` is a
-            file with what the compliance check found.
+            say how to make the figures, and `skip` replaces the warm-up that is dropped at the start of each run.
+            `findings` is a file with what the compliance check found.
 
     Raises:
         InputError: Logs, findings or the protocol cannot be used, no file holds a run, --runs is given without
