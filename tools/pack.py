@@ -175,7 +175,8 @@ def _write_index_and_sizes(files: PackFiles, images: folder.ImageList, entries: 
 
     Raises:
         RunError: The disk returns other bytes than were written.
-        ValueError: An image file has another number of bytes than when it was packed, or is absent or empty now.
+        ValueError: An image file has another number of bytes than when it was packed, or is absent, a folder or empty
+            now. Of very many files only a sample may be looked at.
     """
     index_lines = [f"{number}\t{entry.offset}\n" for number, entry in enumerate(entries)]
     files.index.write_text("".join(index_lines))

@@ -595,12 +595,14 @@ def _show(args: argparse.Namespace, view: View, console: Console) -> None:
 def main() -> int:
     """Print a view of the newest run of a folder; on a terminal draw the view again every second until the run ends.
 
+    With --once or --json, the view is printed only once, also on a terminal.
+
     Returns:
         0, also after Ctrl-C or when the reader of a pipe has gone.
 
     Raises:
-        ValueError: There is no run, the folder or a file cannot be read, or the view cannot be written, as on a full
-            disk.
+        ValueError: There is no run, the folder or a file cannot be read or is a pipe, a socket or a device, or the view
+            cannot be written, as on a full disk.
         RunError: With --json, the view cannot be written.
     """
     args = _parse()

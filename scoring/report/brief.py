@@ -535,7 +535,7 @@ def _where(warning: Verdict, report: Report) -> Inline:
     file = warning.figures["file"]
     line = warning.figures["line"]
     if file is None:
-        return _runs_of_groups_with(warning, report)  # "" if all groups have the warning, or none
+        return _runs_of_groups_with(warning, report)  # empty if all groups have the warning, or none
     run_by_file = {run.record.file: run for run in report.runs}
     run = run_by_file[file]
     if line is None:

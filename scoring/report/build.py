@@ -344,8 +344,9 @@ def _span_of_figure(record: Record, figure: RunFigure, protocol: Protocol) -> tu
       which the measurement starts. If it starts at line 1, the figure has the lines 1 to 5, and the result is (2, 5).
     - "epoch_rates": the line after the end of the epoch before, or line 1 if the log has no earlier epoch. The figure's
       first line is the end of an epoch, with the rate of all its windows. A figure of line 6 alone gives (4, 6).
-    - any other: the figure's first line. It is the line of the first measured window. If windows are measured from
-      line 2 on, the figure has the lines 2 to 5, and the result is (2, 5).
+    - any other: the figure's first line. For "run_time" it is the line of the run's start, and for "own_summary" the
+      line of the summary, which is the figure's last line, too. Otherwise it is the line of the first measured window.
+      If windows are measured from line 2 on, the figure has the lines 2 to 5, and the result is (2, 5).
 
     Args:
         record: The run as its log describes it.
@@ -368,8 +369,8 @@ def _groups_of_systems(groups: Iterable[Group]) -> list[list[Group]]:
     """Return the groups of repeated runs, a list for each system, with the parts of each group's mean step filled in.
 
     Groups of one system agree in framework, model, precision, kind of devices and the like. They may differ in their
-    numbers of devices and nodes, their machine and their folder. In their batch per device only submissions to MLPerf
-    by others may differ.
+    numbers of devices and nodes, their global batch, their machine and their folder. In their batch per device only
+    submissions to MLPerf by others may differ.
 
     Args:
         groups: Groups of repeated runs.

@@ -515,8 +515,8 @@ def _read_lines(file: str | os.PathLike[str], wanted: set[int]) -> dict[int, str
         file: Path of the log, which may be a gzip file.
         wanted: Line numbers, counted from 1. A line that the log does not have is left out.
     """
-    # Two characters that are no text of the log: Windows ends a line with "\r", and `LogLines` puts the character CUT
-    # behind a last line that has no line end.
+    # Two characters that are no text of the log: Windows ends a line with "\r\n", of which `LogLines` takes off only
+    # "\n", and `LogLines` puts the character CUT behind a last line that has no line end.
     not_of_text = f"\r{CUT}"
     texts = {}
     last_wanted = max(wanted, default=0)

@@ -37,8 +37,9 @@ def with_step_times(groups: Sequence[Group]) -> list[Group]:
     """Return the groups of one system, each with a breakdown of its mean step: data wait, all-reduce and the rest.
 
     The all-reduce sums the gradients over all devices. On a single device its time is 0. On several GPUs it is
-    estimated as the time that a step takes longer than on a single device. It is not known if no group of the system
-    ran on a single device, nor for several ranks on a CPU.
+    estimated as the time that a step takes longer than on a single device. The time of the all-reduce is not known for
+    several ranks on a CPU, nor for an unknown number of devices, nor if the system has no group on a single device, or
+    the logs of its first such group do not tell how long a step takes.
 
     Args:
         groups: Groups of repeated runs, on one or several numbers of devices.

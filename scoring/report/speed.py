@@ -289,7 +289,8 @@ def scaling(report: Report) -> Section:
     - `curves_note`: a sentence on which published figures are shown, or why there are none
     - if `scaling` is empty: a sentence that efficiency was not measured
     - if `scaling` or `curves` has something to draw: plots of throughput and of efficiency over the number of devices
-    - for each system in `scaling`: a table of its numbers of devices
+    - for each system in `scaling`: a table of its numbers of devices, and a sentence on each efficiency that is too
+      good to be true
     - if there are `curves`: a folded table of the published figures
 
     The gist, the words next to the section's title, has the efficiency of each system in `scaling` on its most devices.

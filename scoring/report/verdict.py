@@ -233,8 +233,8 @@ def _judge_failed_runs(failed: Sequence[ReportedRun], groups: Sequence[Group], p
     Args:
         failed: Training runs that ended without success, at least one.
         groups: All groups of repeated runs of the report.
-        protocol: Rules by which runs become a figure. The number of runs that they drop counts only for a benchmark
-            that no round of MLPerf has; the rules of the rounds count for any other benchmark.
+        protocol: Rules by which runs become a figure. The number of runs that they drop counts only if the benchmark is
+            not known, or no round of MLPerf has it; the rules of the rounds count for any other benchmark.
     """
     text = f"{_numbers_in_words(failed, runs_of(groups))} ended without success ({failed[0].record.status})"
     fix = "Read the ends of their logs for why they stopped."

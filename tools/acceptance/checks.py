@@ -520,7 +520,8 @@ def judge_replayed_losses(launched: Array, replayed: Array) -> Verdict:
         replayed: The losses of the same steps, replayed from a CUDA graph, in the same form.
 
     Returns:
-        Ok if all bits are the same, all launched losses are finite, and they change from step to step; else fatal.
+        Ok if all bits are the same, all launched losses are finite, and at least one of these differs from the loss of
+        the step before; else fatal.
     """
     fault = _fault_of_replay(launched, replayed)  # in words; empty if there is none
     steps = launched.shape[1]  # each rank's

@@ -187,8 +187,9 @@ def energy_j(machine: Machine) -> float | None:
 def judge_rate(machine: Machine, timed: TimedTraining, flops_per_image: float) -> Verdict:
     """Return the verdict on a training's speed: whether its images/s reach 90 % of a rate published for the same card.
 
-    Of the published rates, the nearest in batch size and number of devices counts. That rate is divided by its devices
-    and multiplied by the ranks here: 2800 images/s of 8 devices are 350 of a device, or 1400 of 4 ranks.
+    Of the published rates, the nearest in batch size counts; of several such rates, the nearest in number of devices.
+    That rate is divided by its devices and multiplied by the ranks here: 2800 images/s of 8 devices are 350 of a
+    device, or 1400 of 4 ranks.
 
     Args:
         machine: This rank's part of the machine, with the settings of the job.

@@ -512,8 +512,8 @@ def data_facts(job: env.Job, *, has_packages: bool) -> JsonObject | None:
         none of these                                   the facts
 
     The embedded set is a small data set of this project. A run without a folder of data makes the embedded set in the
-    folder DATA_CACHE. Even a run on synthetic data does so, because every run looks for the files of a data set at its
-    start.
+    folder DATA_CACHE, unless the set is there already. Even a run on synthetic data does so, because every run looks
+    for the files of a data set at its start.
 
     Args:
         job: Settings of the training job: the folder of the data set (DATADIR), which may be empty, and whether the

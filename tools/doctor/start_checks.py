@@ -75,8 +75,9 @@ def _judge_cuda(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 def _judge_context_count(start: CudaStart, facts: Facts, job: env.Job) -> Verdict:
     """Return the verdict on whether CUDA made a context on each GPU that the job needs.
 
-    A process needs a context to compute on a GPU. The start of CUDA tries to make a context on one GPU after the other,
-    until time runs out. The first case that applies counts:
+    A process needs a context to compute on a GPU. The start of CUDA tries to make a context on one GPU after the other.
+    If a try hangs or kills its process, and time has run out by then, the GPUs after it are not tried. The first case
+    that applies counts:
 
         CUDA shows fewer GPUs than the job needs          fatal
         fewer GPUs than the job needs were tried in time  a warning

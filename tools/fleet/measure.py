@@ -342,7 +342,7 @@ def _measure_training(
     # The first training gives the digests of all ranks.
     repeated = training_programs.repeatable_training
     digests_of_all = digests.measure_all_ranks(machine.job.cluster, me, repeated, host_index=hosts.my_index)
-    # The second training takes about 5 seconds and gives the seconds of each step.
+    # The second training takes about 5 seconds, but from 3 to 200 steps, and gives the seconds of each step.
     times_s = time_steps_together(me, training_programs.step_of_all, times_alone_by_rank)
     return TrainingResults(digests_of_all, times_s)
 

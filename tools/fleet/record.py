@@ -121,12 +121,12 @@ def _check_links(links: Iterable[Mapping[str, Any]], hosts: Sequence[str]) -> No
 
 
 def _check_times(record: Record) -> None:
-    """Raise ValueError unless every time in a record is above 0 and finite, and each series of times is complete.
+    """Raise ValueError unless the times in a record are above 0 and finite, and each series of times is complete.
 
-    A series is the list of the times of a node or link, one for each turn (a repetition of the measurement). The record
-    has times in four entries:
+    A series is the list of the times of a node or link, one for each turn (a repetition of the measurement). The times
+    in "steps_s", the seconds of each rank's own steps, are not checked. The times in these entries are:
 
-        "metrics"   by metric a series for each node; None for a node that measured nothing
+        "metrics"   by metric a series for each node; None for a node that did not measure the metric
         "links"     by metric a series for each link; never None, because only measured links are listed
         "whole_s"   the seconds of each step that all ranks took together; may be empty
         "took_s"    the seconds of the whole measurement, a single time
@@ -137,6 +137,8 @@ def _check_times(record: Record) -> None:
     Raises:
         ValueError: A time is not above 0 and finite, a series has no times or not as many as the others of its metric,
             or a link has none.
+        LookupError: A field is missing.
+        TypeError: A field is of another type.
     """
     for metric in record["metrics"]:
         _check_series(metric, of_hosts(record, metric))

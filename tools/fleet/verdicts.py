@@ -198,12 +198,13 @@ def _compare(log_ratios_by_name: Mapping[str, Sequence[float]], *, alpha: float)
 
     Args:
         log_ratios_by_name: For each node or link its log ratio in each turn: log(time / the fleet's median time of the
-            turn), so 0.05 is about 5 % slower.
+            turn), so 0.05 is about 5 % slower. The median of links is that of all links of the same kind: inside a
+            switch group, or across.
         alpha: The accepted chance of a false alarm in a healthy fleet.
 
     Returns:
-        By name, the extra time as a share of the fleet's median (0.05 is 5 % slower) with the 95 % interval, and
-        whether the node or link counts as slow.
+        By name, the extra time as a share of the fleet's median (0.05 is 5 % slower) with the 95 % interval (None if
+        there are fewer than five turns), and whether the node or link counts as slow.
     """
     # The level of a node or link is a robust mean of its log ratios over the turns. Levels are compared.
     levels = {name: level_of(log_ratios) for name, log_ratios in log_ratios_by_name.items()}

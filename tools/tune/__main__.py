@@ -232,7 +232,7 @@ def _export_unless_set(variable: str, value: str) -> str:
 def provenance(job: env.Job, repeats: int, record: Record) -> list[str]:
     """Return five lines of text for the config file: where a search's figures come from, and how to read the figures.
 
-    In the file a table of figures follows these lines, with a row for each candidate. A row reads
+    In the file a table of figures follows these lines, with a row for each candidate. For a faster one the row reads
 
         ok  <candidate>  403.20 (401.10 to 405.90); 1.0312 (1.0290 to 1.0335) of the base; loss 0.12: faster
 
