@@ -202,15 +202,16 @@ class Checker:
         return self._refused_line_count >= MOST_REFUSED_LINES
 
     def _take_problem(self, problem: Problem) -> None:
-        """Report a line that does not hold exactly one valid event. Count the line if its problem is of some kinds.
+        """Report a line with a problem, such as an event that is no JSON. Count the line for problems of some kinds.
 
         The kind of the problem, such as "json", decides two things independently:
 
-        - The line is counted if its kind is json, fields or trailing-text. mlperf-logging's parser refuses most lines
-          of these kinds, but not all: for instance, the parser accepts a line with Infinity. Reading is given up when
-          too many lines are counted.
-        - The line breaks the rule `log-form` if its kind is encoding, nul or event-type, because such a problem does
-          not prevent our reader from reading the event. A line of any other kind breaks the rule `line-damaged`.
+        - The line is counted if the kind is json, fields or trailing-text; a line with two such problems counts twice.
+          mlperf-logging's parser refuses most lines of these kinds, but not all: for instance, the parser accepts a
+          line with Infinity. Reading is given up when too many lines are counted.
+        - The line breaks the rule `log-form` if the kind is encoding, nul or event-type, because such a problem alone
+          does not prevent our reader from reading the event. With any other kind, the line breaks the rule
+          `line-damaged`: our reader skips the event, or mlperf-logging's parser refuses the line or reads it otherwise.
 
         Args:
             problem: What is wrong with the line, from the reader.
@@ -230,8 +231,7 @@ class Checker:
         - A section whose name runlog's schema does not have is ignored: such a line is the user's own.
         - A section on devices that names a null GPU, which computes nothing, is reported.
         - The first section of each name is kept.
-        - A second section of the same name is not kept. In a log of this project, a second section is a fault. Whether
-          the log is of this project is known only after its last entry, so the fault is noted until then.
+        - A second section of the same name is not kept. The second section is a fault, which is noted until `finish`.
 
         Args:
             header: A line `# {"<section>": value}` of the log.
@@ -244,7 +244,7 @@ class Checker:
             sections[header.section] = header.value
             return
         what = f"a second header section {printable(header.section)}"
-        # `measured` notes all faults of this sort. `finish` reports these faults if the log is of this project.
+        # `measured` notes such faults, at most FINDINGS_PER_RULE of all kinds together. `finish` reports these faults.
         self._order.measured.report_if_project_log(header.line, what)
 
     def _check_devices(self, header: Header) -> None:
@@ -358,8 +358,8 @@ class Checker:
         All findings are returned, except in these cases, of which the first that holds counts:
 
         1. The log has no events that could be read. The only finding says so.
-        2. The official rules do not know the log's benchmark. The only finding says so, because without rules other
-           findings would mean nothing.
+        2. The official rules for the log's division do not know the log's benchmark. The only finding says so, because
+           without rules other findings would mean nothing.
         3. Reading was given up because of too many damaged lines. Only the findings by the rule `line-damaged` are
            returned, because other findings may call events missing that stand in the part that was not read.
 
@@ -374,7 +374,7 @@ class Checker:
             return (self._finding_of_no_events(),), NOTHING
         self._complete_facts()
         self._judge_whole_log(wanted_benchmark)  # adds to the findings of `_collector`
-        unknown_benchmark = self._finding_of_unknown_benchmark()  # one of the findings of `_collector`, or None
+        unknown_benchmark = self._finding_of_unknown_benchmark()  # a copy of a finding of `_collector`, or None
         if unknown_benchmark is not None:
             return (unknown_benchmark,), self._run
         findings = self._collector.sorted_findings()
@@ -401,7 +401,7 @@ class Checker:
         policy.check(wanted_benchmark, self._judge.target_reached_ms)
 
     def _finding_of_unknown_benchmark(self) -> Finding | None:
-        """Return the finding that the official rules do not know the log's benchmark; None if they know it.
+        """Return the finding that the official rules do not know the log's benchmark; None if there is no such finding.
 
         The rule is a strict one, but the official checker ends with an error there, so the finding is official.
         """
@@ -490,8 +490,8 @@ def _findings_on_damaged_log(
        dropped.
     3. The log is judged as if accuracies of Infinity and -Infinity were not in it. Errors on the accuracies are added:
        for instance, that none of the other accuracies reaches the target.
-    4. If there is no error now, but the log does not show how long the run took, an error by the rule `run-time` is
-       added, because such a run would have no score.
+    4. If there is no error now, but our reader found no run_start or no run_stop, an error by the rule `run-time` is
+       added, because without the time of the run there is no score by the strict rules.
 
     Args:
         path: The path of the log, which is read again.
@@ -520,7 +520,9 @@ def _findings_on_infinities(path: Path, others: Sequence[Finding], ruleset: Rule
     fail. So the log is judged by the official rules once more, without the events that have an infinite accuracy. For
     instance, the finding may then be that no accuracy reaches the target.
 
-    The findings are marked as not official, because the official checker, which counts Infinity, does not report them.
+    The findings are marked as not official, because the official checker counts Infinity. What the official checker
+    reports, too, is in `others` already, unless our findings were all about damaged lines (case 1 of
+    `official_findings`).
 
     Args:
         path: The path of the log, which has damaged lines.

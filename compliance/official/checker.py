@@ -58,6 +58,8 @@ class Judge:
           the same key, such as common.yaml and closed_resnet.yaml. Only the findings of the last of these files are
           reported, here.
 
+        Besides these, `_apply_files` reports a benchmark that has no rule file of its own.
+
         `target_reached_ms` becomes the time of the earliest accuracy that reached the target. Without such an accuracy,
         `target_reached_ms` stays None; also if the rule of eval_accuracy has no target, as in most rule files for open
         runs, where the rule only asks for an accuracy below 1.
@@ -256,7 +258,7 @@ class _FileJudge:
         for key_result in self._result_by_key.values():
             findings.append(self._finding_if_alternative_is_missing(key_result))
             findings.append(key_result.finding_if_any_check_is_unmet())
-        findings.append(self._first_crash)  # kept while the events were judged; None: no crash
+        findings.append(self._first_crash)  # kept by `judge`, which joins metrics and judges events; None: no crash
         for wanted_names in self._file.wanted_names:
             findings.append(self._finding_if_names_differ(wanted_names))
         return [finding for finding in findings if finding is not None]
@@ -355,9 +357,9 @@ class _FileJudge:
         """Check an event by the rule of its key, then run the code of the rule. Failures are kept in `key_result`.
 
         1. Each check that every event of the key must meet, and that this event does not meet, is kept as a failure.
-        2. The code of the rule is run, even after a failure. The code computes with the event's value and changes the
-           state, which later checks read. If the code raises an exception, the exception is kept as a failure, but only
-           if there is no failure from step 1.
+        2. The code of the rule is run, even after a failure. The code changes the state, which later checks read, and
+           may compute with the event's value. If the code raises an exception, the exception is kept as a failure, but
+           only if there is no failure from step 1.
 
         Args:
             key_result: The result of the event's key, with the rule of the key.
@@ -399,7 +401,7 @@ class _FileJudge:
            "at most 3.3".
         2. If the check raises an exception, as where a text is compared with a number, the official checker crashes. A
            finding on the crash is kept, if there was no earlier crash while this rule file was applied.
-        3. If the event meets the check, `key_result` keeps the time of the event.
+        3. If the event meets the check, `key_result` keeps the time of the event, unless it has an earlier time.
 
         Args:
             check: The check.

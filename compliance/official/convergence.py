@@ -240,8 +240,8 @@ def point_at(batch: int, points: Sequence[ReferencePoint], reference: ReferenceS
 def lower_envelope(reference: ReferenceSet) -> tuple[ReferencePoint, ...]:
     """Return the reference points on their lower convex envelope, sorted by batch.
 
-    A reference point has a global batch and the mean number of epochs that the reference needed with this batch. In a
-    plot of epochs over batches, each point above the straight line between two other points is dropped. For instance:
+    A reference point has a global batch and the mean epochs (or samples) that the reference needed with this batch. In
+    a plot of epochs over batches, each point above the straight line between two other points is dropped. For instance:
 
         batch   epochs
         1       40
@@ -282,7 +282,7 @@ def _allowed_samples(benchmark: str, ruleset: str) -> int:
     """Return by how many samples a submission's mean may be below the limit of the t-test and still pass.
 
     By a t-test, rcp_checker computes the least mean number of samples (or epochs) after which the runs of a submission
-    may converge. Some benchmarks have a tolerance beyond this limit. `ALLOWED_SAMPLES` has the tolerance, and the first
+    may converge. A benchmark may have a tolerance beyond this limit. `ALLOWED_SAMPLES` has the tolerance, and the first
     ruleset with it: 46,080 samples for llama31_405b from ruleset 5.0.0 on.
 
     The result is 0 for an earlier ruleset, and for a benchmark that is not in `ALLOWED_SAMPLES`.
@@ -360,7 +360,7 @@ def _interpolated(batch: int, low: ReferencePoint, high: ReferencePoint, referen
     - `least` is the lowest mean of a submission that passes: the limit of a t-test against `mean` and `std`, minus a
       tolerance, which is 0 for nearly all benchmarks.
 
-    All three are in the unit of the benchmark, which is epochs or samples.
+    All three are in the unit of the benchmark, which is epochs, samples or steps.
 
     Args:
         batch: The global batch.
@@ -371,7 +371,7 @@ def _interpolated(batch: int, low: ReferencePoint, high: ReferencePoint, referen
     mean = _value_on_line(batch, low.global_batch, high.global_batch, low.mean, high.mean)
     std = _value_on_line(batch, low.global_batch, high.global_batch, low.std, high.std)
     submission_runs = reference.runs.runs  # how many runs a submission of this benchmark has
-    # The t-test needs the number of the reference's runs, but the reference was not run with this batch. rcp_checker
+    # The t-test needs the number of the reference's runs, but an interpolated point has no runs of its own. rcp_checker
     # takes twice the number of a submission's runs.
     least = _least_mean_by_t_test(mean, std, reference_runs=2 * submission_runs, submission_runs=submission_runs)
     # The tolerance: above 0 only for a benchmark that counts samples, so the units agree.

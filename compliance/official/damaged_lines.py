@@ -37,7 +37,8 @@ def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> 
        know that the official checker rejects the log. Our errors about fatal lines are official, our other findings are
        not, and nothing is added.
     2. Otherwise the log is read and judged a second time, with the events that mlperf-logging's parser reads. The
-       findings of this second judgement show which of ours are official, and those that we lack are added.
+       findings and the fatal lines of this second judgement show which of our findings are official, and what we lack
+       is added.
 
     Args:
         path: The path of the log.
@@ -215,7 +216,7 @@ def _is_infinite_accuracy(line: "_ParsedLine") -> bool:
 
 
 def reading_of_tools(path: Path, ruleset: Ruleset) -> ToolReading:
-    """Return the minutes of a run, and its epochs (or samples) to the target, as the official tools find them in a log.
+    """Return a run's minutes, batch and epochs (or samples) to the target, as the official tools find them in a log.
 
     The log has damaged lines. mlperf-logging's parser reads some of these lines, and has an error at others, the fatal
     lines. For a log with a fatal line, result_summarizer, the official tool for scores, computes no score. Here a fatal

@@ -373,8 +373,8 @@ def _has_known_form(block: _Block) -> bool:
 def _keys_that_set_state(blocks: Sequence[_Block]) -> KeyByStateName:
     """Return a table of the names in the rules' state: by each name, the key of the events that change its value.
 
-    The state `s` holds values by name. A block of the rule file is for the events of one key. At each of these events,
-    the code in the field POST of the block is run, which may change the state. Two blocks, and the result:
+    The state `s` holds values by name. A KEY block of the rule file is for the events of one key. At each of these
+    events, the code in the field POST of the block is run, which may change the state. Two blocks, and the result:
 
         key run_start                 code s['run_started'] = True
         key weights_initialization    code s['initialized_tensors'] += [...]
@@ -456,7 +456,7 @@ def _read_end(block: _Block, key_by_state_name: KeyByStateName) -> list[WantedNa
             {"initialized_tensors": "weights_initialization"}.
 
     Raises:
-        ValueError: A check has an unknown form.
+        ValueError: A check has an unknown form, or is about a list that is missing in `key_by_state_name`.
     """
     read = functools.partial(read_wanted_names, key_by_state_name=key_by_state_name)
     # `parsed` returns read(text), or raises a ValueError that names the file and the block.

@@ -47,11 +47,12 @@ def stated_data(run: LoggedRun, benchmark: Benchmark) -> StatedData:
         One of these. For the first two, the log must state the benchmark's train_samples, and an eval_samples that is
         a whole number above 0:
 
-        - BENCHMARK: eval_samples is the number of the benchmark, or greater by less than one global batch, because some
-          runs count padding.
+        - BENCHMARK: eval_samples is the number of the benchmark; or, if the log states the global batch, it is greater
+          by less than one global batch, because some runs count padding.
         - WRONG_EVAL_SAMPLES: eval_samples is another number, such as the number of batches, and the run is of ResNet.
-          But the accuracies show that the run was evaluated on the benchmark's 50,000 samples: each accuracy is a
-          whole number of 50,000ths, as 0.76002 is 38,001 / 50,000.
+          But the accuracies, at least three different ones, show that the run was evaluated on the benchmark's 50,000
+          samples: each accuracy is a whole number of 50,000ths, as 0.76002 is 38,001 / 50,000, and some accuracy times
+          eval_samples is no whole number.
         - OTHER: any other case.
     """
     train_samples = run.first_event(schema.TRAIN_SAMPLES).value  # None if the log does not state train_samples
@@ -62,7 +63,7 @@ def stated_data(run: LoggedRun, benchmark: Benchmark) -> StatedData:
         return StatedData.BENCHMARK
     if benchmark.name != "resnet":  # other benchmarks have no accuracies that are shares of the samples
         return StatedData.OTHER
-    # Is each accuracy a whole number of right samples with the real number of samples, but not with the stated one?
+    # Is each accuracy a whole number of right samples with the real number of samples, but not each with the stated?
     if _fit_real_samples_only(run.evaluations, real=benchmark.eval_samples, stated=eval_samples):
         return StatedData.WRONG_EVAL_SAMPLES
     return StatedData.OTHER
@@ -113,8 +114,9 @@ def _fit_real_samples_only(evaluations: Sequence[Evaluation], *, real: int, stat
 def check_schedule(run: LoggedRun, order: RunOrder, *, exact: bool, collector: FindingCollector) -> None:
     """Report where the evaluations of a ResNet run break the schedule of MLPerf: one evaluation every 4 epochs.
 
-    Each evaluation states the number of its epoch. By these numbers, an evaluation that comes late or is missing at the
-    end is reported. With `exact`, one that comes early is reported, too.
+    Each evaluation has the number of an epoch, mostly as the log states it. By these numbers, an evaluation that comes
+    late or is missing at the end is reported. With `exact`, an evaluation that comes too soon after the one before is
+    reported, too.
 
     The log may only have wrong numbers, though the run was evaluated on schedule. Nothing is reported if both are true:
 

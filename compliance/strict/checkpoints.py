@@ -43,8 +43,9 @@ class Checkpoints:
         # has ended yet. None: not all of these steps are known, because one could not be read, or there were too many.
         self._ends_of_windows: set[int] | None = set()
         self._steps_before_log: int | None = None  # the steps before the first window; None: there is no window yet
-        # By the number of an epoch: the gap before its start, which is the time since an epoch or evaluation ended. In
-        # the gap before epoch 5, for instance, training may have waited for the checkpoint of epoch 4.
+        # By the number of an epoch: the gap before its start, which is the time since the last end of a block, epoch or
+        # evaluation, or since the last accuracy. In the gap before epoch 5, for instance, training may have waited for
+        # the checkpoint of epoch 4.
         self._ms_before_epoch: dict[int, float] = {}
 
     def epoch_starts(self, number: int | None, after_ms: float) -> None:
@@ -218,7 +219,7 @@ class Checkpoints:
             if not self._is_due_after_epoch(step, epoch_steps):
                 continue
             epoch = step // epoch_steps  # `epoch_steps` is above 0: with 0, no checkpoint is due after an epoch
-            # Without a next epoch the gap is infinite, and so is the tolerance: no wait is too long.
+            # If no gap is known, as without a next epoch, gap and tolerance are infinite: no wait is too long.
             gap_ms = self._ms_before_epoch.get(epoch + 1, math.inf)
             if waited_ms > gap_ms + self._most_difference_ms(gap_ms):
                 waited = f"a wait of {six_digits(waited_ms / 1000)} s for the checkpoint after epoch {epoch}"
@@ -235,7 +236,7 @@ class Checkpoints:
 
         Args:
             room_ms_by_step: The room in milliseconds, by the step after which the checkpoint was begun. If the step is
-                missing here, no wait is too long. If the room is below 0, because the next window states more time than
+                missing here, no wait is too long. If the room is below 0, as when the next window states more time than
                 passed by the log's clock, any wait is too long.
             epoch_steps: The steps of an epoch; 0 if they are not known.
 

@@ -486,10 +486,12 @@ def _describe_equal_losses(run: LoggedRun, other: LoggedRun, name_of_other: str)
 
 
 def seed_key(seed: Event, ruleset: Ruleset, benchmark: str) -> tuple[str, ...] | None:
-    """Return a key for a seed: two runs of a submission must not have seeds of equal keys. None: any seed is allowed.
+    """Return the key by which a seed is compared with seeds of other runs; None if the seed need not differ.
+
+    Two runs of a submission whose seeds must differ must not have seeds of equal keys. The keys are:
 
         a seed without a value                                  -> None
-        a benchmark that this project trains                    -> ("7",): the seed alone
+        a benchmark that this project has in the ruleset        -> ("7",): the seed alone
         another benchmark, in a ruleset before 4.1.0            -> None: MLPerf did not yet ask all for different seeds
         another benchmark, in ruleset 4.1.0 or later            -> ("7", "train.py", "120"): the seed, and the place in
                                                                    the code that logged the seed
