@@ -26,6 +26,7 @@ from runlog.text import as_json, printable, visible
 MOST_REFUSED_LINES = 10_000  # lines that the official parser refuses, until reading is given up
 _DAMAGED = "line-damaged"
 _FORM = "log-form"
+_FILE_LINK = "file-link"  # that a log is a link to a file in another folder
 _NO_EVENTS = "events.count"
 _READABLE_PROBLEMS = frozenset({"encoding", "nul", "event-type"})  # kinds of problems that leave an event readable
 _OFFICIALLY_REFUSED_PROBLEMS = frozenset({"json", "fields", "trailing-text"})
@@ -107,6 +108,12 @@ class Report:
     @property
     def file(self) -> str:
         return printable(str(self.path), 4096)
+
+    @property
+    def why_no_run(self) -> str:
+        """The reason why the file is no log of a run, if `run` is NOTHING; "none" if there are no events at all."""
+        about_content = [finding for finding in self.findings if finding.rule != _FILE_LINK]
+        return about_content[0].actual
 
     @property
     def deciding_rules(self) -> str:
@@ -464,7 +471,7 @@ def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> Re
         findings = tuple(_naming_old_events(finding) for finding in findings)
     if _is_link_to_another_folder(path):
         actual = f"a link to {printable(str(path.resolve()))}"
-        findings = (breach(ruleset.strict["file-link"], actual), *findings)
+        findings = (breach(ruleset.strict[_FILE_LINK], actual), *findings)
     return Report(path=path, findings=findings, run=run)
 
 

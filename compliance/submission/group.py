@@ -138,14 +138,12 @@ def _refuse_logs_without_events(checked: Sequence[Report], paths_for_messages: S
         paths_for_messages: The path by which a message names each log.
 
     Raises:
-        ValueError: The message names the log, and quotes the last finding on the log.
+        ValueError: The message names the log, and quotes the finding that says so.
     """
     for report, path in zip(checked, paths_for_messages, strict=True):
         has_no_events = report.run is NOTHING  # as `check_file` reports such a log, together with a finding
         if has_no_events:
-            # That there are no events, or in an audit why the log cannot be read. A finding on a link comes before it.
-            problem = report.findings[-1].actual
-            raise ValueError(f"{path}: no log of a run ({problem})")
+            raise ValueError(f"{path}: no log of a run ({report.why_no_run})")
 
 
 def _refuse_different_submissions(checked: Sequence[Report], paths_for_messages: Sequence[Path]) -> None:

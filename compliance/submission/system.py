@@ -101,7 +101,7 @@ def _found_fields(log: Path, system_name: str) -> dict[str, str]:
     any_ruleset = load("4.0.0")  # only the facts of the run are taken, which are the same by every ruleset
     checked = check_file(log, any_ruleset)
     if checked.run is NOTHING:  # the log has no events
-        raise ValueError(f"{log}: no log of a run ({checked.findings[-1].actual}): give the log of one")
+        raise ValueError(f"{log}: no log of a run ({checked.why_no_run}): give the log of one")
     run = checked.run
     fields_of_machine: dict[str, str] = {}
     hosts_of_run = [node.get("host") for node in hardware_nodes(run)]

@@ -265,6 +265,14 @@ def test_logs_of_two_submissions_are_not_mixed(tmp_path: Path) -> None:
     refused(compliance("score", tmp_path), "different global_batch_size")
 
 
+def test_an_empty_log_beside_one_without_a_submission_is_called_empty(tmp_path: Path) -> None:
+    log = Altered(make_log.run())
+    log.lines = [line for line in log.lines if '"submission_' not in line]
+    (tmp_path / "result_0.txt").write_text(log.text)
+    (tmp_path / "result_1.txt").write_text("")
+    refused(compliance("score", tmp_path), "result_1.txt: no log of a run (none)")
+
+
 def test_of_more_runs_the_consecutive_ones_nearest_the_median_are_scored(tmp_path: Path) -> None:
     """The rules' own way of M > N: 8 runs make 4 sets of 5, and of these the third fastest is taken."""
     epochs_ms = [50_000, 60_000, 40_000, 45_000, 52_000, 70_000, 41_000, 43_000]
