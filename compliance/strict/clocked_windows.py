@@ -45,34 +45,30 @@ class WindowSums:
         else:
             self.further_leaps_ms += leap_ms
 
-    def ms_without_leaps(
-        self, training_ms: float, stated_ms: float, most_difference_ms: Callable[[float], float]
-    ) -> float:
+    def ms_without_leaps(self, training_ms: float, stated_ms: float) -> float:
         """Return the training time of an epoch by the log's clock, less the leaps of this clock in the epoch, in ms.
 
         A leap is a setting of the clock ahead. A leap within the epoch makes the epoch seem longer. The run looks for
         leaps after each window, at the end of an epoch's training and after each evaluation. So only the first leap
         that it logs in an epoch can be older than the epoch, as one between the last evaluation and the epoch's start.
-        The time that the run states for the epoch decides about the first leap:
+        That first leap may also be older in part, if the clock was set twice before the run looked. So the time is
+        known only to lie between two bounds:
 
-            stated_ms <= time without all leaps + tolerance    the time without all leaps is returned
-            stated_ms is longer                                the time without all leaps but the first is returned
+            least    the time without all leaps
+            most     the time without all leaps but the first
 
-        For instance, `training_ms` is 100 s with leaps of 30 s and 10 s, and the tolerance is 1 s. If the run states
-        60 s, 60 s are returned. If the run states 90 s, 90 s are returned.
+        Of the times from the one to the other, the one nearest to the time that the run states is returned. For
+        instance, `training_ms` is 100 s with leaps of 30 s and 10 s, so the bounds are 60 s and 90 s. If the run states
+        50 s, 60 s are returned. If the run states 70 s, 70 s are returned. If the run states 95 s, 90 s are returned.
 
         Args:
             training_ms: The time by the log's clock with all leaps, in milliseconds.
             stated_ms: The time that the event epoch_throughput states for the epoch, in milliseconds. The caller checks
-                whether this time is too short.
-            most_difference_ms: Takes a time by the log's clock, and returns how far a stated time may differ from it,
-                both in milliseconds.
+                whether this time is too short or too long.
         """
-        without_further_ms = training_ms - self.further_leaps_ms
-        without_all_ms = without_further_ms - self.first_leap_ms
-        most_without_all_ms = without_all_ms + most_difference_ms(without_all_ms)
-        is_first_in_epoch = stated_ms <= most_without_all_ms
-        return without_all_ms if is_first_in_epoch else without_further_ms
+        most_ms = training_ms - self.further_leaps_ms
+        least_ms = most_ms - self.first_leap_ms
+        return min(max(stated_ms, least_ms), most_ms)
 
 
 class ShortWindow(NamedTuple):

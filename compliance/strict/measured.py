@@ -701,8 +701,7 @@ class Measured:
         checkpoints may explain the missing time.
 
         - clock: the training time, less the time by which the log's clock was set ahead in the epoch.
-          `ms_without_leaps` also needs the stated time and the tolerance, to tell whether the clock was set before the
-          epoch or in it;
+          `ms_without_leaps` also needs the stated time, because the clock may have been set before the epoch or in it;
         - tolerance: how far a stated time may differ from the log's clock (`_most_difference_ms`);
         - delay: how long rank 0 may wait for the other ranks at the end of the epoch. No stated time has this wait in
           it.
@@ -718,7 +717,7 @@ class Measured:
         between = f"{training_ms / 1000:.3f} s lie between its epoch_start and epoch_stop"
         actual = f"{stated.time_s:.3f} s for epoch {stated.epoch}; {between}"  # what to report
         stated_ms = stated.time_s * 1000
-        clock_ms = self._epoch_sums.ms_without_leaps(training_ms, stated_ms, self._most_difference_ms)
+        clock_ms = self._epoch_sums.ms_without_leaps(training_ms, stated_ms)
         allowed_ms = self._most_difference_ms(clock_ms)
         excess_ms = stated_ms - clock_ms - allowed_ms  # above 0: the stated time is too long
         missing_ms = clock_ms - stated_ms - allowed_ms - most_delay_after_epoch_ms(self._run)  # above 0: too short
