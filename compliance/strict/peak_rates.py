@@ -9,7 +9,7 @@ from compliance.strict.own_log import own_log_rules
 from compliance.strict.parts import TimedEvaluation
 from compliance.strict.run_order import RunOrder
 from runlog import schema, workloads
-from runlog.digits import six_digits
+from runlog.digits import counted, six_digits
 from runlog.json_types import JsonObject
 from runlog.text import printable
 
@@ -138,7 +138,7 @@ def _peak_of(run: LoggedRun, nodes: list[JsonObject], workload: workloads.Worklo
     images_per_s = most_images_per_s(cards, cores, flop_per_image)  # None if it is not known
     if images_per_s is None:
         return None
-    devices = f"{len(cards)} cards" if cards else f"{cores} cores"
+    devices = counted(len(cards), "card") if cards else counted(cores, "core")
     words = f"its {devices} cannot train more than {six_digits(images_per_s)} images/s at {size.words}"
     return _Peak(images_per_s, words)
 
