@@ -17,6 +17,7 @@ class OwnLogRules(NamedTuple):
     settings: Sequence[str]
     recipe_settings: Mapping[str, Sequence[str]]
     values_of_setting: Mapping[str, Sequence[str]]
+    least_of_setting: Mapping[str, int]
     knobs_of_strategy: Mapping[str, str]
     least_of_knob: Mapping[str, float]
     setting_by_name: Mapping[str, str]

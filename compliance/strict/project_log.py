@@ -23,6 +23,7 @@ from runlog.json_types import JsonObject
 from runlog.reader import Event, other_format
 from runlog.text import printable
 
+MOST_OF_SETTING = 10**18 - 1  # of one that is a number: a run takes 18 digits
 _MOST_ENERGY_DIFFERENCE = 0.01  # as a share
 _LEAST_SHARE_OF_DUE = 0.5  # of the telemetry samples that are due during the run
 _MOST_SHARE_OF_DUE = 1.05  # of the telemetry samples that are due in all; a sampler makes up for none that it missed
@@ -449,12 +450,15 @@ class ProjectLog:
     def _unknown_values_of_settings(self) -> Iterator[Fault]:
         """Yield a fault for each setting with a value that no run can have, such as a precision that does not exist.
 
-        The same holds for each knob of STRATEGY. TELEMETRY_S decides how many samples of telemetry are due, so it must
-        be a whole number of seconds.
+        The same holds for each knob of STRATEGY. Of the settings that are whole numbers, those of own_log.yaml are
+        looked at. TELEMETRY_S, for instance, decides how many samples of telemetry are due, and CHECKPOINT_MINUTES how
+        many checkpoints.
         """
-        interval_s: Any = self.run.settings["TELEMETRY_S"]
-        if type(interval_s) is not int or interval_s < 0:
-            yield Fault(None, f"TELEMETRY_S is {printable(interval_s)}, no whole number from 0 on")
+        for name, least in own_log_rules().least_of_setting.items():
+            number = self.run.whole_setting(name)
+            if number is None or not least <= number <= MOST_OF_SETTING:
+                shown = printable(self.run.settings[name])
+                yield Fault(None, f"{name} is {shown}, no whole number from {least} to {MOST_OF_SETTING}")
         for name, values in own_log_rules().values_of_setting.items():
             value = self.run.settings[name]
             if value not in values:

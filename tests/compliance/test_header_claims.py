@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from compliance.strict.own_log import own_log_rules
+from compliance.strict.project_log import MOST_OF_SETTING
 from compliance.strict.strategy import parts_of_batch, wrong_knobs
+from harness.job import SETTINGS
 from program import strategy
 from tests import make_log
 from tests.compliance import altered as by
@@ -213,6 +215,10 @@ FORGED: dict[str, tuple[Callable[[], Altered], Alter, str]] = {
         log, STRATEGY="enable_addto=2"), "enable_addto=2, which is no switch"),
     "buckets of no size": (lambda: Altered(make_log.run()), lambda log: by.settings(
         log, STRATEGY="fuse_grad_size_in_MB=nan"), "MB=nan; it must be 0.001 to 2147483647"),
+    "checkpoints that no setting counts": (lambda: Altered(make_log.run()), lambda log: by.settings(
+        log, CHECKPOINT_MINUTES=None), "CHECKPOINT_MINUTES is null, no whole number from 0 to"),
+    "a setting of more digits than a run takes": (lambda: Altered(make_log.run()), lambda log: by.settings(
+        log, CHECKPOINT_EPOCHS=10**18), "is 1000000000000000000, no whole number from 0 to 999999999999999999"),
     "statistics of other images": (lambda: Altered(make_log.run()), lambda log: log.value(
         "model_bn_span", 32), "model_bn_span is 32; by the batch, STRATEGY and the recipe it is 16"),
     "statistics of one rank's images, with sync_bn": (lambda: Altered(make_log.hrnet_run()), lambda log: by.settings(
@@ -342,6 +348,12 @@ def test_the_check_knows_the_knobs_of_the_training_program() -> None:
     assert own_log_rules().knobs_of_strategy == {name: kind for name, kind in kinds.items() if name != strategy.AUTO}
     least = {knob.name: knob.metadata["least"] for knob in dataclasses.fields(strategy.Strategy)}
     assert own_log_rules().least_of_knob == {name: value for name, value in least.items() if value is not None}
+
+
+def test_the_check_knows_the_least_values_of_the_settings() -> None:
+    least = own_log_rules().least_of_setting
+    assert least == {name: SETTINGS[name].least for name in least}
+    assert {name: SETTINGS[name].parse("9" * 18) for name in least} == dict.fromkeys(least, MOST_OF_SETTING)
 
 
 @pytest.mark.parametrize(
