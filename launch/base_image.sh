@@ -50,15 +50,19 @@ script=()
 [[ -e /usr/share/debootstrap/scripts/${suite} ]] || script=(/usr/share/debootstrap/scripts/sid) # a suite that is newer than it
 made=""
 for wait_s in 10 30 0; do # a mirror may fail for a moment; a second try goes on with the packages that are here
-  if debootstrap --variant=minbase "${suite}" "${root}" "${mirror}" "${script[@]}" >"${root}.log" 2>&1; then
+  status=0
+  debootstrap --variant=minbase "${suite}" "${root}" "${mirror}" "${script[@]}" >"${root}.log" 2>&1 || status=$?
+  if ((status == 0)); then
     made=yes
     break
   fi
   tail -n 20 "${root}.log" >&2
+  ((status <= 128)) || break     # the user ended it
+  [[ ! -e ${root}/usr ]] || break # all packages are here, and some are unpacked: debootstrap cannot do that twice
   sleep "${wait_s}"
 done
 rm -f "${root}.log"
-[[ -n ${made} ]] || { echo "base_image.sh: debootstrap failed three times (mirror ${mirror})" >&2; exit 1; }
+[[ -n ${made} ]] || { echo "base_image.sh: debootstrap failed (mirror ${mirror})" >&2; exit 1; }
 
 awk '{ print "deb", $1, $2, "main" }' <<<"${sources}" >"${root}/etc/apt/sources.list"
 # As the published slim image: no manuals, no translations, no package lists; copyright files stay.

@@ -420,3 +420,16 @@ def test_every_package_of_the_locks_and_each_hash_is_in_the_bill_of_materials(tm
     references = [reference for component in found["components"] for reference in component["externalReferences"]]
     hashes = {entry["content"] for reference in references for entry in reference.get("hashes", ())}
     assert hashes == set(re.findall(r"--hash=sha256:(\w+)", locks))
+
+
+@pytest.mark.parametrize(("failure", "tries"), [("exit 1", 3), ("exit 130", 1), ('mkdir -p "$3/usr"; exit 1', 1)])
+def test_only_a_mirror_that_fails_is_asked_again_for_the_images_base(tmp_path: Path, failure: str, tries: int) -> None:
+    """Not if the user ended debootstrap, or if it has all packages: it cannot unpack them twice in one folder."""
+    jobs.script(tmp_path / "debootstrap", f"#!/bin/sh\necho asked >>{tmp_path}/calls\n{failure}\n")
+    jobs.script(tmp_path / "id", "#!/bin/sh\necho 0\n")
+    jobs.script(tmp_path / "sleep", "#!/bin/sh\n")
+    command = ["launch/base_image.sh", "--mirror", "http://mirror.invalid/debian", "--root", str(tmp_path / "root")]
+    done = jobs.run(command, PATH=f"{tmp_path}:{os.environ['PATH']}")
+    assert done.returncode == 1
+    assert "base_image.sh: debootstrap failed (mirror http://mirror.invalid/debian)" in done.stderr
+    assert (tmp_path / "calls").read_text() == "asked\n" * tries
