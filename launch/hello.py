@@ -97,7 +97,9 @@ def why_sshd_cannot_start(host: str, port: int) -> str:
         host: Name or address of the node.
         port: TCP port of its sshd.
     """
-    with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=ANSWER_S) as connection:
+    # Python raises UnicodeError, before it looks a name up, if a part of it between dots is empty or too long.
+    refused = contextlib.suppress(OSError, UnicodeError)
+    with refused, socket.create_connection((host, port), timeout=ANSWER_S) as connection:
         line = connection.makefile("rb").readline(MOST_OF_AN_ANSWER).decode(errors="replace")
         if line.startswith(SSHD_CANNOT_START):
             return printable(line.removeprefix(SSHD_CANNOT_START).strip(), MOST_OF_AN_ANSWER)

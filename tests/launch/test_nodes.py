@@ -198,6 +198,11 @@ def test_a_first_node_finds_its_place_in_hosts(hosts: list[str], rank: int) -> N
     assert hello.rank_by_hosts(hosts) == rank
 
 
+@pytest.mark.parametrize("host", ["first.invalid", "node..1", "a" * 70])
+def test_a_node_whose_name_cannot_be_looked_up_tells_nothing_of_its_sshd(host: str) -> None:
+    assert hello.why_sshd_cannot_start(host, 1) == ""
+
+
 def test_both_nodes_are_told_which_settings_of_the_second_one_do_not_rule(pair: Pair) -> None:
     commit = "0123456789abcdef"
     own = {"BATCHSIZE": "7", "SOURCE_COMMIT": commit, "LOGDIR": "/elsewhere", "JOB_FROM_CONFIG": "DGXNGPU"}
