@@ -3,6 +3,8 @@
 import argparse
 import json
 import os
+import re
+import stat
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -89,14 +91,30 @@ def _text_by_file(report: Report, args: argparse.Namespace) -> dict[str, str]:
 
 
 def _file_or_dash(file: str) -> str:
-    """Return `-` for a name of standard output, such as /dev/stdout, and any other path as it is.
-
-    A shell's `> FILE` makes /dev/stdout a regular file. A new file in its place would lose what the command prints.
+    """Return `-` for a path that leads to standard output, such as /dev/stdout, and any other path as it is.
 
     Args:
         file: Path of a file to write to, or `-` for standard output.
     """
-    return "-" if file in NAMES_OF_STANDARD_OUTPUT else file
+    return "-" if _is_standard_output(file) else file
+
+
+def _is_standard_output(file: str) -> bool:
+    """Return whether a path leads to standard output: by a name of it, or as the file of a shell's `> FILE`.
+
+    A new file in the place of that file would lose what the command prints.
+
+    Args:
+        file: Path of a file to write to, or `-` for standard output.
+    """
+    if file in NAMES_OF_STANDARD_OUTPUT:
+        return True
+    try:
+        there = Path(file).stat()
+        standard_output = os.fstat(1)
+    except OSError:  # nothing is there, or standard output is closed
+        return False
+    return stat.S_ISREG(there.st_mode) and os.path.samestat(there, standard_output)
 
 
 def _build_report(args: argparse.Namespace) -> Report:
@@ -149,7 +167,7 @@ def _refuse_to_print_several_forms(args: argparse.Namespace) -> None:
     """
     printed = []
     for option, file in (("--html", args.html), ("--markdown", args.markdown), ("--csv", args.csv)):
-        if file in NAMES_OF_STANDARD_OUTPUT:
+        if file and _is_standard_output(file):
             printed.append(f"{option} {file}")
     if args.json:
         printed.append("--json")
@@ -197,7 +215,7 @@ def _write(file: str, text: str) -> None:
     """Write the text of a report to a file.
 
     An existing regular file is replaced only when the new one is complete, so an interrupted write leaves the old one.
-    A pipe or device, such as /dev/null, is written to directly.
+    A pipe, a device such as /dev/null, and an open file of this process such as /dev/stderr are written to directly.
 
     Args:
         file: Path of the file.
@@ -209,11 +227,28 @@ def _write(file: str, text: str) -> None:
     """
     path = Path(file)
     refuse_missing_folder(path)
+    open_file = _number_of_open_file(file)
+    if open_file is not None and path.exists():
+        with open(open_file, "w", encoding="utf-8", newline="", closefd=False) as stream:
+            stream.write(text)
+        return
     is_pipe_or_device = path.exists() and not path.is_file()
     if is_pipe_or_device:  # no file may take its place, and a shell's pipe has no folder: it is "pipe:[..]"
         path.write_text(text, encoding="utf-8", newline="")
     else:
         replace_whole_file(path, text)
+
+
+def _number_of_open_file(file: str) -> int | None:
+    """Return the number of the open file of this process that a path names, such as 2 for /dev/stderr; else None.
+
+    Args:
+        file: Path of a file to write to.
+    """
+    if file == "/dev/stderr":
+        return 2
+    by_number = re.fullmatch(r"/(?:dev|proc/self)/fd/([0-9]{1,9})", file)
+    return int(by_number[1]) if by_number else None
 
 
 def values(report: Report) -> JsonObject:

@@ -5,6 +5,7 @@ import gzip
 import json
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -146,6 +147,27 @@ def test_standard_output_may_be_named_as_a_device_and_gets_one_form(tmp_path: Pa
     assert report(log, "--csv", "/dev/stdout").stdout == report(log, "--csv", "-").stdout
     refused = report(log, "--html", "/dev/stdout", "--csv", "-", code=2)
     assert "--html /dev/stdout and --csv -: only one form can be printed" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("file", "redirection"),
+    [("/dev//stdout", ">>"), ("{log}.csv", ">>"), ("{log}.link", ">>"), ("/dev/stderr", "2>>"), ("/dev/fd/3", "3>>")],
+)
+def test_an_open_file_that_a_shell_adds_to_keeps_what_it_held(tmp_path: Path, file: str, redirection: str) -> None:
+    log = write_log(tmp_path / "a.txt")
+    (tmp_path / "a.txt.csv").write_text("before\n")
+    (tmp_path / "a.txt.link").symlink_to("/dev/stdout")
+    command = [sys.executable, "-m", "scoring", "report", str(log), "--csv", file.format(log=log)]
+    done = jobs.run(["bash", "-c", f'"$@" {redirection} {shlex.quote(str(log))}.csv', "bash", *command])
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "a.txt.csv").read_text() == "before\n" + report(log, "--csv", "-").stdout
+
+
+def test_a_form_is_not_written_to_the_file_that_another_is_printed_to(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "a.txt")
+    command = [sys.executable, "-m", "scoring", "report", str(log), "--json", "--csv", str(tmp_path / "both")]
+    done = jobs.run(["bash", "-c", f'"$@" > {shlex.quote(str(tmp_path))}/both', "bash", *command])
+    assert done.returncode == 2 and "both and --json: only one form can be printed" in done.stderr
 
 
 def test_files_are_written_though_a_reader_of_the_printed_form_has_seen_enough(tmp_path: Path) -> None:
