@@ -108,7 +108,9 @@ def _death_in_words(status: int, lines: Sequence[str]) -> str:
     """
     if status < 0:
         number = -status
-        return f"ended by signal {number} ({signal.Signals(number).name})"
+        names = {known.value: known.name for known in signal.Signals}
+        # Python has no name for most real-time signals, such as 40.
+        return f"ended by signal {number} ({names[number]})" if number in names else f"ended by signal {number}"
     if status > 0:
         last_line = lines[-1] if lines else "no message"
         return f"ended with status {status}: {last_line}"

@@ -53,3 +53,8 @@ def test_a_child_that_has_ended_is_not_taken_to_hang_by_what_it_leaves_behind(
     (tmp_path / "parent.py").write_text(f"{script}sys.exit({status})\n")
     talk = child.talk(tmp_path / "parent.py", environ=None, silent_s=2)
     assert talk.hang_or_death == said and talk.lines == ("{}",)
+
+
+def test_the_death_by_a_signal_without_a_name_is_told(tmp_path: Path) -> None:
+    (tmp_path / "dies.py").write_text("import os\nos.kill(os.getpid(), 40)\n")
+    assert child.talk(tmp_path / "dies.py", environ=None, silent_s=20).hang_or_death == "ended by signal 40"
