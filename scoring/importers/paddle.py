@@ -159,7 +159,7 @@ class _ModelSection:
 
     label_length: int  # characters of the launcher's label before each line
     indent: int | None = None  # spaces before the section's own keys; None before the first of them
-    is_in_backbone: bool = False  # the section's last own key is `backbone:`
+    is_in_backbone: bool = False  # the section's last own key is `backbone`
 
 
 class PaddleSeg(Launch):
@@ -234,7 +234,7 @@ class PaddleSeg(Launch):
         if section.indent is None:
             section.indent = indent  # of the first line of the section
         if indent == section.indent:
-            section.is_in_backbone = entry.rstrip() == "backbone:"
+            section.is_in_backbone = entry.startswith("backbone:")  # YAML may print an anchor behind it: `&id001`
         if not entry.startswith("type: "):
             return
         kind = entry.removeprefix("type: ").strip()

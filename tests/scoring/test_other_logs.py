@@ -385,3 +385,9 @@ def test_only_the_block_backbone_names_the_backbone(tmp_path: Path) -> None:
     losses = "model:\n  aux_loss:\n    type: LovaszSoftmaxLoss\n"
     assert read(tmp_path, text.replace("model:\n", losses)).model == "FCN HRNet_W18"
     assert read(tmp_path, text.replace("model:\n  backbone:\n    type: HRNet_W18\n", losses)).model == "FCN"
+
+
+def test_a_backbone_that_another_section_repeats_is_read(tmp_path: Path) -> None:
+    """YAML marks a block that is printed twice by an anchor, and prints it once."""
+    text = samples.paddleseg(run())
+    assert read(tmp_path, text.replace("  backbone:\n", "  backbone: &id001\n")).model == "FCN HRNet_W18"
