@@ -22,6 +22,7 @@ def main() -> None:
     with contextlib.suppress(pynvml.NVMLError):  # an error is an answer, too: the parent gets it by its own call
         announce("nvmlInit")
         pynvml.nvmlInit()
+        announce("nvmlDeviceGetCount")
         for number in range(pynvml.nvmlDeviceGetCount()):
             announce(f"nvmlDeviceGetHandleByIndex({number})")
             handle = pynvml.nvmlDeviceGetHandleByIndex(number)
