@@ -79,24 +79,25 @@ def _evaluations_out_of_schedule(run: LoggedRun, last_epoch: int) -> Iterator[Fa
 
 
 def _evaluation_too_many(run: LoggedRun, last_epoch: int, period: int, offset: int) -> Iterator[Fault]:
-    """Yield a fault for the first evaluation of an epoch that the recipe does not evaluate.
+    """Yield a fault for the first evaluation of an epoch that the recipe does not evaluate; nothing if there is none.
 
-    The recipe evaluates the epochs `offset` + n * `period` for each whole n, and the last planned epoch. For a period
-    of 4, an offset of 1 and a plan of 10 epochs, these are 1, 5, 9 and 10. An offset of -3 gives the same epochs.
+    The recipe evaluates the epochs `offset` + n * `period` for each whole n, and also the last planned epoch. For
+    instance, a recipe with a period of 4, an offset of 1 and a plan of 10 epochs evaluates the epochs 1, 5, 9 and 10.
+    An evaluation of epoch 7 is a fault, at the line of this evaluation.
 
     Args:
         run: The facts that the log states of the run, with its settings and its evaluations.
-        last_epoch: The number of the last epoch that was trained. If the settings plan no number of epochs above 0,
-            this epoch is taken for the last planned one.
+        last_epoch: The number of the last epoch that was trained, used as the last planned epoch if the settings plan
+            no number of epochs above 0.
         period: Epochs from one evaluation to the next, above 0.
-        offset: Any number of the series, also one below 1.
+        offset: Any epoch of the series, also below 1: with a period of 4, the offsets 1, 5 and -3 mean the same.
     """
     name_of_setting = setting_of_epochs(run.settings)  # "MAX_EPOCHS" or "RECIPE.epochs", whichever counts
     planned: Any = run.settings.get(name_of_setting)
     is_planned = is_number(planned) and planned > 0
     last_planned_epoch = planned if is_planned else last_epoch
     for evaluation in run.evaluations:
-        is_due = (evaluation.epoch - offset) % period == 0
+        is_due = (evaluation.epoch - offset) % period == 0  # `offset` + n * `period` for some whole n
         if not is_due and evaluation.epoch != last_planned_epoch:
             asked = f"RECIPE.eval_every_epochs {period} and eval_offset_epochs {offset} do not ask for"
             yield Fault(evaluation.line, f"epoch {evaluation.epoch} was evaluated, which {asked}")
@@ -104,28 +105,30 @@ def _evaluation_too_many(run: LoggedRun, last_epoch: int, period: int, offset: i
 
 
 def _missing_evaluation(run: LoggedRun, last_epoch: int, period: int, offset: int) -> Iterator[Fault]:
-    """Yield a fault for the first trained epoch that the recipe evaluates and the run did not evaluate.
+    """Yield a fault for the first trained epoch that the recipe evaluates and the run did not; nothing if all is well.
 
-    The recipe evaluates the epochs `offset` + n * `period` for each whole n. For a period of 4 and an offset of 1 these
-    are 1, 5, 9 and so on. In a run without success, the last trained epoch need not be evaluated.
+    The recipe evaluates the epochs `offset` + n * `period` for each whole n: with a period of 4 and an offset of 1, the
+    epochs 1, 5, 9 and so on. If a run evaluated only the epochs 1 and 9, the fault is about epoch 5, at the line of the
+    evaluation of epoch 9, which came instead. In a run without success, the last trained epoch need not be evaluated.
 
-    Nothing is checked if the run was resumed, because another log has its first evaluations. Nothing is checked either
-    if `run.evaluations` lacks an accuracy of the log: one that is no number, one that repeats the accuracy before, or
-    one of more than EVENTS_KEPT.
+    Nothing is checked if not all evaluations are known: the run was resumed, or `run.evaluations` lacks an accuracy of
+    the log.
 
     Args:
         run: The facts that the log states of the run.
         last_epoch: The number of the last epoch that was trained; 0 if there is none.
         period: Epochs from one evaluation to the next, above 0.
-        offset: Any number of the series, also one below 1.
+        offset: Any epoch of the series, also below 1: with a period of 4, the offsets 1, 5 and -3 mean the same.
     """
+    # `run.evaluations` may lack accuracies that are no numbers or repeat others, and has EVENTS_KEPT at most.
     lacks_an_accuracy = len(run.evaluations) < run.number_of_events(schema.EVAL_ACCURACY)
-    if run.is_resumed or lacks_an_accuracy:
+    if run.is_resumed or lacks_an_accuracy:  # another log has the first evaluations of a resumed run
         return
     last_to_evaluate = last_epoch if run.status == "success" else last_epoch - 1
-    first_to_evaluate = offset % period  # from 0 to period - 1: 1 for a period of 4 and an offset of -3, 1 or 5
+    # The first epoch of the series: for a period of 4, it is 1 for an offset of 1, 5 or -3, and 4 for one of 0 or 8.
+    first_to_evaluate = offset % period  # 0 to period - 1
     if first_to_evaluate == 0:
-        first_to_evaluate = period  # epochs count from 1
+        first_to_evaluate = period  # because epochs count from 1
     line_by_epoch = {evaluation.epoch: evaluation.line for evaluation in run.evaluations}
     for epoch in range(first_to_evaluate, last_to_evaluate + 1, period):
         if epoch not in line_by_epoch:

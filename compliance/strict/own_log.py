@@ -32,31 +32,34 @@ def own_log_rules() -> OwnLogRules:
 
 
 def recipe_settings_of_hyperparameters(run: LoggedRun) -> dict[str, str]:
-    """Return the recipe settings that hyperparameters of a run's optimizer must equal, by the keys of their events.
+    """Return which setting of the recipe each event about a hyperparameter must repeat, by the key of the event.
 
-    The result joins two tables by the name of a hyperparameter. For "momentum" and the optimizer lars:
+    An event and its setting must have the same value. For a run with the optimizer lars, the result is
 
-        runlog's schema   "momentum": the event with the key "lars_opt_momentum"
-        own_log.yaml      "momentum": "RECIPE.optimizer.momentum"
-        the result        "lars_opt_momentum": "RECIPE.optimizer.momentum"
+        "lars_opt_end_learning_rate": "RECIPE.end_learning_rate"
+        "lars_opt_learning_rate_decay_poly_power": "RECIPE.power"
+        "lars_opt_momentum": "RECIPE.optimizer.momentum"
+        "lars_opt_weight_decay": "RECIPE.optimizer.weight_decay"
+        "lars_opt_learning_rate_warmup_epochs": "RECIPE.warmup_epochs"
 
-    The result also has the epochs of warm-up, for lars "lars_opt_learning_rate_warmup_epochs": "RECIPE.warmup_epochs".
-    The result has neither the base learning rate nor the decay steps, because these depend on the batch, too.
+    The base learning rate and the decay steps are left out, because their values depend on the batch, too.
 
     Args:
         run: The facts that the log states of the run, with its optimizer.
 
     Returns:
-        The settings by the keys of the events. Empty if the log states no optimizer that runlog's schema has.
+        The names of the settings by the keys of the events. Empty if the log states no optimizer that runlog's schema
+        has.
     """
     optimizer = run.stated_text(schema.OPT_NAME)
     if optimizer not in schema.OPTIMIZERS:
         return {}
     events_of_optimizer = schema.OPTIMIZERS[optimizer]
-    setting_by_name = own_log_rules().setting_by_hyperparameter  # of own_log.yaml
+    setting_by_name = own_log_rules().setting_by_hyperparameter  # such as "momentum": "RECIPE.optimizer.momentum"
     setting_by_event_key = {}
-    for name, event in events_of_optimizer.hyperparameters.items():  # such as "momentum" and its event
-        if name in setting_by_name:
+    # Such as "momentum", and its event with the key "lars_opt_momentum".
+    for name, event in events_of_optimizer.hyperparameters.items():
+        if name in setting_by_name:  # not so the base learning rate and the decay steps
             setting_by_event_key[event.key] = setting_by_name[name]
     setting_by_event_key[events_of_optimizer.warmup_epochs.key] = "RECIPE.warmup_epochs"
     return setting_by_event_key

@@ -108,10 +108,12 @@ class _EpochTime(NamedTuple):
 def _check_steps(run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart], collector: FindingCollector) -> None:
     """Report a breach for each estimate by which a step of the run took less time than a step can take.
 
-    A log does not state the time of a step. It is computed from the time of an epoch, for which there are up to three
-    estimates (`_estimated_epoch_times`). For each estimate, the rule has a bound of its own on the time of a step:
+    A log does not state the time of a step, so the time is computed from that of an epoch. For instance, an epoch of
+    1,000,000 images that takes 20,000 ms takes 0.02 ms an image, and 10.24 ms a step of 512 images.
 
-        estimate of the time of an epoch             least time of a step
+    Up to three estimates of the time of an epoch are used. For each, the rule `epoch-time` has a least time of a step:
+
+        estimate of the time of an epoch             bound with the least time of a step
         the run's time over its number of epochs     mean_step_ms
         the median time of the epochs                median_step_ms
         the time of the fastest epoch                epoch_step_ms
@@ -121,7 +123,7 @@ def _check_steps(run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart]
             global_batch_size or run_stop.
         order: The run's epochs, with the number of the last one.
         trained: The times of the epochs, each above 0; without the first epoch of a resumed run.
-        collector: Gets each breach of the rule `epoch-time`, and has the bounds.
+        collector: Gets each breach of the rule `epoch-time`, and has its bounds by their names, in milliseconds.
     """
     samples = run.stated_count(schema.TRAIN_SAMPLES)  # 0 if it is not stated
     batch = run.stated_count(schema.GLOBAL_BATCH_SIZE)  # 0 if it is not stated
@@ -130,7 +132,7 @@ def _check_steps(run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart]
     for estimate in _estimated_epoch_times(run, order, trained):
         image_ms = estimate.epoch_ms / samples
         step_ms = image_ms * batch
-        least_step_ms = collector.strict_rules[RULE].bounds[estimate.bound_name]  # such as "median_step_ms"
+        least_step_ms = collector.strict_rules[RULE].bounds[estimate.bound_name]  # such as "median_step_ms": 0.7
         if step_ms < least_step_ms:
             actual = f"{significant(step_ms, digits=3)} ms a step of {batch} images, by {estimate.origin}"
             collector.add_breach(RULE, run.stop.line, actual)

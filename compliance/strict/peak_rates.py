@@ -38,8 +38,8 @@ class _Peak(NamedTuple):
 def rates_beyond_peak(run: LoggedRun, order: RunOrder, nodes: list[JsonObject]) -> list[Fault]:
     """Return a fault for each of two rates in the log of a run that is higher than the run's devices can compute.
 
-    The first rate is that of the fastest window of training steps. The second rate, that of the shortest evaluation, is
-    checked only if the log states the size of the images in evaluations.
+    The rates are that of the fastest window of training steps, and that of the shortest evaluation. The second rate is
+    only checked if the log states the size of the images in evaluations, as logs of rn50 do.
 
     Args:
         run: The facts that the log states about the run, such as its settings.
@@ -47,22 +47,27 @@ def rates_beyond_peak(run: LoggedRun, order: RunOrder, nodes: list[JsonObject]) 
         nodes: The nodes that the header of the log describes, with their GPUs and CPU cores.
 
     Returns:
-        Faults such as "a window of 90000 images/s; its 8 cards cannot train more than 60000 images/s at 224 px". Empty
-        if the peak of the devices is not known, or the work of training on an image. This work depends on the size of
-        the image: if a setting of the size is not a whole number of pixels, the only fault is about this setting.
+        Faults such as "a window of 90000 images/s; its 8 cards cannot train more than 60000 images/s at 224 px". The
+        rates are not checked in these cases, of which the first that holds decides:
+
+        - The list is empty if the FLOP of training on an image are not known for the workload, or if there are no
+          nodes.
+        - The only fault is about a setting of the image size, if the setting is missing or is no whole number of pixels
+          above 0.
+        - The list is empty if the peak of the devices is not known.
     """
     workload = workloads.find(str(run.settings.get("WORKLOAD")))  # None if this project has no such workload
-    if workload is None or workload.training_flop is None or not nodes:
+    if workload is None or workload.training_flop is None or not nodes:  # `training_flop`: the FLOP of an image
         return []
     try:
-        size = _image_size(run.settings, workload.name)
+        size = _image_size(run.settings, workload.name)  # because the FLOP of an image grow with its area
     except ValueError as error:
         return [Fault(None, str(error))]
-    peak = _peak_of(run, nodes, workload, size)
+    peak = _peak_of(run, nodes, workload, size)  # the most images/s in training; None if it is not known
     if peak is None:
         return []
     faults = _faults_of_window(order.measured.fastest, peak)
-    if size.holds_in_evaluations:
+    if size.holds_in_evaluations:  # not for hrnet, whose settings only have the size in training
         faults += _faults_of_evaluation(run, order.shortest_evaluation, peak)
     return faults
 
@@ -112,14 +117,16 @@ def _pixels(settings: JsonObject, name: str) -> int:
 
 
 def _peak_of(run: LoggedRun, nodes: list[JsonObject], workload: workloads.Workload, size: _ImageSize) -> _Peak | None:
-    """Return a rate of training, in images/s, that the devices of a run cannot exceed; None if no such rate is known.
+    """Return the images/s above which the devices of a run cannot train, with words for messages; None if not known.
 
-    The devices are all GPUs of the nodes. They are all CPU cores of the nodes if the run is on CPUs, or if the header
-    lists no GPU. The rate is the FLOP/s of the devices / the FLOP of training on one image (`most_images_per_s`). So
-    high a value is taken for the FLOP/s of the devices that no run can exceed the rate:
+    The devices are the GPUs of all nodes. In a run on CPUs, or if the header lists no GPU, they are the CPU cores of
+    all nodes. The rate is an upper bound, which `most_images_per_s` computes:
 
-        GPUs         0.6 of the sum of their peak FLOP/s; no published training that was looked at reaches so much
-        CPU cores    384e9 FLOP/s for each; no core computes so much
+        GPUs         0.6 * the sum of their peak FLOP/s / `flop_per_image`
+        CPU cores    384e9 FLOP/s * the number of cores / `flop_per_image`
+
+    For instance, 8 GPUs with a peak of 3e14 FLOP/s each cannot train above 0.6 * 8 * 3e14 / 2.4e10 = 60,000 images/s if
+    an image takes 2.4e10 FLOP. The words are "its 8 cards cannot train more than 60000 images/s at 224 px".
 
     Args:
         run: The facts that the log states of the run, with the kind of its devices.
@@ -128,13 +135,13 @@ def _peak_of(run: LoggedRun, nodes: list[JsonObject], workload: workloads.Worklo
         size: The size of a training image, with whose area the FLOP grow.
 
     Returns:
-        The rate, with words for messages such as "its 8 cards cannot train more than 60000 images/s at 224 px". None if
-        the peak of a GPU is not known, or if the nodes have no devices.
+        The rate and the words. None if the peak of a GPU is not known, or if the nodes have neither GPUs nor cores.
     """
     flop_per_image = training_flop(workload, size.height_px, size.width_px)
     assert flop_per_image is not None, "the caller has seen that the workload has its training_flop"
-    cards = _cards_of(run, nodes)
+    cards = _cards_of(run, nodes)  # the names of the GPUs; empty for a run on CPUs
     cores = sum(node["cores"] for node in nodes)  # which only count if there are no cards
+    # No published training that was looked at reaches 0.6 of the peak of its GPUs, and no core computes 384e9 FLOP/s.
     images_per_s = most_images_per_s(cards, cores, flop_per_image)  # None if it is not known
     if images_per_s is None:
         return None

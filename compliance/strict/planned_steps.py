@@ -27,20 +27,22 @@ class Plan(NamedTuple):
     measured_end: int = 0  # the last step of its phase "measured"
 
     def next_window(self, steps_done: int, epoch: int) -> PlannedWindow:
-        """Return the steps and the phase that the next window of steps must have.
+        """Return how many steps the next window of steps must have, and its phase.
 
-        A window ends after `most_window_steps`, or earlier with its epoch. For instance, with epochs of 12 steps and
-        windows of 5:
+        A run that trains has epochs, all of the phase "train". A run that only measures throughput has no epochs, but
+        the two phases "warmup" and "measured".
+
+        A window has `most_window_steps` steps, or fewer if its epoch or its phase ends before. For instance, in a run
+        that trains with epochs of 12 steps and windows of 5:
 
             next_window(steps_done=0, epoch=1)   -> 5 steps, "train"
             next_window(steps_done=10, epoch=1)  -> 2 steps, "train"
 
         Args:
-            steps_done: The step at which the window before it ended; 0 at the start.
-            epoch: The epoch in which it begins, from 1. A run that only measures throughput has two phases instead of
-                epochs, "warmup" and "measured", and ignores it.
+            steps_done: The step at which the window before ended; 0 at the start.
+            epoch: The epoch in which the next window begins, from 1. Not used in a run that only measures throughput.
         """
-        has_epochs = self.measured_end == 0
+        has_epochs = self.measured_end == 0  # above 0 in a run that only measures throughput: its last step
         if has_epochs:
             phase = "train"
             end = epoch * self.epoch_steps
@@ -51,23 +53,29 @@ class Plan(NamedTuple):
             phase = "measured"
             end = self.measured_end
         steps_to_end = end - steps_done
-        most_steps = self.most_window_steps or end  # 0: not limited, so the window goes on to `end`
+        most_steps = self.most_window_steps or end  # 0: not limited, so the next line takes `steps_to_end`
         return PlannedWindow(steps=min(most_steps, steps_to_end), phase=phase)
 
 
 def plan_of_run(run: LoggedRun) -> Plan:
-    """Return the sizes that the steps of a run must have, by its settings and its numbers of samples.
+    """Return the plan that a run's steps must follow: the sizes of windows, batches and epochs, and the ends of phases.
 
-    For instance, 1,000 training samples and a global batch of 64 give epochs of 15 steps.
+    Each field of the plan comes from settings or events of the log, for instance:
+
+        most_window_steps    PRINT_STEPS                          50
+        batch                global_batch_size                    64
+        epoch_steps          train_samples // global_batch_size   1000 // 64 = 15
+        warmup_end           WARMUP_STEPS                         10
+        measured_end         WARMUP_STEPS + MEASURED_STEPS        10 + 20 = 30
+
+    A setting that is missing or no whole number counts as 0. `batch` and `epoch_steps` are 0 if the log does not state
+    both events. `warmup_end` and `measured_end` are the last steps of the two phases of a run that only measures
+    throughput, and 0 in any other run.
 
     Args:
         run: The facts that the log states of the run: its settings, and the events train_samples and global_batch_size.
-
-    Returns:
-        The plan. Batch and epoch steps are 0 unless the log states both events. The ends of the phases are 0 unless the
-        run only measures throughput.
     """
-    plan = Plan(most_window_steps=run.whole_setting("PRINT_STEPS") or 0)
+    plan = Plan(most_window_steps=run.whole_setting("PRINT_STEPS") or 0)  # all other fields are 0 so far
 
     samples = int(run.stated_count(schema.TRAIN_SAMPLES))  # 0 if it is not stated
     batch = int(run.stated_count(schema.GLOBAL_BATCH_SIZE))  # 0 if it is not stated

@@ -79,14 +79,14 @@ def images_per_s_of_foreign(value: Any) -> float | None:
 def are_possible_rank_times(times: schema.RankTimes, *, ranks: int, hosts: Container[str] | None) -> bool:
     """Return whether a run with these ranks and hosts can have logged the values of an event rank_times.
 
-    The event states how long the ranks waited for data in a window of steps and, if that was measured, how long they
-    computed: the least, median and most time of a rank, and the rank and host with the most. A run can have logged the
-    values if
+    The event states how long the ranks waited for data in a window of steps, by five values: the least, median and most
+    time of a rank, and the rank and host with the most time. If the time of computing was measured, the event states
+    the same five values of computing. The values are possible if all of these are true:
 
-    - the run has at least two ranks;
-    - the five values on computing are all stated, or all missing (None), as on GPUs;
-    - the named hosts and ranks exist;
-    - with two ranks, the median time is the least time, because the median is the lower of the two in the middle;
+    - The run has at least two ranks.
+    - The five values on computing are all stated, or all missing (None), as on GPUs.
+    - The named hosts and ranks exist.
+    - With two ranks, the median time is the least time: of two in the middle, the lower is the median.
     - 0 <= least <= median <= most.
 
     Args:
@@ -104,57 +104,57 @@ def are_possible_rank_times(times: schema.RankTimes, *, ranks: int, hosts: Conta
     if not (are_all_stated or are_all_missing):
         return False
 
-    hosts_named = {times.data_wait_host, times.compute_host} - {None}
+    hosts_named = {times.data_wait_host, times.compute_host} - {None}  # None: computing was not measured
     if hosts is not None and not all(host in hosts for host in hosts_named):
         return False
     for rank in (times.data_wait_rank, times.compute_rank):
-        exists = rank is None or 0 <= rank < ranks
+        exists = rank is None or 0 <= rank < ranks  # None: computing was not measured, so no rank is named
         if not exists:
             return False
 
-    # If the times of computing are missing, both checks take them as right: None == None, and None counts as 0.
     is_median_wait_least = times.data_wait_median_s == times.data_wait_least_s
-    is_median_computing_least = times.compute_median_s == times.compute_least_s
+    is_median_computing_least = times.compute_median_s == times.compute_least_s  # true if both are missing (None)
     if ranks == 2 and not (is_median_wait_least and is_median_computing_least):
         return False
     are_waits_in_order = _are_in_order(times.data_wait_least_s, times.data_wait_median_s, times.data_wait_most_s)
-    are_computing_times_in_order = _are_in_order(*computing_s)
+    are_computing_times_in_order = _are_in_order(*computing_s)  # true if all are missing: None is taken as 0
     return are_waits_in_order and are_computing_times_in_order
 
 
 def contradiction_of_ranks(times: schema.RankTimes, window: schema.StepWindow, passed_s: float, *, ranks: int) -> str:
-    """Return how the ranks' times contradict their window of steps; an empty text if they do not.
+    """Return in words how the ranks' times contradict their window of steps; an empty text if they do not.
 
-    The window states how long rank 0 waited for data: `wait`. The ranks' times state the `least` and the `most` wait of
-    all ranks, and which rank waited longest. All are rounded, so they may differ by e = ROUNDING_ERROR_S. The
-    contradictions, in this order:
+    `window` states how long rank 0 waited for data. `times` states the least and the most wait of all ranks, and which
+    rank waited longest. The first of these contradictions is returned; in the examples, rank 0 waited 2.0 s:
 
-    - rank 0 is one of the ranks, but wait < least - e, or wait > most + e;
-    - rank 0 waited longest, so its wait is the most, but wait < most - e;
-    - rank 1 of two ranks waited longest, so the wait of rank 0 is the least, but wait > least + e;
-    - a rank computed for longer than there was time: more than 1.25 * available + 1 s, where `available` is the longer
-      of the window's time and `passed_s`.
+    - The wait of rank 0 is not from the least to the most of all ranks, such as 2.5 to 3.0 s.
+    - Rank 0 waited longest, but the wait of rank 0 is below the most, such as 3.0 s.
+    - Rank 1 of two ranks waited longest, but the wait of rank 0 is above the least, such as 1.0 s.
+    - A rank computed for far longer than there was time: for more than 1.25 * `available_s` + 1 s.
+
+    Because the waits are rounded, differences up to ROUNDING_ERROR_S are allowed.
 
     Args:
-        times: The ranks' least, median and most times in the window.
+        times: The ranks' least, median and most times in the window. The times of computing may be missing (None).
         window: The window's own figures, by rank 0.
-        passed_s: The time since the window before it, or since the start of the epoch, by the log's clock.
+        passed_s: The time since the window before it, or since the start of the epoch, by the log's clock, in seconds.
         ranks: How many ranks the run has.
     """
-    least_s = times.data_wait_least_s - ROUNDING_ERROR_S
-    most_s = times.data_wait_most_s + ROUNDING_ERROR_S
+    least_s = times.data_wait_least_s - ROUNDING_ERROR_S  # may be rounded up
+    most_s = times.data_wait_most_s + ROUNDING_ERROR_S  # may be rounded down
     if not least_s <= window.data_wait_s <= most_s:
         of_all = f"the ranks' rank_times have {times.data_wait_least_s} to {times.data_wait_most_s}"
         return f"a window in which rank 0 waited {window.data_wait_s} s for data; {of_all}"
+    # The test above has shown that the wait is not above the most, so only a wait below the most is left.
     if times.data_wait_rank == 0 and window.data_wait_s < times.data_wait_most_s - ROUNDING_ERROR_S:
         most = f"by its rank_times it waited longest, {times.data_wait_most_s} s"
         return f"a window in which rank 0 waited {window.data_wait_s} s for data; {most}"
-    waited_least = ranks == 2 and times.data_wait_rank == 1
+    waited_least = ranks == 2 and times.data_wait_rank == 1  # with more ranks, another one may have waited least
     if waited_least and window.data_wait_s > times.data_wait_least_s + ROUNDING_ERROR_S:
         least = f"by its rank_times the other one waited longer, and it {times.data_wait_least_s} s"
         return f"a window in which rank 0 of two waited {window.data_wait_s} s for data; {least}"
-    available_s = max(window.time_s, passed_s)
-    most_compute_s = available_s * _MOST_COMPUTED_SHARE + _MOST_COMPUTED_MORE_S
+    available_s = max(window.time_s, passed_s)  # the time in which a rank can have computed
+    most_compute_s = available_s * _MOST_COMPUTED_SHARE + _MOST_COMPUTED_MORE_S  # available_s * 1.25 + 1 s
     if times.compute_most_s is not None and times.compute_most_s > most_compute_s:
         return f"a window of {window.time_s} s; by its rank_times a rank computed for {times.compute_most_s} s"
     return ""

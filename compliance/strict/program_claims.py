@@ -77,15 +77,17 @@ def faults_of_program(run: LoggedRun, summary: schema.RunSummary) -> Iterator[st
 
 
 def _impossible_all_reduces(run: LoggedRun, program: JsonObject, devices: int) -> Iterator[str]:
-    """Yield in words what is wrong with the number and the size of the all-reduces.
+    """Yield in words what is wrong with the number and the size of a program's all-reduces.
 
-    An all-reduce sums gradients over the ranks. `all_reduces` counts them, `all_reduce_mib` is their size, and each is
-    an operator c_allreduce_sum. The rules, in this order:
+    An all-reduce is an operator c_allreduce_sum that sums gradients over the ranks. On several devices, right values
+    are
 
-    - A program has all-reduces if there are several devices, and only then. If this is broken, nothing else is checked.
-    - It has as many operators as all-reduces. With RECIPE.sync_bn it may have more operators, which sum the statistics
-      of the batch normalization.
-    - The size is above 0 if there are all-reduces, and 0 if there are none.
+        all_reduces                   9       above 0
+        operators c_allreduce_sum     9       as many; with RECIPE.sync_bn maybe more
+        all_reduce_mib                97.5    above 0
+
+    On one device, the right values are 0; with RECIPE.sync_bn there may be operators. If `all_reduces` does not fit the
+    devices, no other fault is yielded. Otherwise the operators and the size are each checked.
 
     Args:
         run: The facts that the log states of the run.
@@ -99,12 +101,13 @@ def _impossible_all_reduces(run: LoggedRun, program: JsonObject, devices: int) -
         yield f"a program of {all_reduces} all-reduces for {devices} devices"
         return
     operators = program["operators"].get(_ALL_REDUCE, 0)
+    # With RECIPE.sync_bn, further operators may sum the statistics of the batch normalization.
     may_sum_statistics = bool(run.settings.get("RECIPE.sync_bn"))
     is_number_right = operators >= all_reduces if may_sum_statistics else operators == all_reduces
     if not is_number_right:
         yield f"a program of {all_reduces} all-reduces, and {operators} operators {_ALL_REDUCE}"
     sums_anything = program["all_reduce_mib"] > 0
-    # The second test finds a size below 0 without all-reduces.
+    # Wrong: a size above 0 without all-reduces, a size of 0 with all-reduces, and in any case a size below 0.
     if sums_anything != sums_gradients or program["all_reduce_mib"] < 0:
         yield f"a program of {all_reduces} all-reduces of {six_digits(program['all_reduce_mib'])} MiB"
 
@@ -113,58 +116,59 @@ def _faults_of_proofs(run: LoggedRun, program: JsonObject, devices: int) -> Iter
     """Yield in words each proof about the training program that the rest of the log contradicts.
 
     Before training, a run proves that its program does what the settings ask for. The list `verified` in the log's
-    header has a line for each proof. These forms of lines are checked, in the order of the list:
+    header has a line for each proof. A line is checked if it has one of these forms:
 
-    - "161 gradients summed over 2 ranks once, scaled by 1/2 once": `_faults_of_sum` checks the 2 ranks and the 1/2. The
-      number 161 is kept for the lines that follow.
-    - "merged_optimizer made 1 merged_momentum": `program` must count 1 such operator (`_has_wrong_count`).
-    - "fuse_grad_size_in_MB=16: buckets 9": `program` must count 9 all-reduces (`_has_wrong_count`).
-    - "sgd by merged_momentum of 161": sgd must be the run's optimizer, and 161 the number of gradients in an earlier
-      line (`_has_wrong_updates`).
+        form of the line                                              what the line must agree with
+        161 gradients summed over 2 ranks once, scaled by 1/2 once    `devices`, and the parts of a batch
+        merged_optimizer made 1 merged_momentum                       the operators of `program`
+        fuse_grad_size_in_MB=16: buckets 9                            the all-reduces of `program`
+        sgd by merged_momentum of 161                                 the optimizer, and the 161 of an earlier line
 
-    Lines of other forms are not checked. After all lines, it is a fault if no line has counted the gradients.
+    A line of the last form is also wrong if no line of the first form stands above. If the list has no line of the
+    first form, one more fault is yielded at the end.
 
     Args:
         run: The facts that the log states of the run, with its optimizer and its STRATEGY.
         program: The header's section `program`.
         devices: How many ranks the run has.
     """
-    parts = parts_of_batch(str(run.settings.get("STRATEGY", "")))
-    gradients = None  # until a line counts them
+    parts = parts_of_batch(str(run.settings.get("STRATEGY", "")))  # into how many a batch is divided; None: not known
+    gradients = None  # how many there are; None until a line counts them
     for proof in program["verified"]:
-        sum_of_gradients = _GRADIENTS.fullmatch(proof)
+        sum_of_gradients = _GRADIENTS.fullmatch(proof)  # None for a line of another form
         if sum_of_gradients is not None:
             gradients = int(sum_of_gradients["all"])
             yield from _faults_of_sum(sum_of_gradients, devices, parts)
+        # The first is about lines with counts, the second about updates. Each is False for a line of another form.
         has_wrong_count = _has_wrong_count(proof, program)
         has_wrong_updates = _has_wrong_updates(proof, run.stated_text(schema.OPT_NAME), gradients)
         if has_wrong_count or has_wrong_updates:
+            # The message says that the program is not as the line states.
             yield f"a program of which was proved what it is not: {printable(proof)}"
     if gradients is None:
         yield "a program of whose gradients nothing was proved"
 
 
 def _faults_of_sum(sum_of_gradients: re.Match[str], devices: int, parts: int | None) -> Iterator[str]:
-    """Yield in words what is wrong with the ranks or the divisor that a proof about the gradients states.
+    """Yield in words the first fault in a proof about the sum of gradients: wrong ranks or a wrong divisor.
 
-    For instance, on 2 devices with batches in 2 parts the right proof is
+    A proof is a line in the log's header, by which the run says what it has proved of its training program. On 2
+    devices with each batch in 2 parts, the right line is
 
         161 gradients summed over 2 ranks once, scaled by 1/4 once
 
-    because the gradients of 2 * 2 parts are averaged. _GRADIENTS calls the 2 of such a proof "ranks" and the 4
-    "divisor". The first of these faults is yielded, if there is one:
-
-    - The ranks are not as many as `devices`. A proof without the words "summed over 2 ranks once" is of 1 rank.
-    - The divisor is not `devices` * `parts`.
+    because the gradients of 2 * 2 parts are averaged. In `sum_of_gradients`, the group "ranks" is "2", which must be
+    `devices`, and the group "divisor" is "4", which must be `devices` * `parts`. On 1 device, the right line names no
+    ranks: "161 gradients scaled by 1/2 once".
 
     Args:
-        sum_of_gradients: The match of the pattern _GRADIENTS with the proof, which is a line in the log's header.
+        sum_of_gradients: The match of the pattern _GRADIENTS with the line.
         devices: How many ranks the run has.
         parts: Into how many parts the setting STRATEGY divides a batch. None if the setting has no possible number
             there: the divisor is not checked then.
     """
     proof = printable(sum_of_gradients.string)  # the whole line
-    stated_ranks = int(sum_of_gradients["ranks"] or 1)  # 1 if the proof does not name ranks
+    stated_ranks = int(sum_of_gradients["ranks"] or 1)  # the group is None if the line names no ranks: 1 rank
     stated_divisor = int(sum_of_gradients["divisor"])
     if stated_ranks != devices:
         yield f"a program of {proof}, for {devices} devices"

@@ -55,18 +55,22 @@ class Sensors:
             self.time_s += window.time_s
 
     def _take_memory(self, line: int, memory_mib: float) -> None:
-        """Note the memory that a window states: the most that was held since the run began.
+        """Note the GPU memory that a window states: a fall since earlier windows, the most, the least and the first.
 
-        It cannot fall from one window to a later one. `line_of_less_memory` is the line of the first window where it
-        does, which shows that the log is wrong. 0 is no fall: it comes from an allocator that counts nothing.
+        The memory is the most that was held since the run began. So a right log never states less memory than in an
+        earlier window.
 
-        Also noted are the most so far with its line, the least, by which figures below 0 are found, and the first.
+        - `line_of_less_memory` gets the line of the first window with less memory than before: the log is wrong.
+        - `most_memory_mib` and `line_of_memory` get the most memory above 0 so far, and the line of the window.
+        - `least_memory_mib` gets the least memory so far. Later, a least memory below 0 is reported as impossible.
+        - `first_memory_mib` gets the memory of the first window that states any.
 
         Args:
             line: The line of the window's event.
             memory_mib: The memory, in MiB.
         """
         most_so_far_mib = self.most_memory_mib or 0.0
+        # A memory of 0 does not count as less: it comes from an allocator that counts nothing.
         if 0 < memory_mib < most_so_far_mib and not self.line_of_less_memory:
             self.line_of_less_memory = line
         if memory_mib > most_so_far_mib:

@@ -43,15 +43,17 @@ class SetClock:
         self._window_ms = None
 
     def note_and_check(self, event: Event, last_step: int | None) -> str:
-        """Return in words why no run can have logged an event clock_set; an empty text if a run can have logged it.
+        """Return in words why an event clock_set is impossible, empty if it is possible; add a leap to `_leaps_s`.
 
-        A run logs a clock_set if its clock was set by 1 s or more: a value of 60.0 if the clock was set ahead by a
-        minute, and -60.0 if it was set back. The first of these faults is returned:
+        A run logs a clock_set when somebody has set the system's clock by 1 s or more. The value is 60.0 if the clock
+        was set ahead by a minute, which is called a leap, and -60.0 if the clock was set back by a minute. The first
+        case that holds decides:
 
-        - The value is no number, or is less than 1 s ahead or back, or the event states no step.
-        - The step is not `last_step`.
-        - The clock was set ahead, but the times in the log did not jump ahead by as much (`_leap_without_time`). Before
-          this check, the value is added to `_leaps_s`, the sum of such values since the last window of steps.
+        - Impossible: the value is no number or is less than 1 s ahead or back, or the event states no step.
+        - Impossible: the step is not `last_step`.
+        - Possible: the clock was set back.
+        - A leap: the value is added to `_leaps_s`, the sum of the leaps since the last window of steps. The event is
+          impossible if the times in the log did not jump ahead by this sum (`_leap_without_time`).
 
         Args:
             event: The event clock_set.
@@ -62,25 +64,24 @@ class SetClock:
             return f"no clock_set of a run: {printable(event.value)} s"
         if last_step is not None and position.step != last_step:
             return f"a clock_set of step {position.step}; {last_step} was the last"
-        if event.value < 0:  # the clock was set back, which makes no leap and is reported elsewhere, by `Policy`
+        if event.value < 0:  # the clock was set back, which `Policy` reports
             return ""
-        self._leaps_s += event.value  # `window_ends` sets the sum back to 0
+        self._leaps_s += event.value  # `window_ends` sets the sum to 0 at the next window
         return self._leap_without_time(event.time_ms)
 
     def _leap_without_time(self, now_ms: float) -> str:
-        """Return a complaint if the log's times did not jump ahead by as much as the log says that the clock was set.
+        """Return a complaint if the log's clock did not jump ahead as the log states; an empty text if it did.
 
-        In the following log, the window W2 took 5 s, during which the clock was set ahead by 60 s (a leap):
+        A leap is a setting of the clock ahead, which the log states as a clock_set. In this log, the clock was set
+        ahead by 60 s during the window W2, which took 5 s:
 
             10:00:00  step_window of W1    `_window_before_ms`, the time of this line
             10:01:05  step_window of W2    `_window_s`, 5 s by a clock that nobody sets
-            10:01:05  clock_set of 60 s    `now_ms`, the time of this line; `_leaps_s`, the sum of all leaps since W2
+            10:01:05  clock_set of 60 s    `now_ms`, the time of this line; `_leaps_s`, 60 s, all leaps since W2
 
-        From the line of W1 to the clock_set, the log's clock must go on by 5 + 60 = 65 s or more. If the clock_set were
-        logged at 10:00:20, only 20 s would have passed: too few for a leap of 60 s. Then there is a complaint.
-
-        The passed time is first made 1 % longer, and longer by MOST_DELAY_MS (1 s) and the tolerance of the log's
-        clock, because times are rounded, and lines are logged with a delay.
+        `needed_ms` is 5 s + 60 s = 65 s. `passed_ms` is the time from the line of W1 to that of the clock_set, 65 s,
+        which is enough. If the clock_set were logged at 10:00:20, only 20 s would have passed, and a complaint would be
+        returned.
 
         Args:
             now_ms: The time of the event clock_set by the log's clock, in milliseconds.
@@ -92,6 +93,7 @@ class SetClock:
             return ""
         needed_ms = 1000 * (self._window_s + self._leaps_s)
         passed_ms = now_ms - self._window_before_ms
+        # In favour of the run, because times are rounded and lines are logged late: 1 % more, 1 s and the tolerance.
         most_passed_ms = passed_ms * (1 + _MOST_ROUNDING) + MOST_DELAY_MS + self._run.clock_tolerance_ms
         if needed_ms <= most_passed_ms:
             return ""

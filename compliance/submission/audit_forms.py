@@ -41,16 +41,20 @@ class EnvelopeTest:
     differs: bool  # whether the two means differ
 
     def in_words(self, scaling_by_tool: float | None) -> str:
-        """Return a phrase that compares this test of the runs' convergence with the test of the tool rcp_checker.
+        """Return a phrase that compares this second test of convergence with the first test, that of rcp_checker.
 
-        Each test compares the runs' mean epochs (or samples) with a mean of the MLPerf reference, and gives a factor on
-        the score. `differs` says whether the two tests take different means of the reference:
+        Each test compares the runs' mean epochs (or samples) with the mean of a point of the MLPerf reference, and
+        gives a factor on the score. If both tests take the same mean (`differs` is false), the phrase is
 
-            False   lower convex envelope: the same reference point
-            True    lower convex envelope: held to 4.2 epochs, x 1.012000; by rcp_checker to 4.5, x 1.000000 (...)
+            lower convex envelope: the same reference point
 
-        In the second line, this test compares the runs with 4.2 epochs and gives the factor 1.012, and rcp_checker's
-        test compares the runs with 4.5 epochs and gives the factor 1. "lower convex envelope" is the name of this test.
+        "lower convex envelope" names this second test. If the means differ, the phrase is, for instance,
+
+            lower convex envelope: held to 4.2 epochs, x 1.012000; by rcp_checker to 4.5, x 1.000000 (a question to ...)
+
+        Here the second test compares the runs with 4.2 epochs (`held_to`) and gives the factor 1.012 (`scaling`).
+        rcp_checker's test compares the runs with 4.5 epochs (`held_to_by_tool`) and gives the factor 1
+        (`scaling_by_tool`).
 
         Args:
             scaling_by_tool: The factor on the score by rcp_checker's test. None, which is written as "not known", if
@@ -60,7 +64,7 @@ class EnvelopeTest:
             return "lower convex envelope: the same reference point"
         factor_by_tool = "not known" if scaling_by_tool is None else f"{scaling_by_tool:.6f}"
         this_test = f"held to {self.held_to:.6g} {self.unit}, x {self.scaling:.6f}"
-        test_of_tool = f"by rcp_checker to {six_digits(self.held_to_by_tool)}, x {factor_by_tool}"
+        test_of_tool = f"by rcp_checker to {six_digits(self.held_to_by_tool)}, x {factor_by_tool}"  # in the same unit
         open_question = "a question to the working group, mlcommons/logging #368"
         return f"lower convex envelope: {this_test}; {test_of_tool} ({open_question})"
 
@@ -205,23 +209,27 @@ def _line_of_totals(submissions: Sequence[Submission]) -> str:
 
 
 def _lines_of_submission(submission: Submission) -> list[str]:
-    """Return the lines on a submission: its verdicts; the second test of convergence, if it was made; each question.
-
-    If no log can be judged, "not judged" stands in place of the verdicts. A question is for the submitter, about one or
-    more logs:
+    """Return the lines about a submission in the audit: its name and verdicts, and indented lines with details.
 
         v1.1 Dell node resnet: official 5/5, ...
           lower convex envelope: the same reference point
           warning: run-elsewhere, 1 log, result_0.txt:-: the times of ...
+
+    - The first line has round, submitter, system and benchmark, and then the verdicts, or "not judged" if no log of the
+      submission can be judged.
+    - The second line, on a second test of convergence, is left out if `submission.envelope` is None.
+    - Each further line is a question to ask the submitter: the severity, the rule that logs break, how many logs break
+      the rule, the file and line of the first breach ("-" for no single line), and what the log has there.
     """
     name = f"{submission.round or '-'} {submission.submitter} {submission.system} {submission.benchmark}"
     is_any_log_judged = submission.not_judged < submission.logs
     verdicts = _verdicts(submission) if is_any_log_judged else "not judged"
     lines = [f"{name}: {verdicts}"]
     if submission.envelope is not None:
+        # `scaling` is the factor by the first test, with which `in_words` compares that of the second.
         lines.append(f"  {submission.envelope.in_words(submission.scaling)}")
     for question in submission.questions:
-        where = f"{question.file}:{question.line or '-'}"
+        where = f"{question.file}:{question.line or '-'}"  # such as "result_0.txt:12"
         logs = f"{counted(question.logs, 'log')}, {where}"
         lines.append(f"  {question.severity}: {question.rule}, {logs}: {question.actual}")
     return lines
@@ -232,22 +240,23 @@ def _verdicts(submission: Submission) -> str:
 
         official 5/5, 28.3000 min (unverified); strict 3/5, no score; RCP pass, x 1.012000 (PROBLEM)
 
-    - After "official" and "strict": how many of all logs pass, and the score, or "no score". A score has the word
-      "unverified" if the result uses the name of MLPerf.
-    - After "RCP": the outcome of rcp_checker's test of convergence, and the test's factor on the score. The outcomes
-      "not applied" and "not known" have no factor.
-    - Then, only if the result is known to be no MLPerf result: a semicolon, and the name of the result, which says why.
-    - Then, only if the submission has a problem: the problem in parentheses, as "(4 logs; a submission has 5)".
+    - "official" and "strict" have how many of all logs pass, and the score.
+    - "RCP" has the outcome of rcp_checker's test of convergence, and the test's factor on the score, if there is a
+      factor.
+    - If the result is known to be no MLPerf result, the name of the result follows after a semicolon and says why.
+    - If the submission has a problem, the problem follows in parentheses, as "(4 logs; a submission has 5)".
     """
+    # "28.3000 min", with "(unverified)" if the result uses the name of MLPerf; "no score" if there are no minutes.
     official_minutes = submission.minutes_in_words(submission.official_minutes)
     strict_minutes = submission.minutes_in_words(submission.strict_minutes)
     parts = [
         f"official {submission.official_passes}/{submission.logs}, {official_minutes}",
         f"strict {submission.strict_passes}/{submission.logs}, {strict_minutes}",
-        f"RCP {submission.rcp}{submission.scaling_in_words}",
+        f"RCP {submission.rcp}{submission.scaling_in_words}",  # no factor after "not applied" or "not known"
     ]
     standing = submission.standing  # None if no log can be read
-    is_known_as_no_mlperf_result = standing is not None and standing.is_mlperf is False  # `is_mlperf` may be None, too
+    # `is_mlperf` is True, False, or None if it is not known.
+    is_known_as_no_mlperf_result = standing is not None and standing.is_mlperf is False
     if is_known_as_no_mlperf_result:
         parts.append(submission.name)
     verdicts = "; ".join(parts)

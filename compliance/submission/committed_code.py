@@ -84,21 +84,15 @@ def _has_refused_name(member: tarfile.TarInfo) -> bool:
 def _archive_of(commit: str) -> bytes:
     """Return a tar archive of all files of a commit of this repository, as `git archive` makes it.
 
-    If `git archive` fails, the error is one of these, in this order:
-
-    - ValueError, if the folder REPOSITORY is no checkout, but a copy of the code without its history
-    - ValueError with git's reason, if git cannot read this checkout, as where another user owns the folder
-    - UnknownCommitError, if git can read this checkout: then the checkout lacks the commit
+    The files in the archive have the bytes of the commit, whatever the user's git settings are.
 
     Args:
         commit: Hash of the commit: 7 to 64 hexadecimal digits.
 
-    Returns:
-        The bytes of the archive. The files have the bytes of the commit, whatever the user's git settings are.
-
     Raises:
-        UnknownCommitError: This checkout does not have the commit.
-        ValueError: `commit` is no hash, git is not installed or does not read this checkout, or there is no checkout.
+        ValueError: `commit` is no hash; git is not installed; the folder REPOSITORY is no checkout, but a copy of the
+            code without its history; or git cannot read the checkout, as where another user owns the folder.
+        UnknownCommitError: `git archive` fails though git can read the checkout, which is taken to lack the commit.
     """
     _refuse_other_than_hash(commit)
     done = _asked_of_git(*_BYTES_AS_COMMITTED, "archive", "--format=tar", f"{commit}^{{commit}}")
@@ -108,7 +102,7 @@ def _archive_of(commit: str) -> bytes:
     no_commit = f"{REPOSITORY}: git has no commit {commit} ({_error_of(done)}); take a checkout that has it"
     is_checkout = (REPOSITORY / ".git").exists()
     if not is_checkout:
-        raise ValueError(no_commit)  # what helps is the same here: a checkout that has the commit
+        raise ValueError(no_commit)  # no UnknownCommitError: the commit may be right
     asked_for_folder = _asked_of_git("rev-parse", "--git-dir")  # which fails only if git cannot read the checkout
     if asked_for_folder.returncode != 0:
         raise ValueError(f"{REPOSITORY}: git does not read this checkout: {_error_of(asked_for_folder)}")
