@@ -13,12 +13,12 @@ def faults_of_losses(losses: Sequence[float | None], not_read: int) -> Iterator[
     The first of these faults that holds is yielded:
 
     - a window that could be read has a loss that is no number;
-    - all losses that are numbers are 0;
-    - there are at least 10 losses (_LEAST_EQUAL_LOSSES), and all are equal, though weights and loss change at each
-      step.
+    - there are losses that are numbers, and all of these are 0;
+    - there are at least 10 losses (_LEAST_EQUAL_LOSSES), and all are the same number, though weights and loss change at
+      each step.
 
-    Then, in any case, a fault is yielded if 5 losses in a row (_REPEATED_LOSSES) also stand earlier in the run in the
-    same order, as in an epoch that was copied.
+    Then, in any case, a fault is yielded if 5 losses in a row (_REPEATED_LOSSES), which are all different and not
+    almost equal, also stand earlier in the same order, as in an epoch that was copied (`_start_of_repeated_losses`).
 
     Args:
         losses: The losses of a run's first windows, in their order. A loss is None if the window could not be read, or
@@ -43,7 +43,7 @@ def faults_of_losses(losses: Sequence[float | None], not_read: int) -> Iterator[
 
 
 def _start_of_repeated_losses(losses: Sequence[float | None]) -> int | None:
-    """Return the index of the first 5 losses in a row that also stand earlier in the run; None if there are none.
+    """Return the index of the first 5 losses in a row that also stand earlier in the same order; None if none do.
 
     For instance, the index is 6 in 9, 8, 7, 6, 5, 4, 9, 8, 7, 6, 5: the 5 losses from index 6 on equal the first 5.
     Such losses are a sign that an epoch was copied. _REPEATED_LOSSES is the number 5.
@@ -58,7 +58,7 @@ def _start_of_repeated_losses(losses: Sequence[float | None]) -> int | None:
         losses: The losses of a run's first windows, in their order. None is a loss that is not known, and 5 losses with
             a None among them never count as repeated.
     """
-    searched_for = set()  # many tuples: each 5 losses in a row so far that no honest run has twice
+    searched_for = set()  # tuples: each 5 losses in a row so far that no honest run has twice
     for start in range(len(losses) - _REPEATED_LOSSES + 1):
         in_a_row = tuple(losses[start : start + _REPEATED_LOSSES])
         if in_a_row in searched_for:  # the same 5 losses have begun at an earlier `start`

@@ -120,7 +120,7 @@ def _missing_evaluation(run: LoggedRun, last_epoch: int, period: int, offset: in
         period: Epochs from one evaluation to the next, above 0.
         offset: Any epoch of the series, also below 1: with a period of 4, the offsets 1, 5 and -3 mean the same.
     """
-    # `run.evaluations` may lack accuracies that are no numbers or repeat others, and has EVENTS_KEPT at most.
+    # `run.evaluations` may lack accuracies that are no numbers or repeat the one before, and has EVENTS_KEPT at most.
     lacks_an_accuracy = len(run.evaluations) < run.number_of_events(schema.EVAL_ACCURACY)
     if run.is_resumed or lacks_an_accuracy:  # another log has the first evaluations of a resumed run
         return

@@ -32,7 +32,7 @@ def own_log_rules() -> OwnLogRules:
 
 
 def recipe_settings_of_hyperparameters(run: LoggedRun) -> dict[str, str]:
-    """Return which setting of the recipe each event about a hyperparameter must repeat, by the key of the event.
+    """Return which setting of the recipe an event about a hyperparameter must repeat, by the key of the event.
 
     An event and its setting must have the same value. For a run with the optimizer lars, the result is
 
@@ -42,7 +42,8 @@ def recipe_settings_of_hyperparameters(run: LoggedRun) -> dict[str, str]:
         "lars_opt_weight_decay": "RECIPE.optimizer.weight_decay"
         "lars_opt_learning_rate_warmup_epochs": "RECIPE.warmup_epochs"
 
-    The base learning rate and the decay steps are left out, because their values depend on the batch, too.
+    The base learning rate and the decay steps are left out, because their values depend on the batch, too. The event
+    lars_epsilon is left out, because schema.OPTIMIZERS does not have it.
 
     Args:
         run: The facts that the log states of the run, with its optimizer.

@@ -123,7 +123,7 @@ def _check_steps(run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart]
             global_batch_size or run_stop.
         order: The run's epochs, with the number of the last one.
         trained: The times of the epochs, each above 0; without the first epoch of a resumed run.
-        collector: Gets each breach of the rule `epoch-time`, and has its bounds by their names, in milliseconds.
+        collector: Gets each breach of the rule `epoch-time`, and has these bounds by their names, in milliseconds.
     """
     samples = run.stated_count(schema.TRAIN_SAMPLES)  # 0 if it is not stated
     batch = run.stated_count(schema.GLOBAL_BATCH_SIZE)  # 0 if it is not stated

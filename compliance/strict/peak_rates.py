@@ -50,8 +50,7 @@ def rates_beyond_peak(run: LoggedRun, order: RunOrder, nodes: list[JsonObject]) 
         Faults such as "a window of 90000 images/s; its 8 cards cannot train more than 60000 images/s at 224 px". The
         rates are not checked in these cases, of which the first that holds decides:
 
-        - The list is empty if the FLOP of training on an image are not known for the workload, or if there are no
-          nodes.
+        - The list is empty if the workload or its FLOP of training on an image are not known, or if there are no nodes.
         - The only fault is about a setting of the image size, if the setting is missing or is no whole number of pixels
           above 0.
         - The list is empty if the peak of the devices is not known.
@@ -135,11 +134,11 @@ def _peak_of(run: LoggedRun, nodes: list[JsonObject], workload: workloads.Worklo
         size: The size of a training image, with whose area the FLOP grow.
 
     Returns:
-        The rate and the words. None if the peak of a GPU is not known, or if the nodes have neither GPUs nor cores.
+        The rate and the words. None if the devices are GPUs and the peak of one is not known, or if they are 0 cores.
     """
     flop_per_image = training_flop(workload, size.height_px, size.width_px)
     assert flop_per_image is not None, "the caller has seen that the workload has its training_flop"
-    cards = _cards_of(run, nodes)  # the names of the GPUs; empty for a run on CPUs
+    cards = _cards_of(run, nodes)  # the names of the GPUs; empty for a run on CPUs, or if none is listed
     cores = sum(node["cores"] for node in nodes)  # which only count if there are no cards
     # No published training that was looked at reaches 0.6 of the peak of its GPUs, and no core computes 384e9 FLOP/s.
     images_per_s = most_images_per_s(cards, cores, flop_per_image)  # None if it is not known

@@ -29,11 +29,12 @@ class Plan(NamedTuple):
     def next_window(self, steps_done: int, epoch: int) -> PlannedWindow:
         """Return how many steps the next window of steps must have, and its phase.
 
-        A run that trains has epochs, all of the phase "train". A run that only measures throughput has no epochs, but
-        the two phases "warmup" and "measured".
+        A run that trains, for which `measured_end` is 0, has epochs, all of the phase "train". A run that only measures
+        throughput has no epochs, but the two phases "warmup" and "measured".
 
-        A window has `most_window_steps` steps, or fewer if its epoch or its phase ends before. For instance, in a run
-        that trains with epochs of 12 steps and windows of 5:
+        A window has `most_window_steps` steps, or fewer if its epoch or its phase ends before. If `most_window_steps`
+        is 0, the window has all steps up to that end. For instance, in a run that trains with epochs of 12 steps and
+        windows of 5:
 
             next_window(steps_done=0, epoch=1)   -> 5 steps, "train"
             next_window(steps_done=10, epoch=1)  -> 2 steps, "train"
@@ -42,7 +43,7 @@ class Plan(NamedTuple):
             steps_done: The step at which the window before ended; 0 at the start.
             epoch: The epoch in which the next window begins, from 1. Not used in a run that only measures throughput.
         """
-        has_epochs = self.measured_end == 0  # above 0 in a run that only measures throughput: its last step
+        has_epochs = self.measured_end == 0  # otherwise the last step of a run that only measures throughput
         if has_epochs:
             phase = "train"
             end = epoch * self.epoch_steps
@@ -68,8 +69,8 @@ def plan_of_run(run: LoggedRun) -> Plan:
         warmup_end           WARMUP_STEPS                         10
         measured_end         WARMUP_STEPS + MEASURED_STEPS        10 + 20 = 30
 
-    A setting that is missing or no whole number counts as 0. `batch` and `epoch_steps` are 0 if the log does not state
-    both events. `warmup_end` and `measured_end` are the last steps of the two phases of a run that only measures
+    A setting that is missing or no whole number counts as 0. `batch` and `epoch_steps` are 0 unless the log states both
+    events. `warmup_end` and `measured_end` are the last steps of the two phases of a run that only measures
     throughput, and 0 in any other run.
 
     Args:

@@ -130,14 +130,15 @@ def contradiction_of_ranks(times: schema.RankTimes, window: schema.StepWindow, p
     - The wait of rank 0 is not from the least to the most of all ranks, such as 2.5 to 3.0 s.
     - Rank 0 waited longest, but the wait of rank 0 is below the most, such as 3.0 s.
     - Rank 1 of two ranks waited longest, but the wait of rank 0 is above the least, such as 1.0 s.
-    - A rank computed for far longer than there was time: for more than 1.25 * `available_s` + 1 s.
+    - A rank computed for far longer than there was time: for more than 1.25 * `available_s` + 1 s, where `available_s`
+      is the longer of the window's time and `passed_s`.
 
     Because the waits are rounded, differences up to ROUNDING_ERROR_S are allowed.
 
     Args:
         times: The ranks' least, median and most times in the window. The times of computing may be missing (None).
         window: The window's own figures, by rank 0.
-        passed_s: The time since the window before it, or since the start of the epoch, by the log's clock, in seconds.
+        passed_s: The time since the window before it, or since the start of the epoch or run, by the log's clock, in s.
         ranks: How many ranks the run has.
     """
     least_s = times.data_wait_least_s - ROUNDING_ERROR_S  # may be rounded up

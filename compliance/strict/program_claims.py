@@ -124,8 +124,10 @@ def _faults_of_proofs(run: LoggedRun, program: JsonObject, devices: int) -> Iter
         fuse_grad_size_in_MB=16: buckets 9                            the all-reduces of `program`
         sgd by merged_momentum of 161                                 the optimizer, and the 161 of an earlier line
 
-    A line of the last form is also wrong if no line of the first form stands above. If the list has no line of the
-    first form, one more fault is yielded at the end.
+    A line of the first form may lack "summed over 2 ranks once, ". A line of the last form may name several operators,
+    whose numbers are added: "lars by lars_momentum of 54, momentum of 107". A line of the last form is also wrong if no
+    line of the first form stands above. If the list has no line of the first form, one more fault is yielded at the
+    end.
 
     Args:
         run: The facts that the log states of the run, with its optimizer and its STRATEGY.
@@ -158,8 +160,8 @@ def _faults_of_sum(sum_of_gradients: re.Match[str], devices: int, parts: int | N
         161 gradients summed over 2 ranks once, scaled by 1/4 once
 
     because the gradients of 2 * 2 parts are averaged. In `sum_of_gradients`, the group "ranks" is "2", which must be
-    `devices`, and the group "divisor" is "4", which must be `devices` * `parts`. On 1 device, the right line names no
-    ranks: "161 gradients scaled by 1/2 once".
+    `devices`, and the group "divisor" is "4", which must be `devices` * `parts`. A line that names no ranks is of 1
+    rank: on 1 device, "161 gradients scaled by 1/2 once" is right.
 
     Args:
         sum_of_gradients: The match of the pattern _GRADIENTS with the line.

@@ -58,9 +58,10 @@ class Sensors:
         """Note the GPU memory that a window states: a fall since earlier windows, the most, the least and the first.
 
         The memory is the most that was held since the run began. So a right log never states less memory than in an
-        earlier window.
+        earlier window, except for 0, which comes from an allocator that counts nothing.
 
-        - `line_of_less_memory` gets the line of the first window with less memory than before: the log is wrong.
+        - `line_of_less_memory` gets the line of the first window with a memory above 0 that is less than the most
+          before: the log is wrong.
         - `most_memory_mib` and `line_of_memory` get the most memory above 0 so far, and the line of the window.
         - `least_memory_mib` gets the least memory so far. Later, a least memory below 0 is reported as impossible.
         - `first_memory_mib` gets the memory of the first window that states any.
@@ -70,7 +71,6 @@ class Sensors:
             memory_mib: The memory, in MiB.
         """
         most_so_far_mib = self.most_memory_mib or 0.0
-        # A memory of 0 does not count as less: it comes from an allocator that counts nothing.
         if 0 < memory_mib < most_so_far_mib and not self.line_of_less_memory:
             self.line_of_less_memory = line
         if memory_mib > most_so_far_mib:

@@ -215,11 +215,12 @@ def _lines_of_submission(submission: Submission) -> list[str]:
           lower convex envelope: the same reference point
           warning: run-elsewhere, 1 log, result_0.txt:-: the times of ...
 
-    - The first line has round, submitter, system and benchmark, and then the verdicts, or "not judged" if no log of the
-      submission can be judged.
+    - The first line has round ("-" if it is not known), submitter, system and benchmark, and then the verdicts, or "not
+      judged" if no log of the submission can be judged.
     - The second line, on a second test of convergence, is left out if `submission.envelope` is None.
     - Each further line is a question to ask the submitter: the severity, the rule that logs break, how many logs break
-      the rule, the file and line of the first breach ("-" for no single line), and what the log has there.
+      the rule, the file and line of the first breach ("-" for no single line), and what the log has there. The
+      question `selected-runs`, about all runs together, has no file.
     """
     name = f"{submission.round or '-'} {submission.submitter} {submission.system} {submission.benchmark}"
     is_any_log_judged = submission.not_judged < submission.logs

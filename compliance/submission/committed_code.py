@@ -84,14 +84,15 @@ def _has_refused_name(member: tarfile.TarInfo) -> bool:
 def _archive_of(commit: str) -> bytes:
     """Return a tar archive of all files of a commit of this repository, as `git archive` makes it.
 
-    The files in the archive have the bytes of the commit, whatever the user's git settings are.
+    The files in the archive have the bytes of the commit, whatever the user's git config says.
 
     Args:
         commit: Hash of the commit: 7 to 64 hexadecimal digits.
 
     Raises:
-        ValueError: `commit` is no hash; git is not installed; the folder REPOSITORY is no checkout, but a copy of the
-            code without its history; or git cannot read the checkout, as where another user owns the folder.
+        ValueError: `commit` is no hash; git is not installed; or `git archive` fails, because the folder REPOSITORY is
+            no checkout, but a copy of the code without its history, or because git cannot read the checkout, as where
+            another user owns the folder.
         UnknownCommitError: `git archive` fails though git can read the checkout, which is taken to lack the commit.
     """
     _refuse_other_than_hash(commit)
