@@ -141,22 +141,25 @@ def _listen(descriptor: int, silent_s: float) -> tuple[bytes, bool]:
 
 @functools.cache  # a node of a fleet asks twice, and NVML_S is long
 def hanging_call_of_nvml() -> str:
-    """Say which call of NVML hung or killed a child process that tried NVML; return an empty text if none did.
+    """Return a phrase on the call of NVML that hangs or kills its process; an empty text if no call does.
 
-    NVML is NVIDIA's library that tells of the GPUs. The child process, ask_nvml.py, prints the name of each call before
-    the call is made, so the last printed name is that of the call that hung or killed the child. The child is started
-    once: later calls of this function return the first result.
+    NVML is NVIDIA's library that tells of the GPUs. A child process tries the calls, so that this process neither hangs
+    nor dies. The result by the end of the child, which
 
-    Returns:
-        A part of a sentence, as "NVML has not answered nvmlInit: no answer in 30 s". The text is empty if NVML answers,
-        even by an error, if the child ends by an error in Python, as without the package pynvml, or if the child hangs
-        or dies before the first call.
+        hangs in a call                         "NVML has not answered nvmlInit: no answer in 30 s"
+        is killed by a signal in a call         "NVML has not answered nvmlInit: ended by signal 11 (SIGSEGV)"
+        hangs or is killed before a first call  ""
+        ends with an error of Python            "": the package pynvml is missing, for instance
+        ends in order                           "": NVML has answered, perhaps with an error of NVML
+
+    The child is started only once: later calls of this function return the first result.
     """
     child = talk(Path(__file__).with_name("ask_nvml.py"), environ=None, silent_s=NVML_S)  # None: this environment
+    # The child prints the name of each call just before the call: {"call": "nvmlInit"}.
     printed_calls = [answer["call"] for answer in child.answers() if "call" in answer]
-    # "ended with status 1: ..." would be an error of Python in the child, and no fault of NVML.
+    # As `talk` words a hang and a death by a signal. "ended with status 1: ..." words an error of Python in the child.
     has_hung_or_died = child.hang_or_death.startswith(("no answer", "ended by signal"))
     if not printed_calls or not has_hung_or_died:
         return ""
-    last_call = printed_calls[-1]  # printed before it was made, so it is the call that gave no answer
+    last_call = printed_calls[-1]  # the child printed no later call, so this call gave no answer
     return f"NVML has not answered {last_call}: {child.hang_or_death}"

@@ -68,31 +68,32 @@ def misspelt(environ: Mapping[str, str]) -> list[str]:
 
 
 def _what_is_read_instead(name: str) -> str:
-    """Return the end of the warning that a variable is read by nothing: which settings are read instead.
+    """Return which settings are read in place of a variable that nothing reads, as "MAX_EPOCHS is" for EPOCHS.
 
-    The end is "MAX_EPOCHS is" in the warning "EPOCHS is read by nothing: MAX_EPOCHS is". The first of these cases that
-    fits `name` counts:
+    The result is the end of the caller's warning: "EPOCHS is read by nothing: MAX_EPOCHS is". An empty text stands for
+    no warning. The first case that fits decides:
 
-        case                                        example          end of the warning
-        another program's name of a setting         EPOCHS           "MAX_EPOCHS is"
-        another program's name of a recipe's value  LR               "the RECIPE has it"
-        begins as a family of settings              SUBMISSION_X     "SUBMISSION_ORG, SUBMISSION_DIVISION, ... are"
-        begins with a workload, then no precision   RN50_STRATEGY    "RN50_BATCHSIZE and RN50_RECIPE are, and any
-                                                                     setting with a precision, as RN50_FP32_STRATEGY"
-        any other, perhaps another program's        MODEL            ""
+        `name`                                               result
+        EPOCHS, another program's name of a setting          "MAX_EPOCHS is"
+        LR, another program's name of a value of the recipe  "the RECIPE has it"
+        SUBMISSION_X, which begins like some settings        "SUBMISSION_ORG, SUBMISSION_DIVISION, ... are"
+        RN50_STRATEGY, which begins with a workload          "RN50_BATCHSIZE and RN50_RECIPE are, and ..."
+        RN50_FP32_STRATEGY, with a precision after RN50      "", because jobs of this workload and precision read it
+        MODEL, or any other                                  "", because MODEL may be another program's variable
 
     Args:
         name: Name of a variable that is no setting.
     """
-    if name in NAMES_ELSEWHERE:
+    if name in NAMES_ELSEWHERE:  # {"EPOCHS": "MAX_EPOCHS is", "LR": "the RECIPE has it", ...}
         return NAMES_ELSEWHERE[name]
-    for family in FAMILIES:
+    for family in FAMILIES:  # "SUBMISSION_", "CHECKPOINT_"
         if name.startswith(family):
             settings = [setting for setting in SETTINGS if setting.startswith(family)]
             return f"{', '.join(settings)} are"
     for workload in workloads.NAMES:
-        prefix = f"{workload.upper()}_"  # as RN50_; behind it alone only the settings of PER_WORKLOAD are read
-        prefixes_with_precision = tuple(prefix_of(workload, precision) for precision in PRECISIONS)  # as RN50_FP32_
+        prefix = f"{workload.upper()}_"  # as RN50_
+        # As RN50_FP32_. Behind such a prefix any setting is read, but behind RN50_ only those of PER_WORKLOAD are.
+        prefixes_with_precision = tuple(prefix_of(workload, precision) for precision in PRECISIONS)
         if name.startswith(prefix) and not name.startswith(prefixes_with_precision):
             settings = [f"{prefix}{setting}" for setting in PER_WORKLOAD]
             return f"{' and '.join(settings)} are, and any setting with a precision, as {prefix}FP32_STRATEGY"
@@ -174,18 +175,20 @@ class _Described(NamedTuple):
 
 
 def _describe(given: dict[str, str]) -> _Described:
-    """Return the job that is described by an environment and by the config file of a system.
+    """Return the job that an environment describes once its system's config file is applied.
 
-    The system is named by DGXSYSTEM in the environment: DGX1 stands for config_DGX1.sh. Without DGXSYSTEM, or if it is
-    empty, a default is taken.
+    DGXSYSTEM in the environment names the system: DGX1 stands for the file config_DGX1.sh. Without DGXSYSTEM, or if it
+    is empty, a default is taken.
 
     Args:
-        given: The environment.
+        given: The environment. If JOB_FROM_CONFIG is in `given`, the file was applied before: then the file is not run
+            again, and `environ` is equal to `given`.
 
     Returns:
-        `job`, the settings; `origins`, each setting's value with who set it; `given`, unchanged; and `environ`, which
-        is `given` with the variables that the config file adds or changes. `environ` is equal to `given` if the config
-        file was applied to `given` before.
+        - `job`: the settings of the job
+        - `origins`: the same settings with who set them, as {"BATCHSIZE": {"value": 256, "origin": "environment"}}
+        - `given`: the argument, unchanged
+        - `environ`: `given` with the variables that the config file adds or changes
 
     Raises:
         ValueError: The system has no config file, the file fails, or a value is wrong.
@@ -233,15 +236,9 @@ def main() -> int:
         --shell:   the variables that run_and_time.sh exports on a node
         --launch:  the variables that a launcher needs, on a host that may lack the packages of the training program
 
-    With --json, --shell and --launch these are checked:
-
-        always:                                        the values of the settings
-        in a user's environment:                       the four things that `_describe_for_user` names
-        with --json or --shell, if NumPy is there:     what the training program refuses
-        in a user's environment:                       suspect names and data, which give warnings on stderr
-
-    A user's environment lacks JOB_FROM_CONFIG, which is among the variables that --shell prints and run_and_time.sh
-    exports. So `./run_and_time.sh --dry-run`, which calls --shell and then --json, warns only once.
+    With --json, --shell and --launch the job is checked before it is printed. A wrong job ends the command with an
+    error. Suspect names of variables, and settings of the data that contradict each other, only give warnings on
+    stderr.
 
     Returns:
         0. For an error `one_line` prints a line on stderr and returns 2 if the job is wrong, 1 if the output cannot be
@@ -253,12 +250,14 @@ def main() -> int:
         return 0
 
     given = env.of_process()
-    is_users_environment = not env.is_resolved(given)  # it lacks JOB_FROM_CONFIG
+    # False if an earlier call with --shell has printed these variables, and run_and_time.sh exported them.
+    is_users_environment = not env.is_resolved(given)
     has_packages = importlib.util.find_spec("numpy") is not None
+    # Both raise an error for a wrong value. `_describe_for_user` has more checks, as of the paths that the job names.
     described = _describe_for_user(given) if is_users_environment else _describe(given)
     if has_packages and not args.launch:  # a launcher leaves it to its nodes, which call this with --shell
-        refusals.raise_first(refusals.of_program(described.job))
-    if is_users_environment:
+        refusals.raise_first(refusals.of_program(described.job))  # what the training program would refuse
+    if is_users_environment:  # so that --shell and then --json, as in a dry run, warn only once
         for warning in [*misspelt(described.environ), *_warnings_on_data(described.job)]:
             print(f"warning: {warning}", file=sys.stderr)
     if args.json and not has_packages:

@@ -88,21 +88,19 @@ def _accepted_names(setting: Setting, environ: Mapping[str, str]) -> list[str]:
 def _source_of(setting: Setting, environ: Mapping[str, str]) -> str | None:
     """Return the name of the environment variable that gives a setting its value; None if the default counts.
 
-    The first of the setting's variables that is set and not empty counts. If there is none, the setting's own variable
-    counts even if it is empty, but only for a setting that is a text: an empty text is a value, an empty number is
-    none. An empty variable of the workload never counts. For RECIPE, a text, in a job of rn50:
+    BATCHSIZE and RECIPE can also be set for one workload alone, as by RN50_RECIPE. Any other setting has one variable.
+    For RECIPE in a job of rn50 the first case that holds decides:
 
-        RECIPE              RN50_RECIPE         result
-        "a"                 anything            "RECIPE"
-        empty or not set    "b"                 "RN50_RECIPE"
-        empty               empty or not set    "RECIPE"
-        not set             empty or not set    None
+        RECIPE is not empty         "RECIPE"
+        RN50_RECIPE is not empty    "RN50_RECIPE"
+        RECIPE is set, but empty    "RECIPE", because an empty text is a value; None for a number, such as BATCHSIZE
+        any other case              None
 
     Args:
         setting: The setting.
         environ: The environment of the job.
     """
-    for name in _accepted_names(setting, environ):  # "RECIPE", and "RN50_RECIPE" if the setting is in PER_WORKLOAD
+    for name in _accepted_names(setting, environ):  # "RECIPE", "RN50_RECIPE"
         if environ.get(name):
             return name
     if setting.variable in environ and not setting.is_number:

@@ -14,35 +14,33 @@ MADE_IN_IMAGE = {"DATA_CACHE": "data"}  # the folder of the embedded data set, w
 
 
 def for_node(environ: Mapping[str, str], set_by_config: Mapping[str, str], origins: Origins) -> dict[str, str]:
-    """Return the variables that run_and_time.sh exports on a node.
+    """Return the variables that run_and_time.sh exports on a node: the settings of the job, and three lists of names.
 
-    They are those of `set_by_config`, all settings of the job, and three lists of names, as "BATCHSIZE SEED":
+    Each list is a text with spaces between the names, as "BATCHSIZE SEED":
 
-        JOB_FORWARDED: variables that mpirun hands to the ranks: all settings of the job, the variables JOB_FROM_USER
-                       and JOB_FROM_CONFIG, and those of libraries that `names_to_forward` chooses
+        JOB_FORWARDED: variables that mpirun hands to the ranks
         JOB_SECRETS:   secrets, which the shell unsets
         JOB_DROPPED:   settings of NCCL's network between nodes, which the shell unsets in a job of one node; the list
                        is left out if it would be empty
 
-    JOB_FROM_USER and JOB_FROM_CONFIG list the variables whose values are the user's and the config file's.
-
     Args:
         environ: The environment with what the config file adds.
-        set_by_config: The variables in `environ` that the config file added or changed, with JOB_FROM_USER and
-            JOB_FROM_CONFIG; empty if the file had been applied before this process began.
+        set_by_config: The variables in `environ` that the config file added or changed, which are returned, too; with
+            JOB_FROM_USER and JOB_FROM_CONFIG, which name the variables whose values are the user's and the config
+            file's. Empty if the file had been applied before this process began.
         origins: The value of each setting of the job, with who set it.
     """
-    variables_of_job = {name: str(entry["value"]) for name, entry in origins.items()}
+    variables_of_job = {name: str(entry["value"]) for name, entry in origins.items()}  # as {"BATCHSIZE": "256"}
     nodes = int(variables_of_job["DGXNNODES"])
     names_of_who_set_them = {"JOB_FROM_USER", "JOB_FROM_CONFIG"}
-    names_of_libraries = names_to_forward(environ, nodes=nodes)
+    names_of_libraries = names_to_forward(environ, nodes=nodes)  # as ["NCCL_DEBUG", "OMP_PROC_BIND"]
     forwarded = {*variables_of_job, *names_of_who_set_them, *names_of_libraries}
     return {
         **set_by_config,
         **variables_of_job,
         "JOB_FORWARDED": " ".join(sorted(forwarded)),
         "JOB_SECRETS": secrets(environ),
-        **dropped(environ, nodes),  # {"JOB_DROPPED": ...}, or nothing
+        **dropped(environ, nodes),  # {"JOB_DROPPED": "NCCL_IB_HCA NCCL_NET"}, or {} if there are none
     }
 
 
@@ -56,27 +54,21 @@ def for_launcher(user_environ: Mapping[str, str], set_by_config: Mapping[str, st
         JOB_PATHS:    files and folders that the job names, whoever has set them, as "DATADIR=/data", one a line
         JOB_SECRETS:  names of the user's secrets, which the launcher's shell unsets
 
-    JOB_GIVEN has names without values, because the launcher has the user's variables in its own environment. The names
-    are those of:
-
-        settings, as BATCHSIZE
-        settings for the job's workload and precision alone, as RN50_AMP_O2_STRATEGY
-        variables of libraries that `names_to_forward` chooses, as NCCL_DEBUG, without secrets; OMPI_MCA_... of Open
-        MPI, and PRTE_MCA_... of its launcher PRRTE
-
-    What the config file sets is not handed over, because each node reads that file by itself.
+    JOB_GIVEN has no values, because the launcher has the user's variables in its own environment. Variables that only
+    the config file sets are left out, because each node reads that file by itself.
 
     Args:
-        user_environ: The user's environment.
+        user_environ: The user's environment, without what the config file adds.
         set_by_config: The variables that the config file adds to `user_environ` or changes.
         job: The settings of the job.
     """
     container_settings = {name: value for name, value in set_by_config.items() if name.startswith("CONT_")}
-    names_of_settings = names()  # of any job
+    names_of_settings = names()  # of any job: BATCHSIZE, RN50_BATCHSIZE, ...
     given_settings = [name for name in user_environ if name in names_of_settings]
     prefix_of_job = prefix_of(job.model.workload, job.model.precision)  # as "RN50_AMP_O2_"
-    prefixes = ("OMPI_MCA_", "PRTE_MCA_", prefix_of_job)
-    # Names with these prefixes or those of libraries, without secrets; for one node without NCCL's network settings.
+    prefixes = ("OMPI_MCA_", "PRTE_MCA_", prefix_of_job)  # the first two are of Open MPI and its launcher PRRTE
+    # Returns names of libraries' variables, as NCCL_DEBUG, and names with `prefixes`, as RN50_AMP_O2_STRATEGY. Secrets
+    # are left out and, for one node, the settings of NCCL's network between nodes.
     given_by_prefix = names_to_forward(user_environ, *prefixes, nodes=job.cluster.dgxnnodes)
     return {
         **container_settings,

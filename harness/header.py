@@ -176,10 +176,11 @@ def summary_of(job: Job, *, resumed: bool = False) -> schema.RunSummary:
 def optimizer_events(
     schedule: Schedule, optimizer: OptimizerConfig, *, warmup_epochs: float
 ) -> list[tuple[schema.Point[Any], Any]]:
-    """Return the optimizer's name, its warm-up and its hyperparameters as events of the log, each with its value.
+    """Return what a log says of the optimizer, as pairs of an event and its value: name, warm-up and hyperparameters.
 
-    The name of an event depends on the kind of optimizer: momentum is the event "sgd_opt_momentum" for SGD and
-    "lars_opt_momentum" for LARS. KINDS says which events a kind has.
+    For SGD, by the names of the events, such as ("opt_name", "sgd"), ("opt_learning_rate_warmup_epochs", 5),
+    ("sgd_opt_base_learning_rate", 0.1) and ("sgd_opt_momentum", 0.9). The events of LARS have other names, such as
+    "lars_opt_momentum", and LARS has one event more, "lars_epsilon".
 
     Args:
         schedule: The learning rates for the run's global batch.
@@ -187,12 +188,12 @@ def optimizer_events(
         warmup_epochs: Epochs in which the learning rate rises, as the recipe says.
 
     Returns:
-        Pairs of an event and its value. An event is a `schema.Point`, which has the name and the type of the value.
+        The pairs. An event is a `schema.Point`, which has the name and the type of the value.
     """
     kind = KINDS[optimizer.kind]
-    # By the name of a hyperparameter, as "momentum". `further_points` has those of this kind alone, as "lars_epsilon".
+    # {"momentum": event "sgd_opt_momentum", ...}. `further_points` has "lars_epsilon" for LARS, and nothing for SGD.
     event_by_name = {**kind.logged.hyperparameters, **kind.further_points}
-    value_by_name = {
+    value_by_name = {  # {"momentum": 0.9, ...}: a value for each name in `event_by_name`, and some that no event has
         **vars(optimizer),  # the fields of OptimizerConfig: "momentum", "weight_decay", "lars_epsilon", ...
         "base_learning_rate": schedule.base,
         "end_learning_rate": schedule.end,

@@ -277,35 +277,44 @@ class ClusterSettings:
 
     @property
     def threads_per_rank(self) -> int:
-        """CPU threads that a rank computes with: THREADS if set, else the rank's share of the cores or of CPU time.
+        """CPU threads that a rank computes with: THREADS, or the rank's share of the node's CPUs if THREADS is 0.
 
-        The smaller of the two shares counts, rounded down, but 1 at least. The cores that this process may use are
-        shared by the ranks that RANK_NUMA binds to these cores, or by all ranks of the node if there are no such ranks.
-        The CPU time that a cgroup allows, as by docker --cpus, is always shared by all ranks of the node.
+        The share is the smaller of two, rounded down, but at least 1:
 
-        With more threads than the CPU time allows a rank is slower: 2 threads on half a CPU took twice the time of 1.
+        - the cores that this process may use, divided by the ranks that share these cores
+        - the CPU time that a cgroup allows, as by docker --cpus, divided by all ranks of the node
+
+        For example, 4 ranks that share 16 cores under docker --cpus=10 have 10 / 4 = 2.5, so 2 threads each, and not
+        16 / 4 = 4.
         """
         if self.threads > 0:
             return self.threads
         own_cores = os.sched_getaffinity(0)
         share_of_cores = len(own_cores) / self._ranks_on_cores(own_cores)
-        cpus_of_node = cgroup.cpus() or math.inf  # as 1.5; `cpus` returns None if no limit is known
+        # Threads beyond the CPU time would slow the rank: on half a CPU, 2 threads took twice the time of 1.
+        cpus_of_node = cgroup.cpus() or math.inf  # as 10.0; `cpus` returns None if no limit is known
         share_of_quota = cpus_of_node / self.dgxngpu  # DGXNGPU is the number of ranks of a node
         return max(1, int(min(share_of_cores, share_of_quota)))
 
     def _ranks_on_cores(self, cores: Iterable[int]) -> int:
         """Return how many ranks of the node share the cores that this process may use.
 
-        RANK_NUMA has a NUMA node for each rank, as "0,0,1,1", and launch/bind.sh binds each rank to the cores of its
-        NUMA node. If one of these NUMA nodes has all of `cores`, the ranks that are bound to this NUMA node share
-        `cores`: 2 ranks in the example. In all other cases, as with an empty RANK_NUMA, all ranks of the node do so.
+        RANK_NUMA names a NUMA node for each rank. For RANK_NUMA="0,0,0,1", launch/bind.sh binds the ranks 0 to 2 to
+        cores of NUMA node 0, and rank 3 to cores of NUMA node 1. Then the result depends on `cores`:
+
+            all are cores of NUMA node 0    3
+            all are cores of NUMA node 1    1
+            any other cores                 4, all ranks of the node
+
+        If RANK_NUMA is empty, all ranks of the node share the cores.
 
         Args:
             cores: The numbers of the cores that this process may use.
         """
-        numa_node_of_ranks = self.rank_numa.split(",")[: self.dgxngpu]  # one for each rank; [""] if RANK_NUMA is empty
-        for numa_node in set(numa_node_of_ranks) - {""}:
-            folder = NUMA_NODES / f"node{numa_node}"  # of Linux: has cpu0, cpu1, ... for the cores of this NUMA node
+        # ["0", "0", "0", "1"], one for each rank of the node; [""] if RANK_NUMA is empty.
+        numa_node_of_ranks = self.rank_numa.split(",")[: self.dgxngpu]
+        for numa_node in set(numa_node_of_ranks) - {""}:  # "0" and "1"; none if RANK_NUMA is empty
+            folder = NUMA_NODES / f"node{numa_node}"  # Linux has cpu0, cpu1, ... here for the cores of this NUMA node
             has_all_cores = all((folder / f"cpu{core}").exists() for core in cores)
             if has_all_cores:
                 return numa_node_of_ranks.count(numa_node)

@@ -136,7 +136,8 @@ class Folders:
     def fault(self, path: str) -> str:
         """Return why there is no file at a path, as "is absent", or an empty text if there is a file.
 
-        A folder is listed once, when it is first asked about. Later changes of the folder are not seen.
+        The folder of the path is listed when it is first asked about, and the listing is kept: later changes of the
+        folder are not seen.
 
         Args:
             path: A path, absolute or relative to the root of the data set.
@@ -144,12 +145,17 @@ class Folders:
         Raises:
             OSError: The folder of the path cannot be listed.
         """
-        folder, slash, name = path.rpartition("/")  # "val", "/" and "1.jpg" of "val/1.jpg"
-        is_at_top_of_system = slash == "/" and folder == ""  # as "/1.jpg"
+        # path             folder     slash   name       folder that is listed
+        # "val/1.jpg"      "val"      "/"     "1.jpg"    `_root`/val
+        # "1.jpg"          ""         ""      "1.jpg"    `_root`
+        # "/data/1.jpg"    "/data"    "/"     "1.jpg"    /data
+        # "/1.jpg"         ""         "/"     "1.jpg"    /, for which `folder` is set to "/" below
+        folder, slash, name = path.rpartition("/")
+        is_at_top_of_system = slash == "/" and folder == ""
         if is_at_top_of_system:
             folder = "/"
         if folder not in self._faults_by_folder:
-            # Here an empty `folder` gives the root itself, and an absolute `folder` gives that folder.
+            # By pathlib, `_root` / "" is `_root`, and `_root` / "/data" is /data.
             self._faults_by_folder[folder] = self._faults_in(self._root / folder)
         fault_by_name = self._faults_by_folder[folder]  # as {"1.jpg": "", "old": "is a folder, not a file"}
         return fault_by_name.get(name, _ABSENT)

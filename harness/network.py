@@ -15,18 +15,19 @@ ANY_PORT = 9  # no packet is sent to it
 def node_address(cluster: ClusterSettings, node: int) -> str:
     """Return the IPv4 address at which the other nodes of the job reach this node.
 
-    In a job of one node the address is 127.0.0.1. In a job of several nodes this node looks up its name in HOSTS. If
-    the name has the address of the loopback, 127.x.x.x, no other node reaches this node at that address. The function
-    then returns the address from which this node would connect to another node.
+    1. In a job of one node: 127.0.0.1.
+    2. In a job of several nodes: the address of this node's name in HOSTS, as 10.0.0.5.
+    3. If the address of step 2 is of the loopback, 127.x.x.x, at which no other node reaches this node: the address
+       from which this node would connect to another node in HOSTS.
 
     Args:
         cluster: Settings of the nodes. In a job of several nodes HOSTS must name all of them.
         node: Number of this node in HOSTS, from 0.
 
     Raises:
-        RunError: The address of this node's name is unknown; or it is the loopback, and the other node's name is
-            unknown, cannot be reached, or has the address of the loopback, too. Or a part of this node's name, between
-            dots, is empty or has more than 63 characters.
+        RunError: In step 2, this node's name has no known address, or a part of the name, between dots, is empty or has
+            more than 63 characters. In step 3, the other node's name has no known address, there is no way to the other
+            node, or the address is of the loopback again.
     """
     if cluster.dgxnnodes == 1:
         return "127.0.0.1"
@@ -40,12 +41,12 @@ def node_address(cluster: ClusterSettings, node: int) -> str:
         address = socket.gethostbyname(own_name)
         if _is_loopback(address):
             address = _address_towards(name_of_other_node)  # from which this node would connect to the other
-    except OSError as error:
+    except OSError as error:  # either name is unknown, or there is no way to the other node
         raise RunError(f"HOSTS: {machine} finds no way to {both_names} ({error.strerror})") from error
-    except UnicodeError as error:  # Python refuses such a name before it asks for its address
+    except UnicodeError as error:  # Python refuses the form of `own_name` before it asks for the address
         fix = "each part of a name between dots must have 1 to 63 characters"
         raise RunError(f"HOSTS: {machine} cannot look up {own_name}: {fix}") from error
-    if _is_loopback(address):  # the other node's name has the address of the loopback, too
+    if _is_loopback(address):  # still, because the other node's name has such an address, too
         raise RunError(
             f"HOSTS: {machine} takes {both_names} for itself, at {address}, where no other node reaches it: "
             "name the nodes as they know each other"

@@ -110,19 +110,24 @@ def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
 
 
 def identity_of(model: ModelSettings, task: Task) -> dict[str, Any]:
-    """Return the properties of a run that a checkpoint keeps, and that must fit when a run resumes from a checkpoint.
+    """Return the properties of a run that are stored in its checkpoints, and that decide whether a run may resume.
+
+    A run resumes from a checkpoint only if the properties of the run equal those in the checkpoint. Two properties may
+    differ, which only gives a warning (MAY_CHANGE of harness/hooks/resume.py):
+
+        "train_sha256":  the SHA-256 of the names, sizes and labels of the training files; None, which is not compared,
+                         if it is unknown or if the data are synthetic
+        "bn_span":       the number of images over which batch normalization takes its statistics
 
     Args:
         model: Settings of the model.
         task: The model, the data set and the schedule.
 
     Returns:
-        {name: value}. Two values may differ, which only gives a warning (MAY_CHANGE of harness/hooks/resume.py): the
-        SHA-256 of the training files, None if it is unknown or if the data are synthetic; and the number of images over
-        which batch normalization takes its statistics. All other values must be equal.
+        The properties by name, as {"workload": "rn50", "precision": "fp32", "epochs": 90, ...}.
     """
     recipe = task.workload.recipe
-    # For records, the files from which the records were packed, if known; else the files that are trained on.
+    # Images packed into records have the identity of the files that were packed, if these are known (`train_source`).
     files = task.dataset.train_source or task.dataset.train
     if task.dataset.synthetic:  # the data set may have files, but none of them is read
         files = None
@@ -134,8 +139,8 @@ def identity_of(model: ModelSettings, task: Task) -> dict[str, Any]:
         "data": "synthetic" if task.dataset.synthetic else "real",  # as DATA names them
         "train_samples": task.dataset.train_samples,
         "epochs": task.epochs,
-        resume.TRAIN_SHA256: files.sha256 if files else None,
-        resume.BN_SPAN: task.workload.bn_span,
+        resume.TRAIN_SHA256: files.sha256 if files else None,  # the key is "train_sha256"
+        resume.BN_SPAN: task.workload.bn_span,  # the key is "bn_span"
     }
 
 

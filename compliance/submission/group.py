@@ -138,7 +138,8 @@ def _refuse_logs_without_events(checked: Sequence[Report], paths_for_messages: S
         paths_for_messages: The path by which a message names each log.
 
     Raises:
-        ValueError: The message names the log, and quotes the finding that says so.
+        ValueError: The message names the log, and quotes the finding that says so, as
+            "notes.txt: no log of a run (none)".
     """
     for report, path in zip(checked, paths_for_messages, strict=True):
         has_no_events = report.run is NOTHING  # as `check_file` reports such a log, together with a finding
@@ -178,28 +179,27 @@ def standing_of(checked: Sequence[Report], ruleset: Ruleset) -> Standing:
 
 
 def convergence_test(checked: Sequence[Report], ruleset: Ruleset) -> ConvergenceTest:
-    """Return the outcome of the test whether a submission's runs reached the target in suspiciously few epochs.
+    """Test whether the runs of a closed submission reached the target in suspiciously few epochs.
 
-    If the runs needed far fewer epochs than the MLPerf reference, it is a sign that they trained another model or in
-    another way. The test follows rcp_checker, a tool of mlperf-logging. The outcome has a status, and in `scaling` a
-    factor by which the submission's minutes are multiplied, so that luck gains nothing. The first case that holds
-    decides:
-
-        the division is not closed                                    NOT_APPLIED, factor 1
-        the benchmark is none of MLPerf                               NOT_APPLIED, factor 1
-        mlperf-logging has no reference points or no number of runs   NOT_KNOWN, factor None
-        rcp_checker cannot read a log                                 NOT_KNOWN, factor None
-        the runs do not state one common batch                        FAILED, factor 1
-        too many runs missed the target                               FAILED, factor 1
-        the runs are too few, or no reference point fits the batch    FAILED, factor 1
-        the runs needed far fewer epochs than the reference           FAILED, factor 1
-        the runs needed a few epochs fewer, as 40 and 42              PASSED, factor 42 / 40
-        any other case                                                PASSED, factor 1
+    Far fewer epochs than in MLPerf's own reference runs are a sign that the runs trained another model, or in another
+    way. The test is that of rcp_checker, a tool of mlperf-logging.
 
     Args:
         checked: The reports on the logs of the submission, at least one. The first log tells the division and
             benchmark.
         ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
+
+    Returns:
+        `status`, the outcome; `reason`, a text on the outcome; and `scaling`, a factor for the minutes of the
+        submission. By `status`:
+
+        - NOT_APPLIED: The division is not closed, or the benchmark is none of MLPerf. The factor is 1.
+        - NOT_KNOWN: rcp_checker lacks the benchmark's reference points or number of runs, or cannot read a log. The
+          factor is None, which stands for unknown.
+        - FAILED: The runs needed far fewer epochs than the reference; or no comparison was possible, for instance for
+          runs of different batches, or because too many runs missed the target. The factor is 1.
+        - PASSED: The factor is 1, or above 1 for runs that needed a few epochs fewer than the reference: 42 / 40 for 40
+          epochs against 42.
     """
     first_run = checked[0].run
     benchmark = first_run.stated_text(schema.SUBMISSION_BENCHMARK)
@@ -211,41 +211,45 @@ def convergence_test(checked: Sequence[Report], ruleset: Ruleset) -> Convergence
     try:
         reference = convergence.reference_set(benchmark, ruleset.version)
     except NoReferenceError as error:
-        # The factor is not known: with a reference, the test might have given 1 or more.
+        # mlperf-logging lacks the reference points, or the number of runs that rcp_checker expects of a submission.
         return ConvergenceTest(status=NOT_KNOWN, reason=str(error), scaling=None)
-    return _test_against(reference, checked)  # the other cases
+    return _test_against(reference, checked)  # PASSED or FAILED, or NOT_KNOWN if rcp_checker cannot read a log
 
 
 def _test_against(reference: ReferenceSet, checked: Sequence[Report]) -> ConvergenceTest:
     """Test whether closed runs took far fewer epochs to the target than the MLPerf reference takes at their batch.
 
-    The outcome has a status, and the factor `scaling` for the minutes of the submission. As in rcp_checker, a tool of
-    mlperf-logging, the first case that holds decides:
+    The test is that of rcp_checker, a tool of mlperf-logging. The first case that holds decides:
 
-    1. The tool cannot read a log: NOT_KNOWN, and no factor (None).
-    2. The runs do not state one common batch: FAILED, and the factor 1.
-    3. Too few runs converged, there are too few runs, all reference points have smaller batches, or the runs' mean
-       epochs are fewer than chance explains (`convergence.against_reference`): FAILED, and the factor 1.
-    4. The runs' mean epochs are a little fewer than the reference's, as 40 and 42: PASSED, and the factor 42 / 40.
-    5. Otherwise: PASSED, and the factor 1.
+        rcp_checker cannot read a log                    NOT_KNOWN
+        the logs do not state one common batch           FAILED
+        `convergence.against_reference` fails the runs   FAILED: far fewer epochs than the reference, for instance
+        `convergence.against_reference` passes the runs  PASSED
 
     Args:
-        reference: The reference points of the benchmark: how many epochs the reference took at some global batches.
+        reference: The reference points of the benchmark. A point says how many epochs the reference took at one global
+            batch.
         checked: The reports on the logs of the submission, at least one.
+
+    Returns:
+        The `status`, such as PASSED, with a `reason` in words, and `scaling`, a factor for the minutes of the
+        submission: None if the status is NOT_KNOWN, and 1 if it is FAILED. If it is PASSED, the factor is 1, or above 1
+        if the runs took a few epochs fewer than the reference: 42 / 40 for 40 epochs against 42.
     """
     why_unreadable = _why_unreadable(checked)
     if why_unreadable:
         return ConvergenceTest(status=NOT_KNOWN, reason=why_unreadable, scaling=None, reference=reference)
 
-    stated_batches = _stated_batches(checked)
-    batch = checked[0].run.as_tools_read.batch
-    has_one_batch = len(stated_batches) == 1 and is_number(batch)  # `batch` is then that of all runs
+    stated_batches = _stated_batches(checked)  # the different batches of all logs, as texts: ["256"], ["256", "512"]
+    batch = checked[0].run.as_tools_read.batch  # of the first log, as its value: 256
+    has_one_batch = len(stated_batches) == 1 and is_number(batch)  # if so, `batch` is the batch of every run
     if not has_one_batch:
         reason = f"no one global_batch_size ({printable(', '.join(stated_batches))})"
         return ConvergenceTest(status=FAILED, reason=reason, scaling=1.0, reference=reference)
 
     epochs = _epochs_to_target(checked)
-    points_kept_by_tool = reference.points  # `reference.all_points` has those that rcp_checker drops, too
+    points_kept_by_tool = reference.points  # without the points that rcp_checker drops
+    # From `reference` itself the function takes other facts, such as how many of the fastest and slowest runs to drop.
     result = convergence.against_reference(epochs, batch, reference, points_kept_by_tool)
     return ConvergenceTest(
         status=PASSED if result.passed else FAILED,

@@ -81,22 +81,27 @@ class _Published:
 
 
 def _result_of_package(root: Path, folder: Path) -> _Published:
-    """Return what the table and the page of a published folder show of one package, and the footnotes on the result.
+    """Return what results.json and index.html, the files for readers of a published folder, say of one package.
 
-    The table shows a row. The page shows the same row, the whole system description, and the lines of each log from
-    which time and quality are computed. All is read from files of the package.
+    Everything is read from the manifest, the system description and the logs in the package.
 
     Args:
         root: The published folder.
         folder: Folder of the package in the published folder, packages/ID/ORG.
+
+    Returns:
+        - `row`: for both files, the columns, such as {"package": "packages/ID/ORG", "minutes": 28.3, "nodes": "2"}
+        - `of_page`: for index.html alone, the whole system description, and of each run the lines of its log from which
+          time and quality are computed
+        - `footnotes`: the notes that must stand with the result
     """
     manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     description = read_description(folder / "systems" / f"{manifest['system']}.json")
     names_of_package = {"package": folder.relative_to(root).as_posix(), "id": sha256(folder / HASHES)}
-    # The columns of the three: "package" and "id"; "organisation", "minutes", ...; "nodes", "accelerator", ...
+    # The manifest gives "organisation", "minutes" and others; the description gives "nodes", "accelerator" and others.
     row = names_of_package | _columns_of_manifest(manifest) | _columns_of_system(description)
-    of_page = {  # what only the page shows
-        # For each run: what the manifest says of the run, such as "file" and "minutes", with the log's "lines" added.
+    of_page = {
+        # A dict for each run: from the manifest "file", "minutes", ...; and "lines", pairs of line number and text.
         "shown_runs": [run | {"lines": _scoring_lines(folder / run["file"])} for run in manifest["runs"]],
         "description": {name: value for name, value in description.items() if value},  # without empty fields
     }

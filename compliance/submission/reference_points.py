@@ -13,17 +13,20 @@ from runlog.text import printable
 
 
 def findings_by_reference_points(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
-    """Compare the runs of one submission with the reference runs of MLPerf, and yield findings on each run.
+    """Compare closed runs of one submission with the reference runs of MLPerf, and yield findings on each run.
 
-    Only closed runs of a benchmark of this project are compared. There are two rules:
+    The findings come in this order:
 
-    - `rcp-hyperparameters`, for each run alone: the run must have the hyperparameters of the reference at the run's
-      global batch.
-    - `rcp-convergence`, for all runs together: the runs may not converge faster than chance explains. The finding is
-      the same on each run.
+    1. In an early ruleset, as 0.7.0, in which the two rules below are not yet in force: for each rule a note on each
+       run.
+    2. By the rule `rcp-hyperparameters`: for each run, a breach for each hyperparameter that differs from the
+       reference's at the run's global batch; or one note if the run cannot be compared.
+    3. By the rule `rcp-convergence`, which is about all runs together: the same finding on each run. It is a breach if
+       the runs fail the test of convergence, for instance by far fewer epochs than the reference, or a note if the test
+       could not be applied. If the runs pass, there is no finding.
 
-    Before these findings, each run gets a note for each of the two rules that is in force only from a later ruleset on.
-    If MLPerf has no reference runs of the benchmark in the ruleset, there are only such notes.
+    If MLPerf has no reference runs of the benchmark in the ruleset, 2. and 3. are left out. Nothing is yielded for open
+    runs, and for a benchmark that is not of this project.
 
     Args:
         members: The reports on the logs of the submission, at least one. The first log decides for all logs which
@@ -38,11 +41,11 @@ def findings_by_reference_points(members: Sequence[Report], ruleset: Ruleset) ->
         return
 
     yield from _notes_on_rules_not_in_force(members, ruleset)
-    if not benchmark.reference_points:  # in this ruleset MLPerf has none of the benchmark
+    if not benchmark.reference_points:  # by this project's own table MLPerf has none in this ruleset
         return
 
     test = convergence_test(members, ruleset)
-    if test.reference is not None:
+    if test.reference is not None:  # None if mlperf-logging, against the table, lacks the points
         for report in members:
             # Of the reference points, `_other_hyperparameters` takes the one at the run's global batch.
             for finding in _other_hyperparameters(report.run, test.reference.points, ruleset):

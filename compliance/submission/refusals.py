@@ -78,18 +78,18 @@ def refusals_by_findings(runs: Sequence[PackagedRun], description: JsonObject, r
 def _findings_on_run(run: PackagedRun, description: JsonObject, ruleset: Ruleset) -> list[Finding]:
     """Return the findings (errors, warnings and notes) on one run of a package, from three sources in this order:
 
-    1. the check of the run's log alone. If its only errors are that the run missed the target, all findings of this
-       check are left out, also its warnings: a submission may hold some such runs, and `refusals_by_missed_target`
-       counts them.
-    2. the comparison with the other runs
-    3. the comparison with the system description
+    - the check of the run's log by itself; left out if the only errors of this check say that the run missed the target
+    - the comparison with the other runs of the package
+    - the comparison of the log with the system description
 
     Args:
-        run: The run, with the findings of 1. and 2.
+        run: The run, with the findings of the first two sources.
         description: Fields of the system description by name, such as {"number_of_nodes": "2"}.
         ruleset: This project's rules for a version of MLPerf Training. A log that contradicts the description breaks
             its rule "system-description".
     """
+    # A package may have a few runs that missed the target, and `refusals_by_missed_target` counts such runs. Here the
+    # whole check of such a run is left out, warnings and notes, too.
     findings_on_log = () if _has_only_missed_target(run.report) else run.report.findings
     contradictions = compare_description(run.report.run, description, ruleset.strict["system-description"])
     return [*findings_on_log, *run.findings_between_runs, *contradictions]

@@ -147,12 +147,15 @@ def _is_power_submission_of(power_submitter: str, submitter: str) -> bool:
 
 
 def _conditions_of_resubmission(report: Report, folder: Folder, other: Folder) -> str:
-    """Return the conditions for submitting a run of another round again, and whether each is met here.
+    """Return the two conditions on which a run of an earlier round may be submitted again, and whether each is met.
+
+    For instance: "a resubmission is allowed where system.json is identical (here: not identical) and the log passes the
+    new round's checker (it passes); training_rules.adoc, section Results Resubmission".
 
     Args:
-        report: The report on the run's log in the later submission.
-        folder: The later submission.
-        other: The earlier submission.
+        report: The report on the run's log in the later submission, `folder`.
+        folder: The later submission, which has the run again.
+        other: The earlier submission of the run, of another round.
     """
     passes = "passes" if report.passes_official else "does not pass"
     return (
