@@ -155,11 +155,12 @@ def hanging_call_of_nvml() -> str:
     The child is started only once: later calls of this function return the first result.
     """
     child = talk(Path(__file__).with_name("ask_nvml.py"), environ=None, silent_s=NVML_S)  # None: this environment
-    # The child prints the name of each call just before the call: {"call": "nvmlInit"}.
+    # The child prints the name of a call just before the call: {"call": "nvmlInit"}. Only nvmlDeviceGetCount, which
+    # comes after nvmlInit, is not printed: if the child hangs or is killed there, the result names nvmlInit.
     printed_calls = [answer["call"] for answer in child.answers() if "call" in answer]
     # As `talk` words a hang and a death by a signal. "ended with status 1: ..." words an error of Python in the child.
     has_hung_or_died = child.hang_or_death.startswith(("no answer", "ended by signal"))
     if not printed_calls or not has_hung_or_died:
         return ""
-    last_call = printed_calls[-1]  # the child printed no later call, so this call gave no answer
+    last_call = printed_calls[-1]  # the child printed no later call
     return f"NVML has not answered {last_call}: {child.hang_or_death}"

@@ -76,9 +76,9 @@ def _what_is_read_instead(name: str) -> str:
         `name`                                               result
         EPOCHS, another program's name of a setting          "MAX_EPOCHS is"
         LR, another program's name of a value of the recipe  "the RECIPE has it"
-        SUBMISSION_X, which begins like some settings        "SUBMISSION_ORG, SUBMISSION_DIVISION, ... are"
-        RN50_STRATEGY, which begins with a workload          "RN50_BATCHSIZE and RN50_RECIPE are, and ..."
+        SUBMISSION_X, or another that begins as in FAMILIES  "SUBMISSION_ORG, SUBMISSION_DIVISION, ... are"
         RN50_FP32_STRATEGY, with a precision after RN50      "", because jobs of this workload and precision read it
+        RN50_STRATEGY, which begins with a workload          "RN50_BATCHSIZE and RN50_RECIPE are, and ..."
         MODEL, or any other                                  "", because MODEL may be another program's variable
 
     Args:
@@ -188,7 +188,8 @@ def _describe(given: dict[str, str]) -> _Described:
         - `job`: the settings of the job
         - `origins`: the same settings with who set them, as {"BATCHSIZE": {"value": 256, "origin": "environment"}}
         - `given`: the argument, unchanged
-        - `environ`: `given` with the variables that the config file adds or changes
+        - `environ`: `given` with the variables that the config file adds or changes, and those that `env.resolve` adds,
+          such as JOB_FROM_CONFIG
 
     Raises:
         ValueError: The system has no config file, the file fails, or a value is wrong.
@@ -238,7 +239,8 @@ def main() -> int:
 
     With --json, --shell and --launch the job is checked before it is printed. A wrong job ends the command with an
     error. Suspect names of variables, and settings of the data that contradict each other, only give warnings on
-    stderr.
+    stderr. If run_and_time.sh has exported what --shell printed, there are no such warnings, and the checks that only a
+    user's environment must pass are left out (`_describe_for_user`).
 
     Returns:
         0. For an error `one_line` prints a line on stderr and returns 2 if the job is wrong, 1 if the output cannot be

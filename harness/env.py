@@ -88,7 +88,8 @@ def _accepted_names(setting: Setting, environ: Mapping[str, str]) -> list[str]:
 def _source_of(setting: Setting, environ: Mapping[str, str]) -> str | None:
     """Return the name of the environment variable that gives a setting its value; None if the default counts.
 
-    BATCHSIZE and RECIPE can also be set for one workload alone, as by RN50_RECIPE. Any other setting has one variable.
+    BATCHSIZE and RECIPE can also be set for one workload alone, as by RN50_RECIPE. Any other setting is read from its
+    own variable alone. (A variable such as RN50_AMP_O2_STRATEGY is read by `resolve`, which may copy it to STRATEGY.)
     For RECIPE in a job of rn50 the first case that holds decides:
 
         RECIPE is not empty         "RECIPE"

@@ -14,14 +14,15 @@ MADE_IN_IMAGE = {"DATA_CACHE": "data"}  # the folder of the embedded data set, w
 
 
 def for_node(environ: Mapping[str, str], set_by_config: Mapping[str, str], origins: Origins) -> dict[str, str]:
-    """Return the variables that run_and_time.sh exports on a node: the settings of the job, and three lists of names.
+    """Return the variables that run_and_time.sh exports on a node.
 
-    Each list is a text with spaces between the names, as "BATCHSIZE SEED":
+    They are the settings of the job, what else the config file sets, and three lists of names. Each list is a text
+    with spaces between the names, as "BATCHSIZE SEED":
 
         JOB_FORWARDED: variables that mpirun hands to the ranks
         JOB_SECRETS:   secrets, which the shell unsets
         JOB_DROPPED:   settings of NCCL's network between nodes, which the shell unsets in a job of one node; the list
-                       is left out if it would be empty
+                       is left out if it would be empty, and in a job of several nodes
 
     Args:
         environ: The environment with what the config file adds.
@@ -40,7 +41,7 @@ def for_node(environ: Mapping[str, str], set_by_config: Mapping[str, str], origi
         **variables_of_job,
         "JOB_FORWARDED": " ".join(sorted(forwarded)),
         "JOB_SECRETS": secrets(environ),
-        **dropped(environ, nodes),  # {"JOB_DROPPED": "NCCL_IB_HCA NCCL_NET"}, or {} if there are none
+        **dropped(environ, nodes),  # {"JOB_DROPPED": "NCCL_IB_HCA NCCL_NET"}, or {} if none are to be unset
     }
 
 

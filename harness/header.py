@@ -179,8 +179,8 @@ def optimizer_events(
     """Return what a log says of the optimizer, as pairs of an event and its value: name, warm-up and hyperparameters.
 
     For SGD, by the names of the events, such as ("opt_name", "sgd"), ("opt_learning_rate_warmup_epochs", 5),
-    ("sgd_opt_base_learning_rate", 0.1) and ("sgd_opt_momentum", 0.9). The events of LARS have other names, such as
-    "lars_opt_momentum", and LARS has one event more, "lars_epsilon".
+    ("sgd_opt_base_learning_rate", 0.1) and ("sgd_opt_momentum", 0.9). The events of LARS, but for "opt_name", have
+    other names, such as "lars_opt_momentum", and LARS has one event more, "lars_epsilon".
 
     Args:
         schedule: The learning rates for the run's global batch.

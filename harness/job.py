@@ -282,7 +282,8 @@ class ClusterSettings:
         The share is the smaller of two, rounded down, but at least 1:
 
         - the cores that this process may use, divided by the ranks that share these cores
-        - the CPU time that a cgroup allows, as by docker --cpus, divided by all ranks of the node
+        - the CPU time that a cgroup allows, as by docker --cpus, divided by all ranks of the node; without a known
+          limit of CPU time, the first of the two is the share
 
         For example, 4 ranks that share 16 cores under docker --cpus=10 have 10 / 4 = 2.5, so 2 threads each, and not
         16 / 4 = 4.
@@ -299,8 +300,9 @@ class ClusterSettings:
     def _ranks_on_cores(self, cores: Iterable[int]) -> int:
         """Return how many ranks of the node share the cores that this process may use.
 
-        RANK_NUMA names a NUMA node for each rank. For RANK_NUMA="0,0,0,1", launch/bind.sh binds the ranks 0 to 2 to
-        cores of NUMA node 0, and rank 3 to cores of NUMA node 1. Then the result depends on `cores`:
+        RANK_NUMA names a NUMA node for each rank. For DGXNGPU=4 and RANK_NUMA="0,0,0,1", launch/bind.sh
+        binds the ranks 0 to 2 to cores of NUMA node 0, and rank 3 to cores of NUMA node 1. Then the result depends on
+        `cores`:
 
             all are cores of NUMA node 0    3
             all are cores of NUMA node 1    1

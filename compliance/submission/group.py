@@ -181,7 +181,7 @@ def standing_of(checked: Sequence[Report], ruleset: Ruleset) -> Standing:
 def convergence_test(checked: Sequence[Report], ruleset: Ruleset) -> ConvergenceTest:
     """Test whether the runs of a closed submission reached the target in suspiciously few epochs.
 
-    Far fewer epochs than in MLPerf's own reference runs are a sign that the runs trained another model, or in another
+    Far fewer epochs than in the reference runs of MLPerf are a sign that the runs trained another model, or in another
     way. The test is that of rcp_checker, a tool of mlperf-logging.
 
     Args:
@@ -249,7 +249,8 @@ def _test_against(reference: ReferenceSet, checked: Sequence[Report]) -> Converg
 
     epochs = _epochs_to_target(checked)
     points_kept_by_tool = reference.points  # without the points that rcp_checker drops
-    # From `reference` itself the function takes other facts, such as how many of the fastest and slowest runs to drop.
+    # From `reference` itself `against_reference` takes other facts, such as how many of the fastest and
+    # slowest runs to drop.
     result = convergence.against_reference(epochs, batch, reference, points_kept_by_tool)
     return ConvergenceTest(
         status=PASSED if result.passed else FAILED,

@@ -83,7 +83,8 @@ class _Published:
 def _result_of_package(root: Path, folder: Path) -> _Published:
     """Return what results.json and index.html, the files for readers of a published folder, say of one package.
 
-    Everything is read from the manifest, the system description and the logs in the package.
+    Everything is read from the manifest, the system description and the logs in the package, but for two columns:
+    "package" is the path of `folder`, and "id" the SHA-256 of the package's list of hashes.
 
     Args:
         root: The published folder.
@@ -91,8 +92,8 @@ def _result_of_package(root: Path, folder: Path) -> _Published:
 
     Returns:
         - `row`: for both files, the columns, such as {"package": "packages/ID/ORG", "minutes": 28.3, "nodes": "2"}
-        - `of_page`: for index.html alone, the whole system description, and of each run the lines of its log from which
-          time and quality are computed
+        - `of_page`: for index.html alone, the system description without its empty fields, and for each run what the
+          manifest says of the run, with the lines of its log from which time and quality are computed
         - `footnotes`: the notes that must stand with the result
     """
     manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))

@@ -147,7 +147,7 @@ def _is_power_submission_of(power_submitter: str, submitter: str) -> bool:
 
 
 def _conditions_of_resubmission(report: Report, folder: Folder, other: Folder) -> str:
-    """Return the two conditions on which a run of an earlier round may be submitted again, and whether each is met.
+    """Return the two conditions on which a run of another round may be submitted again, and whether each is met.
 
     For instance: "a resubmission is allowed where system.json is identical (here: not identical) and the log passes the
     new round's checker (it passes); training_rules.adoc, section Results Resubmission".

@@ -74,8 +74,8 @@ def _lines_of_demand(demand: Demand, ruleset: Ruleset) -> list[str]:
               same-configuration, system-description (others' logs name no system)
 
     The first line quotes the sentence, and names in brackets the versions of the rules that have the sentence. The
-    second line has the names of this project's checks, or "none", and in parentheses a remark, often on what the checks
-    do not see. A demand without a remark has no parentheses.
+    second line has the names of the checks, or "none", and at the end, in parentheses, a remark, often on what the
+    checks do not see. Without a remark the line ends with the checks.
 
     Args:
         demand: The demand.
