@@ -550,21 +550,23 @@ class Loader(loader.Loader):
         require_first_size(image_path, size, size_of_first)
 
     def _batch(self, outputs: Any, ids: Array) -> loader.Batch:
-        """Return a batch of the DALI pipeline's outputs; raise RunError if a label holds a number that is no class.
+        """Return DALI's outputs as a batch for the program; raise RunError if a label holds a number that is no class.
+
+        A label is an image whose pixels hold numbers: a class, from 0 up, or 255 where the pixel is ignored.
 
         Args:
-            outputs: Images, the highest class of each label plus 1, labels and, in an evaluation, which samples are
-                valid.
+            outputs: The images; for each label, the highest number in it plus 1 (255 is left out); the labels; and, in
+                an evaluation, which samples are valid.
             ids: Numbers of the samples, [N].
 
         Raises:
             RunError: A label holds a number that is no class. The message names the file of the first such label.
         """
-        images, highest_plus_1, *other_outputs = outputs
-        # The pipeline adds 1 in uint8, so that 255, which marks ignored pixels, becomes 0 and is never the highest. A
-        # label whose pixels are all ignored gives -1 here.
+        images, highest_plus_1, *other_outputs = outputs  # the others: labels, and in an evaluation what is valid
+        # The pipeline adds 1 to each pixel, so that the ignored 255 becomes 0 (in uint8) and is never the highest. Here
+        # the 1 is taken off again: 18 if 18 is the highest number in a label, -1 if all pixels of a label are ignored.
         highest = highest_plus_1.as_array().astype(int) - 1
-        for number, value in zip(ids, highest, strict=True):
+        for number, value in zip(ids, highest, strict=True):  # `value`: the highest in the sample's label
             if value >= self._samples.classes:
                 raise RunError(no_class(self._samples, number, value))
         return super()._batch((images, *other_outputs), ids)  # copies the outputs to the device

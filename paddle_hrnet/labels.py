@@ -85,24 +85,21 @@ def few_classes(labels: str, classes: Sequence[int]) -> str:
 
 
 def _trained_numbers(pairs: PairList, number: int) -> Array:
-    """Return the numbers that training sees in one label file: classes, and whatever is wrong in the file.
+    """Return the pixel values that training sees in one label file: sorted, each once, without 255 (ignored).
 
-    Training sees a file of classes as the file is, and turns Cityscapes' label ids into classes:
+    A file holds either classes, which training takes as they are, or Cityscapes' label ids. Training turns a label id
+    into:
 
-        the file holds           number in the file       training sees
-        classes                  any                      the same number
-        Cityscapes' label ids    26, which is trained     13, its class
-        Cityscapes' label ids    3, which is not trained  255: ignored
-        Cityscapes' label ids    34 to 254: wrong         254 (OUT_OF_RANGE)
-        Cityscapes' label ids    255                      255: ignored
+        the class of the id          for an id that is trained, such as 26, whose class is 13
+        255: ignored                 for an id that is not trained, such as 3, and for 255
+        254: wrong (OUT_OF_RANGE)    for 34 to 254, as there are no such ids
+
+    For example, a file with the label ids 3, 26 and 40 gives [13, 254]. Wrong values are not left out, so that
+    `label_fault` can report wrong values.
 
     Args:
         pairs: Images with their labels.
-        number: Which pair; counts from 0.
-
-    Returns:
-        The numbers that training sees, sorted, each once, without 255. `label_fault` compares the highest number with
-        the count of classes.
+        number: Which pair's label file; counts from 0.
 
     Raises:
         OSError: Pillow cannot read or decode the label. It may raise SyntaxError or ValueError instead.
@@ -110,25 +107,28 @@ def _trained_numbers(pairs: PairList, number: int) -> Array:
     _, label_path = pairs.paths(number)
     # Not by Image.open, which refuses more than 179 million pixels: DALI takes them.
     with PngImagePlugin.PngImageFile(label_path) as label:
-        present = np.unique(np.asarray(label))
+        present = np.unique(np.asarray(label))  # the pixel values in the file: [3, 26, 40] in the example
     row = FROM_LABEL_IDS if pairs.has_label_ids(number) else AS_IT_IS
-    number_in_training = RENUMBERED[row]  # [256]; its index is a number in the file
-    trained = np.unique(number_in_training[present])
+    number_in_training = RENUMBERED[row]  # 256 entries: the one at index 26 is what training makes of a 26 in the file
+    trained = np.unique(number_in_training[present])  # [13, 254, 255] in the example
     not_ignored: Array = trained[trained != IGNORED]
     return not_ignored
 
 
 def no_class(pairs: PairList, number: int, trained_as: int) -> str:
-    """Return the message that a pair's label file holds a label that is no class.
+    """Return the error message for a label file with a pixel value that is no class.
+
+    The message names the file, and the value as the file has it: "train/a.png: holds the label 40, no class (19 of
+    them) nor 255: ...".
 
     Args:
         pairs: Images with their labels.
-        number: Which pair; counts from 0.
-        trained_as: What the table RENUMBERED makes of the label, as callers know no other number. For the message
-            `_label_in_file` turns it back into the number in the file.
+        number: Which pair's label file; counts from 0.
+        trained_as: The value as training sees it: 40 for a 40 in a file of classes, but 254 for a 40 in a file of
+            Cityscapes' label ids, which training turns into classes.
     """
     _, label_path = pairs.paths(number)
-    label = _label_in_file(pairs, number, trained_as)
+    label = _label_in_file(pairs, number, trained_as)  # words for the value in the file, such as "40" or "above 33"
     return (
         f"{label_path}: holds the label {label}, no class ({pairs.classes} of them) nor "
         f"{IGNORED}: correct the file, remove it from the list, or choose another RECIPE"
@@ -136,24 +136,21 @@ def no_class(pairs: PairList, number: int, trained_as: int) -> str:
 
 
 def _label_in_file(pairs: PairList, number: int, trained_as: int) -> str:
-    """Return words for a wrong number in a label file, such as "26, which is class 13".
+    """Return words for a wrong pixel value of a label file: "40", "above 33" or "26, which is class 13".
 
-    The caller knows only the number that training sees in place of the number in the file:
-
-        the file holds           trained_as            words
-        classes                  40                    "40", because training sees the number in the file
-        Cityscapes' label ids    254 (OUT_OF_RANGE)    "above 33", because training sees each of 34 to 254 as 254
-        Cityscapes' label ids    13                    "26, which is class 13"
+    A file holds either classes or Cityscapes' label ids, which training turns into classes. The caller knows only what
+    training sees, `trained_as`; the words say what the file holds.
 
     Args:
         pairs: Images with their labels.
-        number: Which pair; counts from 0.
-        trained_as: The number that training sees.
+        number: Which pair's label file; counts from 0.
+        trained_as: The pixel value as training sees it.
     """
     has_classes = not pairs.has_label_ids(number)
     if has_classes:
-        return f"{trained_as}"
-    if trained_as == OUT_OF_RANGE:
+        return f"{trained_as}"  # training sees the value in the file, such as 40
+    if trained_as == OUT_OF_RANGE:  # 254: training sees it for every value above the last label id, 33, except 255
         return f"above {LABEL_IDS - 1}"
+    # A label id whose class the recipe does not have: the label id 26 is class 13, and a recipe may have 10 classes.
     label_id = LABEL_ID_BY_CLASS[trained_as]  # 26 for class 13
     return f"{label_id}, which is class {trained_as}"

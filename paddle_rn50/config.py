@@ -153,31 +153,26 @@ EVAL_EVERY, EVAL_OFFSET = 4, 3  # epochs
 
 
 def _first_step_at_end_rate(point: ReferencePoint, global_batch: int, per_epoch: int) -> int:
-    """Return the first step, counted from 0, at which the learning rate has its end value.
+    """Return the first step, counted from 0, at which the learning rate has its end value: warm-up and decay are over.
 
-    That is the step after the warm-up and the decay:
+    The warm-up of a reference point is in epochs. The field `decay_steps` has the steps of the decay alone or, for a
+    batch in WARMUP_COUNTED, the steps of the whole training, warm-up included. The comment at WARMUP_COUNTED names the
+    published logs that show this.
 
-        warmup_steps + length_of_decay
-
-    The field `decay_steps` of a reference point has one of two meanings. Published logs, named above WARMUP_COUNTED,
-    show which one:
-
-        batches in WARMUP_COUNTED:  the steps of the whole training, train_steps. Then length_of_decay is
-                                    train_steps - warmup_steps + 1, as in `lars_util.py` of the MLPerf reference. So the
-                                    result is train_steps + 1.
-        all other batches:          length_of_decay itself
+    For example, the point of batch 4096 has a warm-up of 5 epochs, an epoch has 312 steps, and the decay takes 13137
+    steps: the result is 5 * 312 + 13137 = 14697. Batch 3264, the example in the comments, is in WARMUP_COUNTED.
 
     Args:
         point: Hyperparameters of a reference run of MLPerf.
         global_batch: Images of a step over all ranks.
         per_epoch: Steps of an epoch.
     """
-    warmup_steps = point.warmup_epochs * per_epoch
-    length_of_decay = point.decay_steps
+    warmup_steps = point.warmup_epochs * per_epoch  # 2 * 392 = 784 for batch 3264
+    length_of_decay = point.decay_steps  # of the decay alone, if the batch is not in WARMUP_COUNTED
     if global_batch in WARMUP_COUNTED:
-        train_steps = point.decay_steps
-        length_of_decay = train_steps - warmup_steps + 1
-    return warmup_steps + length_of_decay
+        train_steps = point.decay_steps  # of the whole training: 14523 for batch 3264
+        length_of_decay = train_steps - warmup_steps + 1  # 13740; as in `lars_util.py` of the MLPerf reference
+    return warmup_steps + length_of_decay  # 784 + 13740 = 14524 for batch 3264
 
 
 def _first_evaluated_epoch(from_epoch: int) -> int:
@@ -193,13 +188,11 @@ def _first_evaluated_epoch(from_epoch: int) -> int:
 
 
 def mlperf_lars(global_batch: int) -> Recipe:
-    """Return the hyperparameters for the closed division of MLPerf at a global batch.
+    """Return the training recipe for the closed division of MLPerf at a global batch.
 
-    The hyperparameters of LARS are those of the reference runs of MLPerf.
-
-    The last epoch of a run follows from the step at which the learning rate has fallen to its end value. For a global
-    batch of 3264, an epoch has 392 steps, and the end value is reached at step 14524, after 37.05 epochs, rounded 37.
-    Evaluations follow the epochs 3, 7, 11, ..., 35, 39 and so on, so the run ends after epoch 39 at the latest.
+    The hyperparameters of LARS are those of the reference runs of MLPerf at this batch. The last epoch is worked out
+    here: at the latest, a run ends with the first evaluation once the learning rate has fallen to its end value (to the
+    nearest epoch).
 
     Args:
         global_batch: Images of a step over all ranks, such as 4096.
@@ -213,10 +206,11 @@ def mlperf_lars(global_batch: int) -> Recipe:
             f"BATCHSIZE x ranks is one of {', '.join(map(str, MLPERF_POINTS))}"
         )
     point = MLPERF_POINTS[global_batch]
-    per_epoch = steps_per_epoch(IMAGENET_TRAIN, global_batch)
-    step_of_end_rate = _first_step_at_end_rate(point, global_batch, per_epoch)  # 14524 in the example
-    epochs_until_end_rate = round(step_of_end_rate / per_epoch)  # 37 in the example
-    last_epoch = _first_evaluated_epoch(epochs_until_end_rate)  # 39 in the example
+    # The last epoch, with the numbers of a global batch of 3264 as an example.
+    per_epoch = steps_per_epoch(IMAGENET_TRAIN, global_batch)  # 392 steps
+    step_of_end_rate = _first_step_at_end_rate(point, global_batch, per_epoch)  # step 14524
+    epochs_until_end_rate = round(step_of_end_rate / per_epoch)  # 14524 / 392 = 37.05, so 37
+    last_epoch = _first_evaluated_epoch(epochs_until_end_rate)  # 39, as evaluations follow the epochs 3, 7, ..., 35, 39
     return Recipe(
         name="mlperf_lars",
         source="MLPerf training 4.0.0, reference convergence points of resnet",
@@ -227,7 +221,7 @@ def mlperf_lars(global_batch: int) -> Recipe:
         base_batch=None,  # the point's rate is that of this global batch, and not scaled
         schedule="polynomial",
         warmup_epochs=point.warmup_epochs,
-        decay_ends=step_of_end_rate,  # steps, unlike the warm-up, which is in epochs
+        decay_ends=step_of_end_rate,  # in steps, counted from the start of training; the warm-up is in epochs
         warmup_from_zero=True,
         end_learning_rate=1e-4,
         optimizer=OptimizerConfig(kind="lars", momentum=point.momentum, weight_decay=point.weight_decay),

@@ -189,21 +189,26 @@ class Records:
         return [(self.name(number), images[0])]
 
     def contents(self, on_progress: OnProgress) -> Contents:
-        """Return the name, the size in bytes and, in a RecordIO file, the label of each record, by its first bytes.
+        """Return the name, the size in bytes and, for RecordIO, the label of each record, and check the records.
 
-        A record's name is its number, "0" and up. What the first bytes tell depends on the form of the records:
+        Only the first bytes of each record are read, because the files are large. A whole record is read only where the
+        first bytes do not suffice. The name of a record is its number: "0", "1" and so on. The form decides the rest:
 
-            RecordIO:  the exact size of the image, and its label
-            TFRecord:  the size of the whole message, which holds more than the image; no label
+            RecordIO   The size is that of the encoded image. The label is known. Every record is checked: it must have
+                       the length that the index gives, an image and a class.
+            TFRecord   The size is that of the record's message, in which the image is one field of several. The label
+                       is not known (None for all). The length of every record is checked, but only the first record is
+                       checked for an image and a class.
 
         Args:
             on_progress: Called with the number of records read so far and the number of all.
 
         Raises:
-            ValueError: A record does not fit its index, or is seen to hold no image with a class. The message names the
-                record. In a TFRecord set only the first record is looked at for its image and its class.
+            ValueError: A record fails a check. The message names the record.
+            OSError: A file cannot be read.
         """
-        first_bytes = self._first_bytes(on_progress)
+        first_bytes = self._first_bytes(on_progress)  # of all records: 36 bytes of each for RecordIO, 8 for TFRecord
+        # A function of the form, in `recordio.py` or `tfrecord.py`, which makes the checks.
         return self.format.contents_by_first_bytes(self, first_bytes)
 
     def _first_bytes(self, on_progress: OnProgress) -> Array:

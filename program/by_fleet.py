@@ -80,20 +80,20 @@ def _with_fusions_of(knobs: Strategy) -> contextlib.AbstractContextManager[None]
 
 
 def _set_flags(knobs: Strategy) -> None:
-    """Set Paddle's global flags for the training options in `knobs`; they stay set for the rest of the process.
+    """Set Paddle's global flags for the training options in `knobs`; the flags stay set for the rest of the process.
 
-    These are the flags of cuDNN that the user chose (`knobs.flags`), and FLAGS_max_inplace_grad_add, which decides by
-    what operators Paddle sums gradients. Paddle reads that flag in fleet's `minimize`, so call this function before.
+    These flags are those of cuDNN that the user chose (`knobs.flags`), and FLAGS_max_inplace_grad_add, which Paddle
+    reads in fleet's `minimize`. So call this function before `minimize`.
 
     Args:
         knobs: The options (knobs) of the training strategy, after it was decided whether `enable_addto` is on.
     """
-    # A variable that several operators read gets a gradient from each of these operators, and Paddle sums these
-    # gradients. FLAGS_max_inplace_grad_add is the most gradients that Paddle sums by a chain of operators `grad_add`.
-    # For more gradients Paddle takes a single operator `sum`.
-    always_grad_add = 8  # no variable of our networks has that many readers, so Paddle always takes `grad_add`
-    always_sum = 0  # there are always more gradients than 0, so Paddle always takes `sum`
-    most_by_grad_add = always_grad_add if knobs.enable_addto else always_sum  # `enable_addto` works only on `grad_add`
+    # A variable that N operators read, N > 1, gets N gradients. Paddle sums these gradients:
+    #     by a chain of operators `grad_add`, which `enable_addto` needs, if N <= FLAGS_max_inplace_grad_add
+    #     by one operator `sum`, if N is larger
+    always_grad_add = 8  # a value of the flag: in our networks N is 8 at most
+    always_sum = 0  # a value of the flag: N is always larger
+    most_by_grad_add = always_grad_add if knobs.enable_addto else always_sum
     paddle.set_flags(knobs.flags | {"FLAGS_max_inplace_grad_add": most_by_grad_add})
 
 

@@ -184,31 +184,28 @@ class Work:
     def _sizes_of_twice_read_inputs(self) -> list[int]:
         """Return the bytes of each tensor that this operator reads twice for a batch normalization.
 
-        The first reading is for sums over the batch, the second for the output. Read twice are:
-
-            resnet_unit                        nothing
-            resnet_unit_grad                   ConvX and ConvZ, which are normalized, and the gradient of the output Y
-            no batch norm                      nothing
-            batch norm of an evaluation        nothing
-            gradient operator of a batch norm  the input X and the gradient of the output Y
-            batch norm in training             the input X
+        The first reading is for sums over the batch, such as those of the mean and the variance, the second for the
+        output. For example, a `batch_norm` in training reads its input X twice, so the result is a list of one size.
+        Whether the chip's cache can save the second reading is not looked at here.
 
         Returns:
-            A size for each such tensor; empty if nothing is read twice.
+            A size for each such tensor. Empty if nothing is read twice: in most operators, and in a batch norm of an
+            evaluation.
         """
-        if self.kind == "resnet_unit":
-            return []  # its convolutions compute the sums while they write ConvX and ConvZ
+        if self.kind == "resnet_unit":  # convolutions with batch norms, in one operator
+            return []  # the convolutions compute the sums while they write their outputs, ConvX and ConvZ
         if self.kind == "resnet_unit_grad":
-            return self._bytes_in("ConvX", "ConvZ", "Y@GRAD")
-        is_batch_norm = self._forward_kind in ops.NORMALIZATIONS  # or the gradient operator of a batch norm
+            return self._bytes_in("ConvX", "ConvZ", "Y@GRAD")  # the normalized tensors; the output's gradient
+        # `_forward_kind` of a gradient operator is its forward operator: "batch_norm" of a `batch_norm_grad`.
+        is_batch_norm = self._forward_kind in ops.NORMALIZATIONS
         if not is_batch_norm:
             return []
         is_evaluation = self._op.has_attr("is_test") and self._op.attr("is_test")
         if is_evaluation:
             return []  # the statistics are known, so there are no sums over the batch
         if self._is_gradient:
-            return self._bytes_in("X", "Y@GRAD")
-        return self._bytes_in("X")
+            return self._bytes_in("X", "Y@GRAD")  # the image, and the gradient of the output
+        return self._bytes_in("X")  # the image
 
     def _transposed_bytes(self) -> int:
         """Return the bytes that this operator's kernel moves to transpose images between NHWC and NCHW.
@@ -272,20 +269,23 @@ class Work:
         return self._op.block.var(name)
 
     def _forward_flops(self, slots: ops.Factors) -> int:
-        """Return the FLOPs of the forward pass of one convolution or matrix product, for a gradient operator too.
+        """Return the FLOPs of one convolution or matrix product in the forward pass.
 
-            FLOPs = 2 * output elements * number of weights / output channels
+            FLOPs = 2 * output elements * weights per output channel
 
         An output element takes a multiply-add, which counts as two, for each weight of its channel. For example, in a
         convolution with weights [64, 3, 7, 7] an output element takes 2 * 3 * 7 * 7 = 294 FLOPs.
+
+        This operator may also be a gradient operator, such as `conv2d_grad`. The result is then the FLOPs of the
+        forward operator, `conv2d`: each product of a `conv2d_grad` takes as many.
 
         Args:
             slots: Names of the operator's slots for the input, the weights and the output of the product.
         """
         weights = self._weights(slots)
-        # Only the shape of the output is needed. A `conv2d_grad` does not have the output itself, but the gradient of
-        # the output, which has the same shape.
-        output_or_gradient, *_ = ops.operands(self._op, slots.output, f"{slots.output}@GRAD")
+        # Only the shape of the output is needed. A `conv2d` has the output in the slot "Output". A `conv2d_grad` has no
+        # such slot, but the gradient of the output in "Output@GRAD", which has the same shape.
+        output_or_gradient, *_ = ops.operands(self._op, slots.output, f"{slots.output}@GRAD")  # the first that is there
         output_elements = math.prod(self._op.block.var(output_or_gradient).shape)
         is_matrix_product = self._forward_kind in ops.PRODUCTS
         # Weights of a matrix product are [inputs, outputs], those of a convolution begin with the output channels.
@@ -309,28 +309,26 @@ class Work:
         return len(gradients)
 
     def _reread_bytes(self) -> int:
-        """Return the bytes of the tensors that this gradient operator reads once more than other attributes count.
+        """Return the bytes that this operator reads once more than `moved_bytes` and `twice_read_sizes` count.
 
-        Each kernel of the operator reads such a tensor anew. The readings are counted in:
-
-            operator              tensors                           1st reading  2nd reading       3rd reading
-            conv2d_grad           gradient of the output            moved_bytes  here
-            resnet_unit_grad      gradients of ConvX and ConvZ      moved_bytes  here
-            sync_batch_norm_grad  X and the gradient of the output  moved_bytes  twice_read_sizes  here
+        Several kernels of a gradient operator read the same tensor, each anew. For example, two kernels of a
+        `conv2d_grad` read the gradient of the output: `moved_bytes` counts the first reading, this method the second.
 
         Returns:
-            The bytes; 0 for any other operator, and for a `conv2d_grad` of a single kernel.
+            The bytes; 0 if there is no such tensor, as in all but three kinds of operators.
         """
         if self.kind == "conv2d_grad":
-            # A kernel computes the gradient of the input, and another one that of the weights. If the program needs
-            # only one of these gradients, there is only its kernel.
+            # One kernel computes the gradient of the input, and one the gradient of the weights. Both read the gradient
+            # of the output. If the program needs only one of these gradients, there is only its kernel.
             computed_gradients = ops.operands(self._op, "Input@GRAD", "Filter@GRAD")
             has_two_kernels = len(computed_gradients) == 2
             return sum(self._bytes_in("Output@GRAD")) if has_two_kernels else 0
         if self.kind == "resnet_unit_grad":
-            # ConvX and ConvZ are the outputs of the convolutions inside, each of which has two such kernels.
+            # ConvX and ConvZ are the outputs of the convolutions inside. Each convolution has two such kernels, which
+            # both read the gradient of its output.
             return self._bytes_of_convolution_gradients()
         if self.kind == "sync_batch_norm_grad":
+            # Read three times. `moved_bytes` counts one reading, `twice_read_sizes` another, so one is left.
             return sum(self._bytes_in("X", "Y@GRAD"))
         return 0
 

@@ -175,21 +175,22 @@ def is_clear(op: Operator) -> bool:
 
 
 def added_to(op: Operator) -> list[str]:
-    """Return, in a list, the name of the gradient to which an operator adds its result; most operators add to none.
+    """Return the gradient to which an operator adds its result: a list of one name, empty if the operator overwrites.
 
-    With the knob `enable_addto`, some gradient operators of convolutions do not overwrite the buffer for the gradient
-    of the convolution's input, but add to what an earlier operator has written there. So no separate operator has to
-    sum the two gradients.
+    Most operators overwrite what their outputs held before. With the knob `enable_addto`, gradient operators of
+    convolutions may add instead. For example, two convolutions read one tensor, so two operators compute a gradient of
+    this tensor. The first operator writes its result, and the second adds to what the first has written. So no further
+    operator has to sum the two results.
 
     Args:
         op: Any operator of a training program.
 
     Returns:
-        A list of the one name; an empty list if the operator overwrites. Callers join the lists of many operators.
+        The name of the gradient, in a list, so that callers can join the lists of many operators.
     """
     if op.type in ADDING and op.has_attr("use_addto") and op.attr("use_addto"):
-        # The gradient of the input is in the slot "X@GRAD" of a `resnet_unit_grad`, and in "Input@GRAD" of the other
-        # types. `operands` passes over the slot that `op` does not have.
+        # One name: that of the gradient of the convolution's input. A `resnet_unit_grad` has this gradient in the slot
+        # "X@GRAD", the other types in "Input@GRAD". `operands` passes over the slot that `op` does not have.
         return operands(op, "Input@GRAD", "X@GRAD")
     return []
 

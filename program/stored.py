@@ -36,21 +36,21 @@ _PASSES = (
 
 
 def forms(main: static.Program) -> dict[str, StoredForm]:
-    """Return how to convert the tensors that a training program stores in another memory layout than the plain network.
+    """Return the conversions of the tensors that have another layout in a training program than in a checkpoint.
 
-    Checkpoints have all tensors in the layout of the plain network, so a save and a load convert these tensors. For
-    example, the weights of the operator `resnet_unit` lie as [O, H, W, I] in the program, and as [O, I, H, W] in the
-    plain network.
+    Some passes over a program change the memory layout of tensors. A checkpoint has each tensor in the layout that the
+    program would have without these passes, the plain layout, so a save and a load convert. For example, the weights of
+    the operator `resnet_unit` are [O, H, W, I] in the program and [O, I, H, W] in a checkpoint.
 
     Args:
         main: Training program.
 
     Returns:
-        {name of a tensor: its conversions to and from the layout of the plain network}. It is empty if no tensor has
-        another layout.
+        For the name of each such tensor, the conversions to and from the plain layout. Empty if no tensor has another
+        layout.
     """
     conversions_by_name: dict[str, StoredForm] = {}
-    for each_pass in _PASSES:  # those that store tensors in a layout of their own, such as `resnet_unit`
-        for name in each_pass.names(main):
+    for each_pass in _PASSES:  # all passes that change the layout of tensors, such as `resnet_unit`
+        for name in each_pass.names(main):  # names of these tensors; none if the pass was not applied
             conversions_by_name[name] = each_pass.form
     return conversions_by_name

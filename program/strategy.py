@@ -111,23 +111,25 @@ def parse(text: str) -> Strategy:
 
 
 def _parse_value(knob: Field[Any], text: str) -> bool | int | float:
-    """Return the value of an option (knob) of STRATEGY that the user wrote as a text.
+    """Return the value that the user wrote as a text for an option (knob) of STRATEGY.
+
+    The type of the option decides how the text is read: "1" is True for a switch (bool), 1 for an int and 1.0 for a
+    float.
 
     Args:
-        knob: Field of Strategy. The field's type decides how the text is read: "1" is True for a switch (bool), 1 for
-            an int and 1.0 for a float.
+        knob: The option, as a field of Strategy.
         text: Text that the user wrote behind the `=`.
 
     Raises:
         ValueError: The text is no value of this type, or a number that is not in the range from the knob's `least` to
             2^31 - 1 (MOST).
     """
-    type_name = str(knob.type)  # as "bool | None"
+    type_name = str(knob.type)  # the annotation, such as "int", "float" or "bool | None"
     if "bool" in type_name:
         return _parse_switch(knob, text)
     to_number = float if "float" in type_name else int
 
-    number = None
+    number = None  # stays None if the text is no number, such as "many", or is not written plainly
     is_plain = text.isascii() and "_" not in text  # Python would also take digits of another script, and 1_000
     if is_plain:
         with contextlib.suppress(ValueError):
@@ -189,8 +191,11 @@ class _Condition(NamedTuple):
 def resolve(strategy: Strategy, *, dtype: str, layout: str, device: str) -> Strategy:
     """Return a copy of a strategy whose undecided options (None) are turned on or off for this device and precision.
 
-    An undecided option is turned on if it can work there, and off if it cannot. There are two exceptions:
-    `enable_inplace` is turned on for a GPU and off for a CPU, and the options of cuDNN stay undecided.
+    If undecided, these options become:
+
+        options with conditions   on if all conditions of the option are met, such as float16 in NHWC; off if not
+        `enable_inplace`          on for a GPU, off for a CPU
+        options of cuDNN          None, as before
 
     Args:
         strategy: Options as the user set them. None means that the user left the option open.
@@ -199,8 +204,8 @@ def resolve(strategy: Strategy, *, dtype: str, layout: str, device: str) -> Stra
         device: "cpu" or "gpu".
 
     Raises:
-        ValueError: The user turned on an option that cannot work there, turned on `cuda_graph` with a `gradient_merge`
-            above 1, or set an option of cuDNN, to any value, for a CPU.
+        ValueError: The user turned on an option whose conditions are not met, such as `cuda_graph` with a
+            `gradient_merge` above 1, or set an option of cuDNN, to any value, for a CPU.
     """
     on_gpu = device == "gpu"
     is_half_nhwc = dtype == "float16" and layout == "NHWC"
@@ -209,9 +214,10 @@ def resolve(strategy: Strategy, *, dtype: str, layout: str, device: str) -> Stra
     conditions = _conditions(strategy, on_gpu=on_gpu, is_half_nhwc=is_half_nhwc)
     _refuse_unmet(strategy, conditions)
 
-    choices = _can_be_on(conditions)  # {option that has conditions: whether it can work}; options of cuDNN have none
-    # `enable_inplace` has no conditions, so this adds an entry. On a CPU a user may turn the option on, but it adds
-    # operators, and a CPU's executor takes memory that grows by the square of their number.
+    # {option: whether it is to be on if undecided}. An option that gets no entry here stays as it is.
+    choices = _can_be_on(conditions)  # an entry for each option with conditions: whether all of them are met
+    # On a CPU this option would work too. But the option adds operators, and a CPU's executor takes memory that grows
+    # by the square of the number of operators.
     choices["enable_inplace"] = on_gpu
 
     # Only the options that the user left open are changed.
@@ -262,12 +268,15 @@ def _refuse_cudnn_flags(strategy: Strategy) -> None:
 
 
 def _conditions(strategy: Strategy, *, on_gpu: bool, is_half_nhwc: bool) -> list[_Condition]:
-    """Return the conditions for options (knobs) of a strategy to be on: whether each is met, and the reason if not.
+    """Return the conditions under which options of a strategy can be on: whether each is met, and the reason if not.
 
-    An option with several conditions, such as `cuda_graph`, can be on if all of them are met. Of the options that can
-    always be on, those that the user may leave undecided, such as `merged_optimizer`, are in the list too, with a
-    condition that is always met: by this list `resolve` turns undecided options on or off. `enable_inplace` is not in
-    the list, because `resolve` treats it by itself.
+    An option can be on if all of its conditions are met; `cuda_graph` has two. `resolve` uses the list in two ways:
+
+        an option that the user turned on      refused if the option cannot be on
+        an option that the user left open      turned on if the option can be on
+
+    For the second use, the list has a condition that is always met for each option that can always be on and may be
+    left open, except `enable_inplace` and the options of cuDNN, which `resolve` treats separately.
 
     Args:
         strategy: Options as the user set them.
@@ -284,11 +293,11 @@ def _conditions(strategy: Strategy, *, on_gpu: bool, is_half_nhwc: bool) -> list
         ),
         _Condition("fuse_bn_act_ops", is_half_nhwc, fused_bn),
         _Condition("fuse_bn_add_act_ops", is_half_nhwc, fused_bn),
-        _Condition("fuse_elewise_add_act_ops", True, ""),  # can always be on
+        _Condition("fuse_elewise_add_act_ops", True, ""),  # can always be on; the user may leave it open
         _Condition(
             "enable_addto", on_gpu, "a CPU's convolution ignores it and the gradients would be wrong: set DEVICE=gpu"
         ),
-        _Condition("merged_optimizer", True, ""),  # can always be on
+        _Condition("merged_optimizer", True, ""),  # likewise
         _Condition(
             "resnet_unit",
             on_gpu and is_half_nhwc,

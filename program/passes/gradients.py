@@ -150,19 +150,26 @@ class _Groups:
         return {name: group.kept for name, group in self._group_of.items() if name != group.kept}
 
     def merge(self, names: list[str], index: int) -> bool:
-        """Merge the groups of these variables into one, so that one variable can replace all and no copies are needed.
+        """Merge the groups of equal variables into one, if one variable can safely replace all; return whether it can.
 
-        They are merged only if every operator would still read the value that it reads now (`_variable_for_all`).
+        A group is a set of variables that will be replaced by one variable of the set, the group's `kept`. At first
+        each variable is alone in its group. The program itself is not changed here.
+
+        For example, the operator y = x makes x and y equal. Then the groups {x} and {y} become {x, y}, and x will
+        replace y. But if a later operator overwrites x, and y is read after that, the groups stay apart: to read x in
+        place of y would give the new value.
 
         Args:
             names: Variables that hold equal values once the operator at `index` has run.
             index: Position of that operator in the block.
 
         Returns:
-            Whether they were merged; if not, nothing changes.
+            Whether the groups were merged; if not, nothing changes.
         """
         groups = [self._group_of[name] for name in names]
-        kept = self._variable_for_all(groups, index)  # the variable that stands for all
+        # The `kept` of one of the groups. None if no variable can replace all, because shapes or types differ, or
+        # because an operator could read another value than it reads now.
+        kept = self._variable_for_all(groups, index)
         if kept is None:
             return False
         merged = _joined(groups, kept)

@@ -20,11 +20,10 @@ FUSION_PASSES = {
 
 
 def applying_only_fusions_of(knobs: Strategy) -> AbstractContextManager[None]:
-    """Return a context in which fleet, Paddle's distributed library, applies only the fusion passes of `knobs`.
+    """Return a context in which fleet, Paddle's distributed library, applies only the passes that `knobs` chooses.
 
-    Fleet applies passes by Paddle's function `apply_build_strategy`, which would apply others as well. While the
-    context lasts, fleet calls `apply_chosen_passes` in place of `apply_build_strategy`: once, after fleet has added
-    gradients and update to the program and before fleet adds the all-reduces.
+    The passes fuse operators of the training program. Fleet calls Paddle's function `apply_build_strategy`, which
+    would apply further passes as well. While the context lasts, fleet calls `apply_chosen_passes` instead.
 
     Args:
         knobs: The strategy with every knob decided. A knob that is on chooses its pass: `fuse_bn_act_ops`, for example,
@@ -36,13 +35,15 @@ def applying_only_fusions_of(knobs: Strategy) -> AbstractContextManager[None]:
         if is_on:
             chosen_passes.append(pass_name)
 
-    # Fleet also hands over the start-up program, its build strategy and attributes of passes, which are not used here.
+    # Fleet calls this once, when the program has gradients and update, and not yet the all-reduces. Fleet also hands
+    # over the start-up program, its build strategy and attributes of passes, which are not used here.
     def apply_chosen_passes(main: static.Program, *unused: Any) -> None:
         """Apply the chosen passes to a program."""
         if chosen_passes:
             _apply(main, chosen_passes)
 
-    # `raw_program_optimizer` is the module of fleet that calls `apply_build_strategy`.
+    # `raw_program_optimizer` is the module of fleet that calls `apply_build_strategy`. In this module the name stands
+    # for `apply_chosen_passes` until the context ends.
     return replaced(raw_program_optimizer, "apply_build_strategy", apply_chosen_passes)
 
 

@@ -241,19 +241,20 @@ class _CpuEquivalent:
     def backward(self) -> list[Step]:
         """Return the operators that compute the gradients of a batch normalization over all ranks, in order.
 
-            d_x = f d_y - (x_hat a + b)
-            f = gamma / sqrt(variance + epsilon)
-            a = f / m * sum_ranks(d_gamma)
-            b = f / m * sum_ranks(d_bias)
+        The gradient of the image x has two terms, because the mean and the variance depend on x (arXiv:1502.03167):
 
-        x_hat is the normalized image, gamma the scale, and m the number of values of a channel over all ranks
-        (`self.count`). The operators, in order:
+            d_x   = f d_y - (x_hat a + b)
+            f     = gamma / sqrt(variance + epsilon)
+            a     = f / m * sum_ranks(d_gamma)
+            b     = f / m * sum_ranks(d_bias)
+            x_hat = (x - mean) / sqrt(variance + epsilon)
 
-            f d_y         by the gradient of a batch norm with constant mean and variance. It also writes d_gamma and
-                          d_bias, the gradients of scale and bias, of this rank alone
-            a, b          by `_compute_a_and_b`, which sums d_gamma and d_bias over the ranks
-            x_hat a + b   by a batch norm of x with a in place of the scale and b in place of the bias
-            d_x           by subtraction
+        d_y is the gradient of the output, gamma the scale, and m the number of values of a channel over all ranks
+        (`self.count`). The mean and the variance are those of all ranks' images. d_gamma and d_bias, the gradients of
+        scale and bias, are written too, summed over this rank's images alone.
+
+        Paddle has an operator for each term. The first, f d_y, is the gradient of a batch norm whose mean and
+        variance are constants. The second, x_hat a + b, is a batch norm of x whose scale is a and whose bias is b.
         """
         d_gamma, d_bias, d_x = operands(self.op, "Scale@GRAD", "Bias@GRAD", "X@GRAD")
         shape = self.block.var(self.x).shape
@@ -262,12 +263,14 @@ class _CpuEquivalent:
         a = self._var("a", self.channels)
         b = self._var("b", self.channels)
         return [
-            # Writes `first_term`, d_gamma and d_bias.
+            # first_term = f d_y. The same operator writes d_gamma and d_bias.
             self._gradient_at_fixed_statistics(d_x=first_term, d_gamma=d_gamma, d_bias=d_bias),
-            # Sums copies of d_gamma and d_bias. The originals stay this rank's: the program sums the gradients of all
-            # parameters later.
+            # a and b. Copies of d_gamma and d_bias are summed over the ranks. The originals stay this rank's: the
+            # program sums the gradients of all parameters later.
             *self._compute_a_and_b(d_gamma, d_bias, to=(a, b)),
-            self._normalize(a, b, to=second_term),  # a as the scale, b as the bias
+            # second_term = x_hat a + b
+            self._normalize(a, b, to=second_term),
+            # d_x = first_term - second_term
             _step("elementwise_sub", first_term, second_term, to=d_x, axis=-1),
         ]
 

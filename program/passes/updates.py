@@ -158,17 +158,17 @@ def merge_gradients(main: static.Program, startup: static.Program, *, steps: int
         A new program, for all micro-steps before the last.
     """
     block = main.global_block()
-    # What both programs need.
+    # 1. What both programs need comes into `main` before `main` is copied.
     _divide_loss_gradient(block, steps)
-    _create_accumulators(block, startup.global_block())
+    _create_accumulators(block, startup.global_block())  # one for each parameter's gradient
     block._sync_with_cpp()  # Paddle's step after insertions: brings its lists in Python and in C++ in line
 
-    # The copy only accumulates: it loses the optimizer's operators and the all-reduces.
+    # 2. The copy loses the operators of update and all-reduces, and gets: accumulator += gradient.
     accumulating = main.clone()
     remove(accumulating, _updates_or_communicates)
     _add_gradients_to_accumulators(accumulating.global_block())
 
-    # `main` keeps update and all-reduces. It also sets the accumulators to zero, for the next update.
+    # 3. `main` alone gets: gradient += accumulator, accumulator = 0. So this comes after the copy is made.
     _add_accumulators_to_gradients(block)
     return accumulating
 
@@ -207,22 +207,23 @@ def _add_accumulators_to_gradients(block: Block) -> None:
     """Have a program add to each gradient the sum that earlier micro-steps have left, and then set that sum to zero.
 
     A micro-step is a run on a part of the batch. The micro-steps before the last one sum each gradient in a variable,
-    the accumulator of the gradient. Here two operators are inserted for each gradient:
+    its accumulator. For each gradient, two operators are inserted here:
 
         gradient = gradient + accumulator
         accumulator = 0
-
-    Both follow the operator that completes the gradient, so that the all-reduce and the update read the sum.
 
     Args:
         block: Main block of the program for the last micro-step; changed in place.
     """
     for gradient, last_writer in _last_writers_of_gradients(block).items():
         accumulator = _accumulator_of(gradient)
+        # gradient = gradient + accumulator
         add = _add(gradient, accumulator, to=gradient)
+        # accumulator = 0: `fill_constant` writes a tensor of zeros, of the accumulator's shape and type.
         variable = block.var(accumulator)
         no_inputs: Slots = {}
         clear = Step("fill_constant", no_inputs, {"Out": [accumulator]}, _zeros(variable.shape, variable.dtype))
+        # Both follow the operator that completes the gradient, so that the all-reduce and the update read the sum.
         insert_after(block, last_writer, [add, clear], op_role=ops.BACKWARD)
     block._sync_with_cpp()  # Paddle's step after insertions: brings its lists in Python and in C++ in line
 

@@ -372,17 +372,15 @@ class _Follower:
         return dict.fromkeys(written, history_written)
 
     def _scaled(self, op: Operator, history: GradientHistory, *, gradient: str) -> GradientHistory:
-        """Return the history that a gradient has after one operator, which may multiply it.
+        """Return the history of a gradient after an operator: a changed one if the operator multiplies the gradient.
 
         A history says that the gradient is multiplied by factor * loss_scale^scale_power. The dynamic loss scale
         changes in training, so only its power is known.
 
+            operator                                         history afterwards
             scale                                            `factor` is multiplied by the operator's constant
-            elementwise_mul_grad that reads the loss scale   `scale_power` grows by 1
-            any other operator                               nothing changes
-
-        Such an elementwise_mul_grad is the gradient operator of the product loss * loss_scale: the gradient of the loss
-        is that of the product, multiplied by loss_scale.
+            elementwise_mul_grad that reads the loss scale   `scale_power` is higher by 1
+            any other operator                               the same
 
         Args:
             op: The operator.
@@ -400,6 +398,8 @@ class _Follower:
             is_constant_factor = not has_bias and not scales_by_variable
             prove(is_constant_factor, f"scale of {gradient} is more than a constant factor: bias {six_digits(bias)}")
             return replace(history, factor=history.factor * op.attr("scale"))
+        # Mixed precision computes product = loss * loss_scale by an `elementwise_mul`. In the backward pass
+        # an `elementwise_mul_grad` computes the gradient of the loss: that of the product, multiplied by loss_scale.
         reads_loss_scale = bool(self.dynamic_scales.intersection(op.input_arg_names))
         if op.type == "elementwise_mul_grad" and reads_loss_scale:
             return replace(history, scale_power=history.scale_power + 1)
