@@ -563,7 +563,7 @@ class Loader(loader.Loader):
             RunError: A label holds a number that is no class. The message names the file of the first such label.
         """
         images, highest_plus_1, *other_outputs = outputs  # the others: labels, and in an evaluation what is valid
-        # The pipeline adds 1 to each pixel, so that the ignored 255 becomes 0 (in uint8) and is never the highest. Here
+        # The pipeline adds 1 to each pixel, so that the ignored 255 becomes 0 (in uint8), below all other numbers. Here
         # the 1 is taken off again: 18 if 18 is the highest number in a label, -1 if all pixels of a label are ignored.
         highest = highest_plus_1.as_array().astype(int) - 1
         for number, value in zip(ids, highest, strict=True):  # `value`: the highest in the sample's label

@@ -94,8 +94,8 @@ def _trained_numbers(pairs: PairList, number: int) -> Array:
         255: ignored                 for an id that is not trained, such as 3, and for 255
         254: wrong (OUT_OF_RANGE)    for 34 to 254, as there are no such ids
 
-    For example, a file with the label ids 3, 26 and 40 gives [13, 254]. Wrong values are not left out, so that
-    `label_fault` can report wrong values.
+    For example, a file with the label ids 3, 26 and 40 gives [13, 254]. Wrong values are not left out:
+    `label_fault` compares the highest value with the number of classes.
 
     Args:
         pairs: Images with their labels.
@@ -119,7 +119,8 @@ def no_class(pairs: PairList, number: int, trained_as: int) -> str:
     """Return the error message for a label file with a pixel value that is no class.
 
     The message names the file, and the value as the file has it: "train/a.png: holds the label 40, no class (19 of
-    them) nor 255: ...".
+    them) nor 255: ...". For a value that is neither a label id of Cityscapes nor 255, in a file of label ids, the
+    message says "above 33" alone.
 
     Args:
         pairs: Images with their labels.
@@ -151,6 +152,6 @@ def _label_in_file(pairs: PairList, number: int, trained_as: int) -> str:
         return f"{trained_as}"  # training sees the value in the file, such as 40
     if trained_as == OUT_OF_RANGE:  # 254: training sees it for every value above the last label id, 33, except 255
         return f"above {LABEL_IDS - 1}"
-    # A label id whose class the recipe does not have: the label id 26 is class 13, and a recipe may have 10 classes.
+    # A label id whose class the recipe does not have: the label id 26 is class 13, and a recipe may have 11 classes.
     label_id = LABEL_ID_BY_CLASS[trained_as]  # 26 for class 13
     return f"{label_id}, which is class {trained_as}"

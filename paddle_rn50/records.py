@@ -191,11 +191,12 @@ class Records:
     def contents(self, on_progress: OnProgress) -> Contents:
         """Return the name, the size in bytes and, for RecordIO, the label of each record, and check the records.
 
-        Only the first bytes of each record are read, because the files are large. A whole record is read only where the
-        first bytes do not suffice. The name of a record is its number: "0", "1" and so on. The form decides the rest:
+        Of nearly all records only the first bytes are read, because the files are large. A whole record is read only
+        where the first bytes do not suffice. The name of a record is its number: "0", "1" and so on. The form decides
+        the rest:
 
             RecordIO   The size is that of the encoded image. The label is known. Every record is checked: it must have
-                       the length that the index gives, an image and a class.
+                       the length that the index gives, an image and one label, which is a class.
             TFRecord   The size is that of the record's message, in which the image is one field of several. The label
                        is not known (None for all). The length of every record is checked, but only the first record is
                        checked for an image and a class.

@@ -91,7 +91,7 @@ def _set_flags(knobs: Strategy) -> None:
     # A variable that N operators read, N > 1, gets N gradients. Paddle sums these gradients:
     #     by a chain of operators `grad_add`, which `enable_addto` needs, if N <= FLAGS_max_inplace_grad_add
     #     by one operator `sum`, if N is larger
-    always_grad_add = 8  # a value of the flag: in our networks N is 8 at most
+    always_grad_add = 8  # a value of the flag: in our networks N is never larger
     always_sum = 0  # a value of the flag: N is always larger
     most_by_grad_add = always_grad_add if knobs.enable_addto else always_sum
     paddle.set_flags(knobs.flags | {"FLAGS_max_inplace_grad_add": most_by_grad_add})

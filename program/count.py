@@ -195,7 +195,7 @@ class Work:
         if self.kind == "resnet_unit":  # convolutions with batch norms, in one operator
             return []  # the convolutions compute the sums while they write their outputs, ConvX and ConvZ
         if self.kind == "resnet_unit_grad":
-            return self._bytes_in("ConvX", "ConvZ", "Y@GRAD")  # the normalized tensors; the output's gradient
+            return self._bytes_in("ConvX", "ConvZ", "Y@GRAD")  # what is normalized; the output's gradient
         # `_forward_kind` of a gradient operator is its forward operator: "batch_norm" of a `batch_norm_grad`.
         is_batch_norm = self._forward_kind in ops.NORMALIZATIONS
         if not is_batch_norm:
@@ -276,8 +276,8 @@ class Work:
         An output element takes a multiply-add, which counts as two, for each weight of its channel. For example, in a
         convolution with weights [64, 3, 7, 7] an output element takes 2 * 3 * 7 * 7 = 294 FLOPs.
 
-        This operator may also be a gradient operator, such as `conv2d_grad`. The result is then the FLOPs of the
-        forward operator, `conv2d`: each product of a `conv2d_grad` takes as many.
+        This operator may also be a gradient operator, such as `conv2d_grad`. The result is then the FLOPs of this
+        product in the forward operator, `conv2d`: each product of a `conv2d_grad` takes as many.
 
         Args:
             slots: Names of the operator's slots for the input, the weights and the output of the product.
@@ -311,7 +311,7 @@ class Work:
     def _reread_bytes(self) -> int:
         """Return the bytes that this operator reads once more than `moved_bytes` and `twice_read_sizes` count.
 
-        Several kernels of a gradient operator read the same tensor, each anew. For example, two kernels of a
+        Several kernels of a gradient operator may read the same tensor, each anew. For example, two kernels of a
         `conv2d_grad` read the gradient of the output: `moved_bytes` counts the first reading, this method the second.
 
         Returns:

@@ -39,7 +39,7 @@ def forms(main: static.Program) -> dict[str, StoredForm]:
     """Return the conversions of the tensors that have another layout in a training program than in a checkpoint.
 
     Some passes over a program change the memory layout of tensors. A checkpoint has each tensor in the layout that the
-    program would have without these passes, the plain layout, so a save and a load convert. For example, the weights of
+    tensor would have without these passes, the plain layout, so a save and a load convert. For example, the weights of
     the operator `resnet_unit` are [O, H, W, I] in the program and [O, I, H, W] in a checkpoint.
 
     Args:

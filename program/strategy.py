@@ -124,12 +124,12 @@ def _parse_value(knob: Field[Any], text: str) -> bool | int | float:
         ValueError: The text is no value of this type, or a number that is not in the range from the knob's `least` to
             2^31 - 1 (MOST).
     """
-    type_name = str(knob.type)  # the annotation, such as "int", "float" or "bool | None"
+    type_name = str(knob.type)  # of the annotation, such as "<class 'int'>" or "bool | None"
     if "bool" in type_name:
         return _parse_switch(knob, text)
     to_number = float if "float" in type_name else int
 
-    number = None  # stays None if the text is no number, such as "many", or is not written plainly
+    number = None  # stays None if the text is no number of this type, as "1.5" for an int, or not written plainly
     is_plain = text.isascii() and "_" not in text  # Python would also take digits of another script, and 1_000
     if is_plain:
         with contextlib.suppress(ValueError):
@@ -193,9 +193,9 @@ def resolve(strategy: Strategy, *, dtype: str, layout: str, device: str) -> Stra
 
     If undecided, these options become:
 
-        options with conditions   on if all conditions of the option are met, such as float16 in NHWC; off if not
-        `enable_inplace`          on for a GPU, off for a CPU
-        options of cuDNN          None, as before
+        `enable_inplace`   on for a GPU, off for a CPU
+        options of cuDNN   None, as before
+        any other          on if all conditions of the option are met, such as float16 in NHWC; off if not
 
     Args:
         strategy: Options as the user set them. None means that the user left the option open.
@@ -273,7 +273,7 @@ def _conditions(strategy: Strategy, *, on_gpu: bool, is_half_nhwc: bool) -> list
     An option can be on if all of its conditions are met; `cuda_graph` has two. `resolve` uses the list in two ways:
 
         an option that the user turned on      refused if the option cannot be on
-        an option that the user left open      turned on if the option can be on
+        an option that the user left open      turned on if the option can be on, off if not
 
     For the second use, the list has a condition that is always met for each option that can always be on and may be
     left open, except `enable_inplace` and the options of cuDNN, which `resolve` treats separately.

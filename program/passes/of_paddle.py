@@ -22,8 +22,9 @@ FUSION_PASSES = {
 def applying_only_fusions_of(knobs: Strategy) -> AbstractContextManager[None]:
     """Return a context in which fleet, Paddle's distributed library, applies only the passes that `knobs` chooses.
 
-    The passes fuse operators of the training program. Fleet calls Paddle's function `apply_build_strategy`, which
-    would apply further passes as well. While the context lasts, fleet calls `apply_chosen_passes` instead.
+    The passes fuse operators of the training program, or let convolutions add to gradients that are there already
+    (`enable_addto`). Fleet calls Paddle's function `apply_build_strategy`, which would apply further passes as well.
+    While the context lasts, fleet calls `apply_chosen_passes` instead.
 
     Args:
         knobs: The strategy with every knob decided. A knob that is on chooses its pass: `fuse_bn_act_ops`, for example,

@@ -372,7 +372,7 @@ class _Follower:
         return dict.fromkeys(written, history_written)
 
     def _scaled(self, op: Operator, history: GradientHistory, *, gradient: str) -> GradientHistory:
-        """Return the history of a gradient after an operator: a changed one if the operator multiplies the gradient.
+        """Return the history of a gradient after an operator: changed by a `scale` or by the loss scale, else the same.
 
         A history says that the gradient is multiplied by factor * loss_scale^scale_power. The dynamic loss scale
         changes in training, so only its power is known.
