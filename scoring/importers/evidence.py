@@ -46,22 +46,25 @@ class Evidence:
         self.half_line: int | None = None  # the first line that switches half precision on
 
     def search(self, line: int, text: str, *, may_configure: bool) -> None:
-        """Search one line of a training log for signs of what its samples are and of half-precision training.
+        """Search one line of a training log for three signs, and keep the line's number for each sign that is new.
 
-        The first line of each kind of sign is kept: words of images ("ImageNet", "images/s"), words of other samples
-        ("tokens/s", "LibriSpeech"), and a half-precision switch that is on ("use_amp: True").
+            the samples are images           "ImageNet", "images/s"       -> `images_line`
+            the samples are something else   "tokens/s", "LibriSpeech"    -> `other_line`, and the text in `other_word`
+            half precision is switched on    "use_amp: True"              -> `half_line`
+
+        Of several lines with the same sign, the first one is kept.
 
         Args:
             line: Number of the line in the log.
             text: The line. Only its first 8,192 characters are searched.
-            may_configure: Whether the line may state the training's set-up, because it stands before the rows of
-                training figures or is one of the first of them. Any other line is searched for words of images only.
+            may_configure: True for the lines that may show how the training is set up: the lines before the first row
+                of training figures, and the first of these rows. Any other line is searched for signs of images only.
         """
         searched = text[:_SEARCHED_CHARS]
         if self.images_line is None and _IMAGE_WORDS.search(searched):
             self.images_line = line
         if not may_configure:
-            return
+            return  # what this line says of other samples or of half precision may not be about the training's set-up
 
         if self.other_line is None:
             other_words = _OTHER_SAMPLE_WORDS.search(searched)

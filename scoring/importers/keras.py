@@ -50,39 +50,48 @@ class Keras(FormatReader):
     _part = ""  # the data set whose section is read: "train" or "validation"
 
     def take_fact(self, name: str, value: object, line: int) -> None:
-        """Set a value that a line before the first row of training figures states, replacing one from an earlier line.
+        """Store a value of the printed configuration in `facts_by_name`, in place of the value from an earlier line.
 
         The log prints its configuration as a dictionary, and again after the options of the command line were applied.
-        So the last value counts. Each data set has a section, such as `'train_dataset': {'batch_size': 256, ..}`:
+        So the last value counts. The dictionary has a section for each data set:
 
-        - In the section of the training data set, every value is set, "part" included.
-        - Elsewhere only "gpus", "hosts" and "strategy" are set.
+            'train_dataset': {'batch_size': 256, ..}, 'validation_dataset': {'batch_size': 64, ..}
+
+        Here 256 is stored as "batch", and 64 is ignored: outside of the section of the training data, a value is stored
+        only if its name is "gpus", "hosts" or "strategy". These three belong to no data set.
 
         Args:
-            name: Name of a group of `fact_pattern`, such as "gpus". "part" begins a section.
-            value: Text that the group matched, such as "8". Of "part" it is "train" or "validation".
+            name: Name of a group of `fact_pattern`, such as "batch". The name "part" marks the beginning of a section.
+            value: Text that the group matched, such as "256". For "part", the text is "train" or "validation".
             line: Number of the line in the log.
         """
         if name == "part":
-            self._part = str(value)  # up to the beginning of the next section
+            self._part = str(value)  # from here on, this section is read
+        # "part" itself is stored as "train", too, but nothing uses this value.
         if self._part == "train" or name in ("gpus", "hosts", "strategy"):
             self.facts_by_name[name] = Fact(value, line)
 
     def read_after_first_row(self, line: int, text: str) -> None:
-        """Read a line after the first row of training figures that is not such a row itself.
+        """Read a line that is no row of training figures. Set `end_s` of all windows if the line prints time stamps.
 
-        The closing line of the log prints the time stamp of each row. All rows in `windows` then get their stamps, or
-        None for one that the line does not print.
+        A window has the figures of one row. The last line of a complete log prints the time stamps of the rows:
+
+            'step_timestamp_log': [.., 'BatchTimestamp<batch_index: 200, timestamp: 1598457712.94>', ..]
+
+        So the window of the row at step 200 gets 1598457712.94, in seconds of Unix time. A window whose step has no
+        stamp in the line gets None.
 
         Args:
-            line: Number of the line in the log.
+            line: Number of the line in the log. The line comes after the first row.
             text: The line.
         """
+        # The base class reads the result of an evaluation and the average rate of the run, and notes that the log is
+        # complete if the line has the word `step_timestamp_log`.
         super().read_after_first_row(line, text)
         stamps = {int(step): moment_s(stamp) for step, stamp in _STAMP.findall(text)}
         if stamps:
             for window in self.windows:
-                window.end_s = stamps.get(window.step or 0)
+                window.end_s = stamps.get(window.step or 0)  # a row has a step: `or 0` is for the type checker
 
     def finish_facts(self) -> None:
         """Set nodes, devices and batch by the printed configuration, and convert its texts to numbers and names."""
@@ -91,27 +100,26 @@ class Keras(FormatReader):
         super().finish_facts()
 
     def _set_nodes_and_devices(self) -> None:
-        """Set the nodes, and devices = GPUs of a node x nodes, by the configuration that the log prints.
+        """Set the number of nodes, and the number of devices on all nodes, by the configuration that the log prints.
 
-        `worker_hosts` names a host for each node: `a:5000,b:5000` are two nodes, and the text `None` is one. `num_gpus`
-        is the number of GPUs of one process, which is that of its node if the node has no other process. Nothing is set
-        in these cases:
+        `worker_hosts` lists one host for each node, and `num_gpus` is the number of GPUs of one process. With one
+        process on each node, `'num_gpus': 8, 'worker_hosts': 'a:5000,b:5000'` gives 2 nodes and 2 x 8 = 16 devices. A
+        printed `'worker_hosts': None` gives 1 node. In three cases, nothing is set:
 
-        - One of the two is not printed, or there are no GPUs.
-        - `worker_hosts` is `None`, and the strategy is one of several nodes. Their hosts may be named in the
-          environment (TF_CONFIG), which is not printed.
-        - mpirun's tags name more ranks than there are nodes. So a node has several processes.
+        - The log does not print `worker_hosts`, or does not print a `num_gpus` above 0.
+        - `worker_hosts` is printed as None, but the strategy is for several nodes.
+        - mpirun's tags before the lines name more ranks (processes) than there are nodes.
         """
-        gpus_of_node = integer(self.value("gpus"))
-        hosts = self.value("hosts")
-        if hosts is None or not gpus_of_node:
+        gpus_of_node = integer(self.value("gpus"))  # `num_gpus`: of a process, taken to be the only one of its node
+        hosts = self.value("hosts")  # the text of `worker_hosts`, such as "'a:5000,b:5000'" or "None"
+        if hosts is None or not gpus_of_node:  # `hosts` is Python's None if `worker_hosts` is not printed
             return
         if hosts == "None" and self.value("strategy") in _STRATEGIES_OF_NODES:
-            return
+            return  # the environment (TF_CONFIG), which the log does not print, may name the hosts
         commas = hosts.count(",")
         nodes = commas + 1
         if len(self.lines.ranks) > nodes:
-            return
+            return  # a node has several processes, so its number of GPUs is not known
         line = self.line_of("gpus")
         self.set_if_unset("nodes", nodes, line)
         self.set_if_unset("devices", gpus_of_node * nodes, line)

@@ -117,18 +117,19 @@ class Lines:
         self._last_startup_line = TaggedLine(0, "", None)  # the last line with START_WORDS, new start or not
 
     def note_if_start(self, number: int, text: str) -> None:
-        """Note that a training run may begin on this line of a log, if the line holds text that tools print at startup.
+        """Note that a training run may begin on this line of a log, if the line shows that a tool was started anew.
 
-        The last noted start becomes the start of a run as soon as a row (a line on training steps) follows:
-        `confirm_run` is then called. Until a start is noted, the first line of all counts as the last start.
+        A startup line has words that a tool prints as it starts, such as "powered by PaddlePaddle". Any other line
+        changes nothing. A tool prints several startup lines, so a startup line is a new start only if a row of training
+        figures came since the last start, or if the last start failed. Until a start is noted, the first line of all
+        counts as the last start:
 
-        A tool prints several startup lines before its first row, so not each of them is a new start. A startup line
-
-        1. is skipped if it is a copy of the startup line just before, because two programs may write one log. A copy of
-           a copy is skipped, too.
-        2. is a new start if a row came since the last start, or if the last start has failed. A start has failed if a
-           word that a tool prints just once, such as "powered by PaddlePaddle", comes again without a row in between.
-        3. otherwise belongs to the last start.
+            line 1   powered by PaddlePaddle        belongs to the start on line 1
+            line 2   powered by PaddlePaddle        skipped as a copy of line 1: two programs may write one log
+            line 3   --  Configuration Arguments    belongs to the start on line 1
+            line 9   powered by PaddlePaddle        a new start: a tool prints this once, so the start on line 1 failed
+            line 20  a row, for which `confirm_run` is called: a run begins on line 9
+            line 50  --  Configuration Arguments    a new start: a row came since the last start
 
         Args:
             number: Number of the line in the log, from 1.
@@ -143,10 +144,11 @@ class Lines:
         if is_copy:
             return
         row_came_since = self._last_start.has_row
+        # A word that each start prints just once comes again: the start that printed the word before has failed.
         last_start_failed = word in _ONCE_PER_START and word in self._last_start.words
         if row_came_since or last_start_failed:
             self._last_start = _PossibleStart(number)
-        self._last_start.words.add(word)  # of the new start or, without one, of the start before
+        self._last_start.words.add(word)  # of the new start, or of the old one if this line is no new start
 
     def note_possible_start(self, number: int) -> None:
         """Note that a training run may begin on a line, unless no row of figures came since the last noted start.

@@ -25,45 +25,48 @@ class Stretch(NamedTuple):
 
 
 def stretches_of_blocks(events: Run) -> Iterator[Stretch]:
-    """Yield each stretch of training without an evaluation in the blocks of a log, so that its time is all training.
+    """Yield the stretches of training between the evaluations of a log. The time of a stretch is training alone.
 
-    A block is a group of successive epochs. It ends at its stop. If the log has no stop of it, it ends at the next
-    block's start, or at the end of the log. `_stretches_of_block` divides it by the evaluations that start before its
-    end. Here are two stretches, of epochs 1 to 2 and of epochs 3 to 4:
+    A block is a group of successive epochs. A block has a start in the log, and mostly a stop. The evaluations that
+    start within a block divide the block into stretches, here of epochs 1 to 2 and of epochs 3 to 4:
 
-        block_start  first epoch 1, 4 epochs
+        block_start  first epoch 1, 4 epochs    -> start of the first stretch
         eval_start   epoch 2                    -> end of the first stretch
-        eval_stop    epoch 2                    -> start of the second one
-        eval_start   epoch 4                    -> end of the second one
+        eval_stop    epoch 2                    -> start of the second stretch
+        eval_start   epoch 4                    -> end of the second stretch
         eval_stop    epoch 4
         block_stop
+
+    Without a logged stop, a block reaches up to the start of the next block, or up to the end of the log.
 
     Args:
         events: The events of the run.
 
     Yields:
-        The stretches in the order of the log. None of a block of which the log says too little.
+        The stretches in the order of the log. A block of which the log says too little gives none.
     """
     starts = [block.start for block in events.blocks if block.start]
     stops = sorted((block.stop for block in events.blocks if block.stop), key=_line_of)
     evaluations = sorted((each for each in events.evaluations if each.start), key=_line_of_start)
-    for start, next_start in itertools.zip_longest(starts, starts[1:]):  # the last block has no next start
-        next_stop = _first_after(stops, start.line)  # of a later block, if this one's stop is not logged
+    for start, next_start in itertools.zip_longest(starts, starts[1:]):  # `next_start` of the last block is None
+        next_stop = _first_after(stops, start.line)  # the first stop after the start; perhaps of a later block
+        # The block ends at the next stop or the next start, whichever comes first; without both, at the log's end.
         end_line = min((mark.line for mark in (next_stop, next_start) if mark is not None), default=math.inf)
-        is_own_stop = next_stop is not None and next_stop.line == end_line  # not after the next block's start
+        is_own_stop = next_stop is not None and next_stop.line == end_line  # the stop comes before the next start
         stop = next_stop if is_own_stop else None
         evaluations_of_block = _started_between(evaluations, start.line, end_line)
         yield from _stretches_of_block(start, stop, evaluations_of_block)
 
 
 def _stretches_of_block(start: Mark, stop: Mark | None, evaluations: Sequence[Interval]) -> list[Stretch]:
-    """Return the stretches of training in one block of epochs, each a part of the block without an evaluation in it.
+    """Return the stretches of training in one block of epochs. A stretch is a part of the block without an evaluation.
 
-    - Evaluations of several epochs: a stretch ends at each evaluation (`_stretches_between`).
-    - Evaluations of one epoch, or all without a number: there is one stretch, which ends at the first evaluation. This
-      evaluation is taken to follow all epochs of the block, and any further evaluation is taken to be that of another
-      rank.
-    - No evaluation: there is one stretch, which ends at the block's stop.
+    The evaluations that start within the block decide:
+
+    - Evaluations after different epochs: `_stretches_between` returns one stretch before each evaluation.
+    - Evaluations after one epoch only: one stretch of all epochs of the block, from the start of the block to the start
+      of the first evaluation. Any other evaluation is taken to be a repetition of the first one by another rank.
+    - No evaluation: one stretch of all epochs of the block, from the start of the block to the stop of the block.
 
     Args:
         start: The start of the block, which states the block's first epoch and number of epochs.
@@ -71,14 +74,16 @@ def _stretches_of_block(start: Mark, stop: Mark | None, evaluations: Sequence[In
         evaluations: The evaluations that start within the block, each with its start, in the order of their lines.
 
     Returns:
-        The stretches. The list is empty if the log does not say the block's epochs, if the block has neither an
-        evaluation nor a stop, or if `_stretches_between` returns none.
+        The stretches. The list is empty if `start` does not state first epoch and number of epochs, if the block has
+        neither an evaluation nor a stop, or if `_stretches_between` finds that the evaluations do not fit the epochs of
+        the block.
     """
-    first_epoch = whole_or_zero(start.number)  # None if the log states no whole number of at least 0
-    epochs = positive_whole(start.count)  # None if the log states no whole number above 0
+    first_epoch = whole_or_zero(start.number)  # the whole number, which may be 0; None for any other value
+    epochs = positive_whole(start.count)  # the whole number above 0; None for any other value
     if first_epoch is None or epochs is None:
         return []
 
+    # Such as {2, 4}. Evaluations without a number all give None, so they count as evaluations after one epoch.
     evaluated_epochs = {evaluation.start.number for evaluation in evaluations if evaluation.start}
     if len(evaluated_epochs) > 1:
         return _stretches_between(start, first_epoch, epochs, evaluations)
@@ -94,35 +99,32 @@ def _stretches_of_block(start: Mark, stop: Mark | None, evaluations: Sequence[In
 def _stretches_between(start: Mark, first_epoch: int, epochs: int, evaluations: Sequence[Interval]) -> list[Stretch]:
     """Return the stretches of training in a block of epochs, one before each evaluation of the block.
 
-    The first stretch begins at the start of the block, and any other stretch at the stop of the evaluation before it.
-    The number of an evaluation is that of the last epoch before it. In a block of epochs 1 to 4, evaluations with the
-    numbers 2 and 4 give
+    The number of an evaluation is the number of the last epoch before it. In a block of epochs 1 to 4, evaluations with
+    the numbers 2 and 4 give two stretches:
 
-        block start to start of evaluation 2              epochs 1 and 2
-        stop of evaluation 2 to start of evaluation 4     epochs 3 and 4
+        epochs 1 and 2    from the start of the block to the start of evaluation 2
+        epochs 3 and 4    from the stop of evaluation 2 to the start of evaluation 4
 
     Args:
         start: The start of the block.
         first_epoch: Number of the first epoch of the block.
         epochs: How many epochs the block has.
-        evaluations: The evaluations within the block, each with a start.
+        evaluations: The evaluations within the block, each with a start, in the order of their lines.
 
     Returns:
-        The stretches. The list is empty in these cases:
-
-        - An evaluation lacks its stop. Only the last one may lack it, because no stretch begins after it.
-        - The number of an evaluation is missing or below the first epoch, or the numbers do not ascend.
-        - The number of the last evaluation is not the last epoch of the block.
+        The stretches. The list is empty if an evaluation before the last one lacks its stop, if a number is missing or
+        not whole, if the numbers do not ascend, if the first number is below `first_epoch`, or if the last number is
+        not the last epoch of the block.
     """
     stretches: list[Stretch] = []
-    begin: Mark | None = start  # of the next stretch; None if the evaluation before the stretch has no stop
+    begin: Mark | None = start  # of the next stretch: the block's start, later an evaluation's stop (None: not logged)
     next_epoch = first_epoch
     for evaluation in evaluations:
         if begin is None or evaluation.start is None:
-            return []
-        last_epoch = whole_or_zero(evaluation.start.number)  # None if the log states no whole number of at least 0
+            return []  # the evaluation before has no stop (each has a start: the second test is for the type checker)
+        last_epoch = whole_or_zero(evaluation.start.number)  # the whole number, perhaps 0; None for any other value
         if last_epoch is None or last_epoch < next_epoch:
-            return []
+            return []  # the number is missing, or it leaves no epoch for this stretch
         stretches.append(Stretch(begin, evaluation.start, next_epoch, last_epoch - next_epoch + 1))
         begin = evaluation.stop
         next_epoch = last_epoch + 1

@@ -70,17 +70,20 @@ def read_epochs(events: Run, *, samples: int | None, batch: int | None) -> list[
 
 
 def _window_of_epoch(number: Any, epoch: Epoch, samples: int | None, batch: int | None) -> Window:
-    """Return the training figures of one epoch: time, images, steps, wait for input and printed rate.
+    """Return the training figures of one epoch: seconds, images, steps, wait for input and printed images/s.
 
-    1. The time, the images and the wait are those of the own rate, an event that only this project's program logs.
-       Without an own rate, the time is that from the start to the stop of the epoch, and there is no wait.
-    2. If the images are still unknown but the time is known, an epoch with a number has `samples` images. Without a
-       number the images stay unknown: a program that counts images in place of epochs may log the start and the stop
-       of only a part of an epoch.
-    3. The steps are the images divided by `batch`, rounded down.
-    4. The printed rate is that of the foreign rate, an event of another submitter's program.
+    Two kinds of rates may be logged for an epoch. This project's program logs an own rate, which has seconds, images
+    and wait. The program of another submitter may log a foreign rate, which has images/s only. The figures are
 
-    A figure that is not known is None.
+    - seconds and wait: those of the own rate. Without an own rate, the seconds from the start to the stop of the epoch,
+      and no wait.
+    - images: those of the own rate. If these are not known, an epoch with a number and known seconds has `samples`
+      images.
+    - steps: the images divided by `batch`, rounded down.
+    - printed images/s: those of the foreign rate.
+
+    A figure that is not known is None. For example, only the start and the stop of epoch 3 are logged, 100 s apart.
+    With 50,000 `samples` and a `batch` of 256, the figures are 100 s, 50,000 images and 195 steps.
 
     Args:
         number: Number of the epoch as it is logged, of any type; None if the program logs none.
@@ -95,9 +98,10 @@ def _window_of_epoch(number: Any, epoch: Epoch, samples: int | None, batch: int 
         images = positive_amount(epoch.own_rate.images)
         wait_s = real(epoch.own_rate.data_wait_s)
     else:
-        seconds = epoch.marked_seconds  # from start to stop
+        seconds = epoch.marked_seconds  # from start to stop; None if one of the two is missing
 
-    is_whole_epoch = number is not None  # an epoch without a number may be only a part
+    # A start and a stop without a number may be of a part: some programs count images in place of epochs.
+    is_whole_epoch = number is not None
     if images is None and seconds and is_whole_epoch:
         images = samples
     steps: int | None = None
@@ -143,21 +147,24 @@ def _epochs_by_number(events: Run) -> dict[Any, Epoch]:
 
 
 def _intervals_by_number(events: Run) -> dict[Any, Interval]:
-    """Return one interval, a start and a stop, for each epoch that stopped, by the epoch's number as it is logged.
+    """Return one interval, a start and a stop, for each epoch that stopped, by the number of the epoch.
 
-    An epoch may have several intervals, because two ranks may each log the start and the stop of the epoch. From four
-    such events, `Run` makes three intervals, and the result is {1: B}:
+    Two ranks may log the same epoch, so several intervals may have the same number. From the four events "start, start,
+    stop, stop" of epoch 1, `events.epochs` has three intervals, and the result is {1: B}:
 
-        epoch_start 1   of rank 0   -> the start of interval A, which gets no stop: A is skipped
-        epoch_start 1   of rank 1   -> the start of interval B
-        epoch_stop 1    of rank 0   -> the stop of interval B: B is taken
-        epoch_stop 1    of rank 1   -> the stop of interval C, which has no start: C is skipped, because B has a start
+        A: the first start, without a stop    skipped: it has no stop
+        B: the second start, the first stop   taken
+        C: the second stop, without a start   skipped: B has a start
 
-    In all other cases a later interval with a stop replaces an earlier interval of the same epoch. An interval also
-    has no start if the start is not logged.
+    Of several intervals with a stop, the last one is taken. But an interval without a start never replaces an interval
+    with a start.
 
     Args:
         events: The events of the run.
+
+    Returns:
+        The intervals by the number of their epoch as it is logged. Each interval has a stop. The start is None if the
+        log has no start of the epoch before a stop.
     """
     interval_by_number: dict[Any, Interval] = {}
     for interval in events.epochs:
@@ -167,7 +174,7 @@ def _intervals_by_number(events: Run) -> dict[Any, Interval]:
         earlier = interval_by_number.get(number)
         earlier_has_start = earlier is not None and earlier.start is not None
         if interval.start is None and earlier_has_start:
-            continue  # only the stop of another rank
+            continue  # as for C in the example: the earlier interval has more
         interval_by_number[number] = interval
     return interval_by_number
 
@@ -175,13 +182,15 @@ def _intervals_by_number(events: Run) -> dict[Any, Interval]:
 def _rates_by_number(events: Run) -> dict[Any, list[Rate]]:
     """Group the logged rates (images/s) of a run by the number of the epoch to which each rate belongs.
 
-    A rate may be logged with a number. Own rates, which this project's program logs, have epoch numbers. Foreign rates,
-    which other programs log, may have the number of a step instead: the foreign numbers 1, 2 and 500 in a run of 3
-    epochs are steps, because there is no epoch 500. `_foreign_numbers_are_epochs` decides for all foreign rates of the
-    run together.
+    This project's program logs own rates, with the number of an epoch. Other programs log foreign rates, with the
+    number of an epoch or of a training step. `_foreign_numbers_are_epochs` decides for all foreign rates of the run
+    together: in a run of 3 epochs, the numbers 1, 2 and 3 are epochs, and the numbers 100 and 500 are steps. A rate
+    belongs to
 
-    - A rate with an epoch number belongs to the epoch with this number.
-    - A rate with a step or without a number belongs to the epoch that started or stopped last before the rate.
+        own rate with a number                  the epoch with this number
+        foreign rate with a number, if epochs   the epoch with this number
+        foreign rate with a number, if steps    the epoch that started or stopped last before the rate
+        any rate without a number               the epoch that started or stopped last before the rate
 
     Args:
         events: The events of the run.
@@ -191,8 +200,8 @@ def _rates_by_number(events: Run) -> dict[Any, list[Rate]]:
         The key None has the rates without an epoch number that come before all epochs, or after an epoch that is logged
         without a number. Foreign rates that are not positive are left out.
     """
-    marks = _marks_of_epochs(events)
-    usable = [rate for rate in events.rates if _is_usable(rate)]
+    marks = _marks_of_epochs(events)  # the starts and stops of the epochs
+    usable = [rate for rate in events.rates if _is_usable(rate)]  # own, or positive images/s
     foreign_numbers_are_epochs = _foreign_numbers_are_epochs(usable, marks)
     rates_by_number: dict[Any, list[Rate]] = {}
     for rate in usable:
@@ -200,7 +209,7 @@ def _rates_by_number(events: Run) -> dict[Any, list[Rate]]:
         if rate.number is not None and number_is_epoch:
             epoch_number_of_rate = rate.number
         else:
-            epoch_number_of_rate = _number_of_last_mark(rate, marks)
+            epoch_number_of_rate = _number_of_last_mark(rate, marks)  # of the last start or stop before the rate
         rates_by_number.setdefault(epoch_number_of_rate, []).append(rate)
     return rates_by_number
 
@@ -218,20 +227,25 @@ def _marks_of_epochs(events: Run) -> list[Mark]:
 
 
 def _foreign_numbers_are_epochs(rates: Sequence[Rate], marks: Sequence[Mark]) -> bool:
-    """Return whether the numbers that other programs log with their rates are epoch numbers.
+    """Return whether the numbers that stand with foreign rates are epochs (True) or training steps (False).
 
-    Some programs log the number of training steps so far with a rate (a throughput in images/s). So the result is False
-    as soon as one number belongs to no logged epoch: with the epochs 1 and 2, the rates 1 and 2 give True, and the
-    rates 1 and 500 give False.
+    A foreign rate is a rate (images/s) that was not logged by this project's program. With such a rate, a program may
+    log the number of the epoch, or the number of training steps so far. If the log has the epochs 1 and 2,
+
+        foreign rates with the numbers 1 and 2    -> True
+        foreign rates with the numbers 1 and 500  -> False: there is no epoch 500
 
     Args:
         rates: The logged rates. Two kinds are ignored: rates without a number, and the rates of this project's program,
-            which always have epoch numbers.
-        marks: The starts and stops of all epochs, each with the number of its epoch. If there are none, nothing speaks
-            against epoch numbers, and the result is True.
+            whose numbers are always epochs.
+        marks: The starts and stops of all epochs, each with the number of its epoch.
+
+    Returns:
+        True if each number is that of an epoch in the log. Also True if no foreign rate has a number, or if the log has
+        no starts and stops of epochs to compare with.
     """
     if not marks:
-        return True
+        return True  # without logged epochs, nothing can show that the numbers are steps
     epoch_numbers = {mark.number for mark in marks}
     foreign_numbers = {rate.number for rate in rates if rate.number is not None and not _is_own(rate)}
     return foreign_numbers <= epoch_numbers

@@ -66,36 +66,40 @@ class MMSeg(FormatReader):
         super().read_before_rows(line, _COMMENT.sub("", text))
 
     def take_fact(self, name: str, value: object, line: int) -> None:
-        """Set a value that a line before the first row of training figures states, or note which section is open.
+        """Set a value that the log states before the first row, or follow which section of the configuration is open.
 
-        The printed configuration has a section for each data loader, as in `val_dataloader = dict(batch_size=1)`. The
-        open section shows of which loader a batch size is. By `name`, in the order of the code:
+        `read_before_rows` calls this for each match of `fact_pattern`. The printed configuration has a section for each
+        data loader, such as `train_dataloader=dict(batch_size=4)`. The open section shows of which loader a batch size
+        is. In the order of the code:
 
-        - "loader": the section of a data loader begins. A loader within an open section is ignored.
-        - "opened", "closed": a bracket. The section ends where its first bracket is closed again.
-        - "batch_of_loader", "samples_per_gpu": a batch size. If `_name_of_batch` gives a name, `_keep_batch` keeps the
-          batch size under this name for `_set_batch`, which is called after the last line.
-        - "precision": half precision is switched on, so the value "precision" becomes "amp".
-        - any other name, such as "devices": the value of this name becomes `value`.
+            `name`               `value`               what is done
+            "loader"             "train_dataloader"    if no section is open, the section of this loader begins
+            "opened"             "("                   in an open section, one open bracket more
+            "closed"             ")"                   in an open section, one bracket less; at 0 the section ends
+            "batch_of_loader"    "4"                   the size in `batch_size=4`, if of the training data, is kept
+            "samples_per_gpu"    "4"                   the size in `samples_per_gpu=4`, if of the training data, is kept
+            "precision"          "use_fp16=True"       half precision is on: "precision" is set to "amp"
+            any other            such as "8"           the value is set under this name
 
-        Of several lines that state a value, the first one counts. For batch sizes, `_set_batch` decides.
+        Of several lines that set the same name, the first one counts. `_set_batch` later decides by the sizes that are
+        kept.
 
         Args:
             name: Name of the group of `fact_pattern` that matched.
-            value: Text that the group matched, such as "val_dataloader" for the name "loader".
+            value: Text that the group matched.
             line: Number of the line in the log.
         """
         if name == "loader":
-            if not self._loader:  # no section is open
+            if not self._loader:  # no section is open; a loader named within a section begins no other one
                 self._loader = str(value)
         elif name == "opened":
             self._count_bracket(1)
         elif name == "closed":
             self._count_bracket(-1)
         elif name in ("batch_of_loader", "samples_per_gpu"):
-            name_of_batch = self._name_of_batch(name)  # by the open section
+            name_of_batch = self._name_of_batch(name)  # by the open section; None: the size is ignored
             if name_of_batch is not None:
-                self._keep_batch(name_of_batch, value, line)
+                self._keep_batch(name_of_batch, value, line)  # for `_set_batch`, after the last line
         elif name == "precision":  # `value` is a switch that is on, such as `use_fp16=True`
             self.set_if_unset("precision", "amp", line)
         else:
@@ -160,23 +164,27 @@ class MMSeg(FormatReader):
         self.set_if_unset("framework", f"PyTorch {version}" if version else "PyTorch")
 
     def _set_batch(self) -> None:
-        """Set the batch size of one device from the printed configuration, or add a check if two sizes are stated.
+        """Set `batch_per_device`, the batch size of one device, by the sizes that the printed configuration states.
 
-        The sizes in the section of the training data's loader count. If there are none, the sizes outside of all
-        loaders' sections count. If there are none of these, either, nothing changes.
+        The sizes in the section of the training data's loader count. If that section has none, the sizes outside of all
+        loaders' sections count, which hold for all loaders. By the sizes that count:
 
-        Two different sizes may count, because a log may print the files of a configuration one by one: a base file with
-        `samples_per_gpu=2`, and then a file that replaces this size by 4. Then no size is set, and a check that does
-        not agree records both sizes.
+        - One size, perhaps stated several times: this size is set.
+        - Two different sizes: no size is set, and a check that does not agree records both sizes. Such a log may print
+          the files of a configuration one by one, a file with `samples_per_gpu=2` and then a file that replaces 2 by 4.
+        - No size: nothing changes.
+
+        Call this after the last line.
         """
+        # `_keep_batch` has kept the first size of each of these two places, under the name of the place.
         name = "batch_of_train_loader"
         if name not in self.facts_by_name:
             name = "batch_of_all_loaders"
-        second_size = self.facts_by_name.get(f"other_{name}")  # `_keep_batch` has noted a size that differs so
+        second_size = self.facts_by_name.get(f"other_{name}")  # the first size that differs, if any
         if second_size is None:
-            self.set_if_unset_from("batch_per_device", name)
+            self.set_if_unset_from("batch_per_device", name)  # copies the size; does nothing if there is none
             return
-        # These two sizes differ, so the call sets no batch size: it only adds the check.
+        # The two sizes differ, so `set_if_places_agree` only adds the check, and sets no size.
         first_size = self.facts_by_name[name]
         self.set_if_places_agree("batch_per_device", {"one batch size": first_size, "another": second_size})
 
@@ -239,22 +247,23 @@ class MMEpochs(EpochFormatReader, MMSeg):
     )
 
     def finish_facts(self) -> None:
-        """Set all that `MMSeg.finish_facts` sets, such as the batch size, and then correct `truncated` by the epochs.
+        """Set what `MMSeg.finish_facts` sets, such as the batch size. Then correct `truncated` by the number of epochs.
 
-        `truncated` is whether rows are missing at the end of the run. Reading the rows has set `truncated` by the steps
-        in the epoch of the last row: True after `Epoch [2][600/1251]`, and False after `Epoch [2][1251/1251]`. Now
-        `truncated` becomes
+        `truncated` says whether rows are missing at the end of the run. So far, `truncated` only says whether rows are
+        missing at the end of the last row's epoch. If 5 epochs are wanted, `truncated` changes as follows:
 
-        - None if the wanted number of epochs or the epoch of the last row is not known,
-        - True if the epoch of the last row is before the last wanted epoch, as epoch 2 of 5 is.
+            last row                so far    afterwards
+            Epoch [2][1251/1251]    False     True, because epochs 3 to 5 are missing
+            Epoch [5][600/1251]     True      True: in the last wanted epoch nothing changes
+            Epoch [5][1251/1251]    False     False: in the last wanted epoch nothing changes
 
-        In any other case, as after the last of 5 wanted epochs, `truncated` stays as the steps have set it.
+        If the wanted number of epochs is not known, or if no row was read, `truncated` becomes None.
         """
         super().finish_facts()
-        self.set_if_unset_from("epochs_wanted", "max_epochs")
+        self.set_if_unset_from("epochs_wanted", "max_epochs")  # the log may state either
         epochs_wanted = integer(self.value("epochs_wanted"))
         last_epoch = self.last_position.epoch if self.last_position else None
         if epochs_wanted is None or last_epoch is None:
             self.truncated = None
-        elif last_epoch < epochs_wanted:  # otherwise the steps of the last row have decided
+        elif last_epoch < epochs_wanted:
             self.truncated = True

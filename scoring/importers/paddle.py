@@ -259,11 +259,14 @@ class PaddleSeg(Launch):
         return super().name_of_precision(word)  # by the pairs of `precision_names`
 
     def finish_facts(self) -> None:
-        """Set the model and the batch size of one device, and then all that `Launch.finish_facts` sets.
+        """Set the model, the batch size of one device, the devices, the software versions and the math mode of the run.
 
-        - The model is the network and its backbone, such as "FCN HRNet_W48". If the log names no backbone, it is the
-          network alone. If the log names no network, no model is set.
-        - The batch size is that of the option `--batch_size`, or that of the configuration without this option.
+        - model: the network and its backbone, such as "FCN HRNet_W48". If the log names no backbone, the network alone.
+          If the log names no network, no model is set.
+        - batch size: the number in the option `--batch_size` of the command line. If the log does not have this option,
+          the number in the line `batch_size:` of the printed configuration.
+        - the others: `Launch.finish_facts`, the method of the base class, sets them by the lines of Paddle's launcher
+          and runtime. The method also converts what the log states to numbers and names.
 
         Call this after the last line.
         """
@@ -271,6 +274,7 @@ class PaddleSeg(Launch):
         if network is not None:
             parts = [network.value, self.value("backbone")]
             self.set_if_unset("model", " ".join(part for part in parts if part), network.line)
-        # `--batch_size` was set under the name "batch_per_device" when its line was read; then this changes nothing.
+        # If the log has the option, its line has set "batch_per_device" already, and this call changes nothing.
         self.set_if_unset_from("batch_per_device", "batch_of_config")
-        super().finish_facts()  # last, because it converts the batch size from a text to a number
+        # The base class comes last: it also converts the texts that are set here, such as the batch size "4" to 4.
+        super().finish_facts()

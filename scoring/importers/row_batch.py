@@ -59,15 +59,16 @@ class RowBatch:
             self._first_line = line
 
     def set_batch(self, field: str, facts_by_name: dict[str, Fact], checks: list[Check]) -> None:
-        """Write the batch size that the rows of a log imply into `facts_by_name`, in place of a size that differs.
+        """Write the batch size by a log's rows into `facts_by_name`, and check whether a configured size is the same.
 
-        The rows imply a size if their rates x step times leave a single whole number (`self.batch`). If several
-        or no whole numbers are left, nothing changes. Otherwise a configured size in `facts_by_name` decides:
+        The batch size is rate x step time. Printed figures are rounded, so each row only gives a range for the size. If
+        a single whole number is in the ranges of all rows, this is the size that the rows imply (`self.batch`). If
+        several or no whole numbers are in all ranges, nothing changes. For rows that imply 16:
 
-        - No size is configured: the size by the rows is written.
-        - The same size is configured: the configured size stays, and a check that agrees is added to `checks`.
-        - Another size is configured: the size by the rows replaces the configured size, and a check that does not agree
-          is added to `checks`.
+            configured size in `facts_by_name`    what is done
+            none                                  16 is written
+            16                                    16 stays, and a check that agrees is added to `checks`
+            32                                    16 replaces 32, and a check that does not agree is added to `checks`
 
         Args:
             field: "batch_per_device" if the rates are of one device, "batch_of_all" if the rates are of all devices.
@@ -77,12 +78,13 @@ class RowBatch:
         batch_by_rows = self.batch
         if batch_by_rows is None:
             return
-        assert self._first_line is not None  # `narrow` has set it: without a row, `self.batch` is None
+        assert self._first_line is not None  # the first row that narrowed the range has set it
 
         configured = facts_by_name.get(field)
         if configured is None:
             facts_by_name[field] = Fact(batch_by_rows, self._first_line)
             return
+        # The two sources of the size, in words, for the check.
         of = "a device" if field == "batch_per_device" else "over all devices"
         ways = (
             f"line {configured.line}: the configuration, {configured.value}",

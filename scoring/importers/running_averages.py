@@ -29,13 +29,18 @@ class Totals(NamedTuple):
     wait_s: float | None  # the part of the time that waited for input; None: not printed
 
     def since(self, before: "Totals") -> RowTime:
-        """Return the steps, seconds and wait for input since earlier totals: the difference of the two.
+        """Return the steps, the seconds and the wait for input between an earlier row of a log and this row.
 
-        With a mean of 0.2 s over 20 steps and a later one of 0.3 s over 30, there are 10 steps of 9 s - 4 s = 5 s.
+        Both rows print running averages: means over all steps since a reset. A total is such a mean x the number of
+        steps. So the difference of the totals is what came between the rows:
+
+            earlier row    a mean of 0.2 s over 20 steps    a total of 4 s
+            this row       a mean of 0.3 s over 30 steps    a total of 9 s
+            result         30 - 20 = 10 steps               9 s - 4 s = 5 s
 
         Args:
-            before: The totals of an earlier row, or NO_TOTALS for the first row after a reset. The averages must
-                not have been reset in between.
+            before: The totals of an earlier row, or NO_TOTALS for the first row after a reset. The averages must not
+                have been reset in between.
 
         Returns:
             The steps, seconds and wait. The seconds are None if the time did not grow. The wait is None if it is not
@@ -43,6 +48,7 @@ class Totals(NamedTuple):
         """
         steps = self.steps - before.steps
         seconds = self.time_s - before.time_s if self.time_s > before.time_s else None
+        # `plausible_wait_s` turns a wait that is over 1 % longer than the seconds into None.
         return RowTime(steps, seconds, plausible_wait_s(self._wait_since(before), seconds))
 
     def _wait_since(self, before: "Totals") -> float | None:
@@ -125,18 +131,23 @@ class _TimesToRow(NamedTuple):
 def _are_running_by_stamps(groups: Sequence[Sequence[PrintedMean]]) -> bool | None:
     """Return which averages fit the time stamps: True for running averages, False for row averages, None if undecided.
 
-    Each kind of averages predicts the time from the first row after a reset to each later row (`_times_to_later_rows`).
-    The error of a kind is the mean distance between the predicted times and the times by the stamps. The kind with
-    the smaller error is returned.
+    A running average is over all steps since a reset of the averages. A row average is over the steps since the row
+    before. `_times_to_later_rows` works out the time from the first row to each later row in three ways: from the
+    printed means as running averages, from the printed means as row averages, and from the time stamps. The error of a
+    kind of averages is the mean distance between the times by this kind and the times by the stamps:
 
-    Three cases are undecided:
-
-    - No times can be compared, because stamps are missing or no group has two rows.
-    - Both errors are at most MOST_STAMP_ERROR_S: both kinds fit.
-    - The larger error is less than twice (CLEARLY_NEARER) the smaller error: neither kind fits clearly better.
+        error of running averages    error of row averages    result
+        0.3 s                        8 s                      True: running averages fit better
+        8 s                          0.3 s                    False: row averages fit better
+        0.3 s                        0.9 s                    None: both are at most MOST_STAMP_ERROR_S (1 s)
+        5 s                          8 s                      None: 8 s is less than CLEARLY_NEARER (2) x 5 s
 
     Args:
         groups: The rows from each reset of the averages up to the next one.
+
+    Returns:
+        True, False or None as in the table. Also None if there are no times to compare: in each group, the first row or
+        all later rows lack a time stamp, or there are no later rows.
     """
     times: list[_TimesToRow] = []
     for rows in groups:
@@ -155,14 +166,15 @@ def _are_running_by_stamps(groups: Sequence[Sequence[PrintedMean]]) -> bool | No
 
 
 def _times_to_later_rows(rows: Sequence[PrintedMean]) -> list[_TimesToRow]:
-    """Return the time from the first row to each later row, by the time stamps and by each kind of averages.
+    """Return the time from the first row to each later row in three ways: by the stamps, and by each kind of averages.
 
-    The first row prints a mean of 1 s over 6 steps since the reset. The next row, 10 steps later, prints 0.5 s:
+    The times show which kind of averages fits the stamps. A running average is over all steps since a reset, and a row
+    average is over the steps since the row before. Of three rows, 10 steps apart, the later two have these times:
 
-    - If these are running averages, the two totals since the reset are 1 s x 6 = 6 s and 0.5 s x 16 = 8 s, and the
-      time between the rows is their difference: 2 s.
-    - If these are row averages, the time is that of the next row alone: 0.5 s x 10 = 5 s. To the row after that, its
-      own mean x steps is added.
+        printed mean    steps since reset    if running averages           if row averages
+        1.0 s           6                    (the first row)
+        0.5 s           16                   0.5 x 16 - 1.0 x 6 = 2 s      0.5 x 10 = 5 s
+        0.4 s           26                   0.4 x 26 - 1.0 x 6 = 4.4 s    0.5 x 10 + 0.4 x 10 = 9 s
 
     Args:
         rows: The rows from one reset of the averages up to the next one.
@@ -173,13 +185,14 @@ def _times_to_later_rows(rows: Sequence[PrintedMean]) -> list[_TimesToRow]:
     times: list[_TimesToRow] = []
     sum_of_rows_s = 0.0
     for row in rows[1:]:
-        sum_of_rows_s += row.mean_s * row.steps_since_row  # of a row without a stamp, too
-        first = rows[0]
+        sum_of_rows_s += row.mean_s * row.steps_since_row  # a row without a stamp counts in the sum, too
+        first = rows[0]  # all times begin here
         if row.end_s is None or first.end_s is None:
             continue
         times.append(
             _TimesToRow(
                 by_stamps_s=row.end_s - first.end_s,
+                # `total_since_reset_s` is the printed mean x the steps since the reset.
                 if_running_s=row.total_since_reset_s - first.total_since_reset_s,
                 if_of_rows_s=sum_of_rows_s,
             )
@@ -190,14 +203,13 @@ def _times_to_later_rows(rows: Sequence[PrintedMean]) -> list[_TimesToRow]:
 def _means_get_smoother(groups: Sequence[Sequence[PrintedMean]]) -> bool:
     """Return whether the printed means get smoother with the steps since the reset, as running averages do.
 
-    The roughness at a row is the second difference of the means, |after - 2 x row + before|, where `before` and `after`
-    are the means of the two rows next to this row. With n steps since the reset, the roughness is about
+    The roughness at a row shows how far the mean of the row lies off the means of the rows before and after: the means
+    1.0, 1.2 and 1.1 s of three successive rows give |1.1 - 2 x 1.2 + 1.0| = 0.3 s for the second row.
 
-    - in proportion to 1 / n for running averages, because a new step has a share of 1 / n in the mean over n steps,
-    - independent of n for row averages.
-
-    So a line through log(roughness) over log(n) has a slope of about -1 for running averages, and of about 0 for row
-    averages. The limit is -0.5 (RUNNING_SLOPE).
+    A running average is over the n steps since the reset. A new step has a share of only 1 / n in the average, so the
+    roughness falls about in proportion to 1 / n. On a plot of log(roughness) over log(n), the rows lie about a line
+    with the slope -1. Row averages, over the steps since the row before, do not get smoother: the slope is about 0. The
+    limit is RUNNING_SLOPE, -0.5.
 
     Args:
         groups: The rows from each reset of the averages up to the next one.
@@ -209,7 +221,7 @@ def _means_get_smoother(groups: Sequence[Sequence[PrintedMean]]) -> bool:
     logs_of_steps: list[float] = []
     logs_of_roughness: list[float] = []
     for rows in groups:
-        for before, row, after in zip(rows, rows[1:], rows[2:], strict=False):
+        for before, row, after in zip(rows, rows[1:], rows[2:], strict=False):  # rows 1, 2, 3, then 2, 3, 4, ..
             roughness_s = abs(after.mean_s - 2 * row.mean_s + before.mean_s)
             if roughness_s > 0:  # 0 has no logarithm
                 logs_of_steps.append(math.log(row.steps_since_reset))
