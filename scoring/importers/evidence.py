@@ -58,7 +58,8 @@ class Evidence:
             line: Number of the line in the log.
             text: The line. Only its first 8,192 characters are searched.
             may_configure: True for the lines that may show how the training is set up: the lines before the first row
-                of training figures, and the first of these rows. Any other line is searched for signs of images only.
+                of training figures, and the first 100 of these rows (WATCHED_ROWS in table.py). Any other line is
+                searched for signs of images only.
         """
         searched = text[:_SEARCHED_CHARS]
         if self.images_line is None and _IMAGE_WORDS.search(searched):

@@ -58,7 +58,8 @@ class Keras(FormatReader):
             'train_dataset': {'batch_size': 256, ..}, 'validation_dataset': {'batch_size': 64, ..}
 
         Here 256 is stored as "batch", and 64 is ignored: outside of the section of the training data, a value is stored
-        only if its name is "gpus", "hosts" or "strategy". These three belong to no data set.
+        only if its name is "gpus", "hosts" or "strategy". These three belong to no data set. A section is taken to
+        reach up to the beginning of the next section.
 
         Args:
             name: Name of a group of `fact_pattern`, such as "batch". The name "part" marks the beginning of a section.
@@ -66,7 +67,7 @@ class Keras(FormatReader):
             line: Number of the line in the log.
         """
         if name == "part":
-            self._part = str(value)  # from here on, this section is read
+            self._part = str(value)  # from here up to the next "part", this section is read
         # "part" itself is stored as "train", too, but nothing uses this value.
         if self._part == "train" or name in ("gpus", "hosts", "strategy"):
             self.facts_by_name[name] = Fact(value, line)

@@ -43,7 +43,8 @@ def stretches_of_blocks(events: Run) -> Iterator[Stretch]:
         events: The events of the run.
 
     Yields:
-        The stretches in the order of the log. A block of which the log says too little gives none.
+        The stretches in the order of the log. A block gives none if the log says too little of the block, or if the
+        block's evaluations do not fit its epochs.
     """
     starts = [block.start for block in events.blocks if block.start]
     stops = sorted((block.stop for block in events.blocks if block.stop), key=_line_of)
@@ -64,8 +65,9 @@ def _stretches_of_block(start: Mark, stop: Mark | None, evaluations: Sequence[In
     The evaluations that start within the block decide:
 
     - Evaluations after different epochs: `_stretches_between` returns one stretch before each evaluation.
-    - Evaluations after one epoch only: one stretch of all epochs of the block, from the start of the block to the start
-      of the first evaluation. Any other evaluation is taken to be a repetition of the first one by another rank.
+    - Evaluations after one epoch only, or all without an epoch number: one stretch of all epochs of the block, from the
+      start of the block to the start of the first evaluation. Any other evaluation is taken to be a repetition of the
+      first one by another rank.
     - No evaluation: one stretch of all epochs of the block, from the start of the block to the stop of the block.
 
     Args:
@@ -124,7 +126,7 @@ def _stretches_between(start: Mark, first_epoch: int, epochs: int, evaluations: 
             return []  # the evaluation before has no stop (each has a start: the second test is for the type checker)
         last_epoch = whole_or_zero(evaluation.start.number)  # the whole number, perhaps 0; None for any other value
         if last_epoch is None or last_epoch < next_epoch:
-            return []  # the number is missing, or it leaves no epoch for this stretch
+            return []  # the number is missing or not whole, or it leaves no epoch for this stretch
         stretches.append(Stretch(begin, evaluation.start, next_epoch, last_epoch - next_epoch + 1))
         begin = evaluation.stop
         next_epoch = last_epoch + 1

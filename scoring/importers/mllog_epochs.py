@@ -184,8 +184,8 @@ def _rates_by_number(events: Run) -> dict[Any, list[Rate]]:
 
     This project's program logs own rates, with the number of an epoch. Other programs log foreign rates, with the
     number of an epoch or of a training step. `_foreign_numbers_are_epochs` decides for all foreign rates of the run
-    together: in a run of 3 epochs, the numbers 1, 2 and 3 are epochs, and the numbers 100 and 500 are steps. A rate
-    belongs to
+    together. In a run of 3 epochs, the foreign numbers 1, 2 and 3 are epochs. But if the foreign numbers are 1, 2 and
+    500, all of them are steps, because there is no epoch 500. A rate belongs to
 
         own rate with a number                  the epoch with this number
         foreign rate with a number, if epochs   the epoch with this number
@@ -241,8 +241,8 @@ def _foreign_numbers_are_epochs(rates: Sequence[Rate], marks: Sequence[Mark]) ->
         marks: The starts and stops of all epochs, each with the number of its epoch.
 
     Returns:
-        True if each number is that of an epoch in the log. Also True if no foreign rate has a number, or if the log has
-        no starts and stops of epochs to compare with.
+        True if each number of a foreign rate is that of an epoch in the log. Also True if no foreign rate has a number,
+        or if the log has no starts and stops of epochs to compare with.
     """
     if not marks:
         return True  # without logged epochs, nothing can show that the numbers are steps

@@ -166,12 +166,13 @@ class MMSeg(FormatReader):
     def _set_batch(self) -> None:
         """Set `batch_per_device`, the batch size of one device, by the sizes that the printed configuration states.
 
-        The sizes in the section of the training data's loader count. If that section has none, the sizes outside of all
-        loaders' sections count, which hold for all loaders. By the sizes that count:
+        The sizes in the section of the training data's loader count. If that section has none, each `samples_per_gpu`
+        outside of all loaders' sections counts, which holds for all loaders. By the sizes that count:
 
         - One size, perhaps stated several times: this size is set.
-        - Two different sizes: no size is set, and a check that does not agree records both sizes. Such a log may print
-          the files of a configuration one by one, a file with `samples_per_gpu=2` and then a file that replaces 2 by 4.
+        - Different sizes: no size is set, and a check that does not agree records the first two of them. Such a log may
+          print the files of a configuration one by one, a file with `samples_per_gpu=2` and then a file that replaces 2
+          by 4.
         - No size: nothing changes.
 
         Call this after the last line.
