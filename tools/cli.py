@@ -90,27 +90,26 @@ def main() -> int:
 
 
 def answer_completion() -> int:
-    """Answer a shell whose user asks for completions with Tab: of a command's name, or of a command's options.
+    """Print the completions that a user asks a shell for with Tab, and end the process.
 
-    `paddle-reference wa<Tab>` completes the name of a command, and `paddle-reference watch --on<Tab>` the options of
-    `watch`. An argument parser prints the completions and then ends the process, so this function mostly does not
-    return.
+    `paddle-reference wa<Tab>` completes the name of a command, and `paddle-reference watch --on<Tab>` completes the
+    options of the command `watch`. In both cases an argument parser prints the completions and ends the process.
 
     Returns:
-        The exit status of a process that no parser has ended: 2 if the command is unknown; otherwise the status with
-        which the command ended before its parser could answer.
+        The exit status, only if no parser has ended the process: 2 for an unknown command, or the status of a command
+        that ended before its parser could print, such as 2 for a missing package.
 
     Raises:
         ValueError: The shell does not say where the cursor is.
     """
-    words = completion.words_before_cursor()
+    words = completion.words_before_cursor()  # ["paddle-reference", "watch"] for `paddle-reference watch --on<Tab>`
     has_command_name = len(words) >= 2  # the first word is the program's own name
     if not has_command_name:
-        _complete_command_name()  # prints the completions and ends the process
+        _complete_command_name()  # never returns: its parser ends the process
     name = words[1]
     if name not in PUBLISHING | TRAINING:
         return 2
-    return _complete_options(name)
+    return _complete_options(name)  # returns only if the command ends before its parser prints
 
 
 def _complete_command_name() -> NoReturn:
@@ -123,9 +122,11 @@ def _complete_command_name() -> NoReturn:
 
 
 def _complete_options(name: str) -> int:
-    """Start a command, whose argument parser prints the completions of the command's options and ends the process.
+    """Print the completions of a command's options for the shell that asks for them, and end the process.
 
-    The parser reads the line to complete, such as `paddle-reference watch --on`, from the environment.
+    Only the command's own argument parser knows the command's options. So the `main` of the command is called, which
+    first makes the parser. The parser sees that a shell asks, prints the completions and ends the process: the command
+    does nothing else.
 
     Args:
         name: Name of the command, such as "watch".
@@ -134,10 +135,11 @@ def _complete_options(name: str) -> int:
         The exit status, only if the command ends before its parser prints: 2 if a package is missing, for example.
     """
     if not _has_subcommands(name):
-        # The parser of `watch` takes only the options of `watch`, so the words `paddle-reference watch` are hidden. A
-        # parser with subcommands gets all words, because it reads the command's name itself.
+        # The parser of `watch` takes only what stands behind `paddle-reference watch`, so these two words are hidden. A
+        # parser with subcommands needs the second word, the command's name.
         completion.hide_words_from_parser(2)
-    return run(name, options=[])  # no options, because the parser completes those of the environment's line
+    # The words that the user has typed are not passed on as options: the parser finds them in the environment.
+    return run(name, options=[])
 
 
 def _has_subcommands(name: str) -> bool:
@@ -182,19 +184,23 @@ def _require_paddle() -> None:
 
 
 def _set_arguments(name: str, options: list[str]) -> None:
-    """Set `sys.argv` to what the parser of a command expects.
+    """Set `sys.argv`, the program's name and its arguments, to what the parser of a command expects.
 
     A parser with subcommands reads the command's name as the first argument. For any other parser, the name becomes a
-    part of the program's name, which messages show.
+    part of the program's name, which messages show:
+
+        command line                       with subcommands    sys.argv
+        paddle-reference report run.txt    yes                 ["/usr/bin/paddle-reference", "report", "run.txt"]
+        paddle-reference watch results     no                  ["paddle-reference watch", "results"]
 
     Args:
         name: Name of the command, such as "watch".
         options: The words on the command line after the name.
     """
     if _has_subcommands(name):
-        sys.argv[1:] = [name, *options]
+        sys.argv[1:] = [name, *options]  # sys.argv[0], the program's name, stays as it is
     else:
-        sys.argv[:] = [f"paddle-reference {name}", *options]
+        sys.argv[:] = [f"paddle-reference {name}", *options]  # replaces sys.argv[0], too
 
 
 if __name__ == "__main__":

@@ -62,21 +62,22 @@ def _steps_of_first_row(first: Window, second: Window, first_step: int) -> int |
 
 
 def _seconds_of_first_row(first: Window, second: Window, steps: int) -> float | None:
-    """Return the seconds of the first row of a log, its printed step time x `steps`, or None if they are not known.
+    """Return how many seconds the steps of a log's first row took together; None if this is not known.
 
-    The product is right if a program prints the mean step time of all steps of a row. Other programs print the time of
-    the row's last step alone. The reader of such a log leaves the `seconds` of a row of several steps None, so the
-    second row shows which time the program prints.
+    If the row covers 10 steps and prints a mean step time of 0.5 s, the steps took 5 s. But some programs print the
+    time of the tenth step alone, from which the time of the 10 steps does not follow. The second row, which covers as
+    many steps, shows what the program prints: `second.seconds` is set only if the printed time is of all the steps.
 
     Args:
-        first: The first row.
-        second: The second row.
+        first: The first row, with the printed step time in seconds.
+        second: The second row. Its `seconds` were set, or left None, when its line of the log was read.
         steps: Number of steps that the first row covers.
 
     Returns:
-        The seconds. None if the first row prints no step time, or if the second row has no seconds.
+        The printed step time of the first row x `steps`. None if the first row prints no step time, or if
+        `second.seconds` is None.
     """
-    prints_mean_step_time = second.seconds is not None  # set only from the time of all steps of the row
+    prints_mean_step_time = second.seconds is not None  # or the row has a single step, whose time is the mean
     if first.printed_step_time_s is None or not prints_mean_step_time:
         return None
     return first.printed_step_time_s * steps

@@ -10,22 +10,31 @@ _ROW_FORMAT = "{:>6} {:>8} {:>12} {:>25} {:>10} {:>9} {:>12} {:>12}"
 
 
 def prediction_lines(predicted: Mapping[str, Any]) -> list[str]:
-    """Return predicted throughputs as lines: the measured shapes, a table of predictions, assumptions and warnings.
+    """Return predicted throughputs as lines to print: a headline, a table of the predictions, and notes.
 
-    A shape such as "2 x 8" is 2 nodes of 8 devices each. If some times to train are not known, the last lines say why.
+    The headline names what was measured, such as "1 x 8" for 1 node with 8 devices, and what share of the throughput is
+    lost to communication on many nodes. The table has a line for each predicted number of nodes:
+
+        Measured 1 x 8 (nodes x devices); throughput lost between many nodes 4.9%
+
+         nodes  devices     images/s             95 % interval efficiency   step ms     to train     measured
+             1        8      20000.0                 not known     100.0%    102.40    not known      20000.0
+
+        assumed: evaluation does 7500 images/s a device, 3 x training
+        warning: 1 x 8: the spread of runs is unknown, and not in the prediction's interval
+        time to train: epochs to the target are not known for this model and data set: give --epochs
 
     Args:
-        predicted: The predictions, at least one, as `predict_from_logs` returns them: "model", "measured",
-            "predictions", "assumptions" and "warnings".
+        predicted: What `predict_from_logs` returns. "measured" and "predictions" are lists of rows, which are
+            dictionaries such as {"nodes": 1, "devices": 8, ...}. There is at least one prediction.
     """
     shapes = ", ".join(f"{row['nodes']} x {row['devices_per_node']}" for row in predicted["measured"])
-    # By the scaling model, M nodes reach the share exp(-loss * (1 - 1 / M)) of M times the throughput of one node.
-    # On many nodes 1 / M is about 0, so that the share is about exp(-loss).
+    # With a loss of 0.05, each of very many nodes has exp(-0.05) = 95.1 % of the throughput of a node alone.
     share_left_on_many_nodes = math.exp(-predicted["model"]["loss"])
     lost_share = 1 - share_left_on_many_nodes
     rows = predicted["predictions"]
-    table = [_prediction_cells(row, first=rows[0]) for row in rows]
-    column_names = table[0].keys()
+    table = [_prediction_cells(row, first=rows[0]) for row in rows]  # the first row is the base of the efficiency
+    column_names = table[0].keys()  # "nodes", "devices", "images/s" and so on, the same in each row
     return [
         f"Measured {shapes} (nodes x devices); throughput lost between many nodes {percent(lost_share)}",
         "",
@@ -34,6 +43,7 @@ def prediction_lines(predicted: Mapping[str, Any]) -> list[str]:
         "",
         *[f"assumed: {text}" for text in predicted["assumptions"]],
         *[f"warning: {text}" for text in predicted["warnings"]],
+        # A line for each reason why a time to train is not known.
         *[f"time to train: {reason}" for reason in _reasons_for_unknown_times(rows)],
     ]
 

@@ -47,22 +47,28 @@ class Measured(NamedTuple):
 
 
 def measure(args: argparse.Namespace) -> Measured:
-    """Read the logs of --measured, and return the throughput of each shape: a number of nodes, and of devices on each.
+    """Read the logs of --measured, and return the throughput of each shape, such as 2 nodes with 8 devices each.
 
-    Logs of one shape are scored together, as repeats: two logs of 2 nodes with 8 devices each give one throughput.
+    A shape is a pair of numbers: the nodes of a run, and the devices on each node. All logs of one shape are scored
+    together as repeats, so three logs of 2 nodes with 8 devices each give one throughput.
 
     Args:
-        args: The parsed options of `python -m scoring scale`: `measured` are the logs, `protocol` and `skip` say how to
-            score, `batch` and `devices_per_node` what the logs leave out.
+        args: The parsed options of `python -m scoring scale`. `measured` are the logs; `protocol` and `skip` say how to
+            score the logs. A log that does not say its batch per device takes `batch`, and a log that does not say its
+            nodes is taken to have at most `devices_per_node` devices on a node (None: 8).
 
     Returns:
-        What was read from the logs, the throughput of each shape by ascending nodes, and warnings: of another math mode
-        or software in some log, of a --batch that the logs contradict, and of each shape whose spread of runs is not
-        known.
+        Three values:
+
+        - what was read from each log
+        - the throughput of each shape, by ascending nodes
+        - warnings: the logs differ in math mode or software; `batch` is another one than the logs say; the spread of
+          the runs of a shape is not known
 
     Raises:
-        InputError: The protocol is unknown or measures training times. The logs cannot be scored, or differ in model,
-            batch or precision. A log does not say its devices or batch, or has nodes of unequal size.
+        InputError: The protocol is unknown, or measures training times. The devices or the batch of a log are not
+            known, or its devices cannot be shared equally among its nodes. The logs differ in model, batch or
+            precision, or cannot be scored.
         TooFewRunsError: A shape has fewer runs than the protocol asks for.
         OSError: A log, or the file of the protocol, cannot be opened.
     """
@@ -71,10 +77,11 @@ def measure(args: argparse.Namespace) -> Measured:
         raise InputError(f"protocol {args.protocol} measures no throughput, which the model is made of")
     records_by_shape = _records_by_shape(args)
     records = list(itertools.chain.from_iterable(records_by_shape.values()))
-    # Raises an error if model, batch or precision differ; returns a warning if the math mode or the software differs.
+    # This call raises InputError if the logs differ in model, batch or precision. Another math mode or other software
+    # in some log only gives a warning.
     warnings = _require_same_work(records)
-    batch_of_all_logs = records[0].batch_per_device  # all logs have the same one
-    if args.batch not in (None, batch_of_all_logs):
+    batch_of_all_logs = records[0].batch_per_device  # images of a step on one device, the same in all logs by now
+    if args.batch not in (None, batch_of_all_logs):  # --batch is only for logs that do not say their batch
         warnings.append(f"--batch {args.batch} is not taken: the logs say {batch_of_all_logs} images a device")
 
     points = []

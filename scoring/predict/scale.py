@@ -173,8 +173,8 @@ def _print_back_test(*, as_json: bool) -> None:
 def predict_from_logs(args: argparse.Namespace) -> JsonObject:
     """Return predictions of throughput and time to train for some node counts, as `scale --json` prints them.
 
-    The logs of measured runs give the throughput on some node counts. How much throughput is lost to communication on
-    more nodes is learnt from published figures.
+    Two sources are combined. The logs give the throughput on the node counts that were measured. Published figures of
+    other runs tell how much throughput is lost to communication as nodes are added.
 
     Args:
         args: The parsed options of `python -m scoring scale`: `measured` are the logs, `nodes` the node counts to
@@ -188,13 +188,15 @@ def predict_from_logs(args: argparse.Namespace) -> JsonObject:
         TooFewRunsError: The protocol asks for more runs than there are on some number of nodes and devices per node.
         OSError: A log, or the file of the protocol, cannot be opened.
     """
+    # `measured` has all measured throughputs. `points` has only those to predict from, {number of nodes: throughput},
+    # which were measured on nodes with as many devices as a predicted node.
     records, measured, warnings = measure(args)
-    points = _points_by_nodes(measured, args.devices_per_node)  # the measured throughput by the number of nodes
+    points = _points_by_nodes(measured, args.devices_per_node)
     published = published_tables(read_published())
-    scaling_loss = fit_scaling_loss(published)  # not to the measured logs
+    scaling_loss = fit_scaling_loss(published)  # by published figures alone, not by the logs
 
-    # The time to train includes evaluations, whose speed is derived from the measured speed of training. The speed on
-    # the fewest nodes is taken, where communication between nodes slows a device down least.
+    # The time to train includes evaluations. The speed of evaluation is assumed to be a multiple of that of training,
+    # here of the throughput on the fewest nodes, where a device loses least to communication.
     speed_on_fewest_nodes = points[min(points)]
     training, assumptions = assumed_training(records, speed_on_fewest_nodes, args.epochs)
 

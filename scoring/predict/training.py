@@ -120,25 +120,29 @@ class Assumed(NamedTuple):
 
 
 def assumed_training(records: Sequence[Record], measured: Point, epochs: float | None) -> Assumed:
-    """Return the facts from which the time to train is computed, and a text for each of two possible assumptions.
+    """Return what the time to train is computed from, and one or two assumptions behind it in words.
 
-    - The epochs are those of the MLPerf reference at the global batch: only if the user gave none and the runs train
-      ResNet-50 on ImageNet.
-    - Evaluation is 3 (EVALUATION_SPEEDUP) times as fast as the measured training: always.
+    Evaluation is always assumed to be 3 (EVALUATION_SPEEDUP) times as fast as the measured training. If training does
+    2500 images/s on a device, a text says "evaluation does 7500 images/s a device, 3 x training".
+
+    If the user gave no epochs and the runs train ResNet-50 on ImageNet, a text before that one says that the epochs are
+    those of the MLPerf reference. These epochs depend on the global batch, so `epochs_to_target` looks them up later,
+    for each predicted number of devices.
 
     Args:
         records: The runs as read from their logs, at least one, all of one model. The first log that names a model
             tells it. A data set with as many training images as ImageNet is taken for ImageNet.
         measured: The measured throughput of training.
-        epochs: The epochs to the target, as the user gave them (--epochs). None leaves them to `epochs_to_target`.
+        epochs: The epochs to the target quality, as the user gave them (--epochs); None if the user gave none.
     """
-    dataset = _dataset_size(records)
+    dataset = _dataset_size(records)  # the numbers of images to train on and to evaluate
     has_size_of_imagenet = dataset.train == IMAGENET.train
     training = Training(
         epochs=epochs,
         train_samples=dataset.train,
         eval_samples=dataset.evaluation,
         eval_images_per_s_device=EVALUATION_SPEEDUP * measured.images_per_s / measured.devices,
+        # Without epochs of the user, `epochs_to_target` takes those of the MLPerf reference only if this is True.
         is_resnet_on_imagenet=has_size_of_imagenet and _is_resnet(records),
     )
     return Assumed(training, _assumptions_in_words(training))

@@ -45,18 +45,19 @@ def figures(report: Report) -> list[Figure | Paragraph]:
 
 
 def _plot_from_zero(report: Report, runs: Sequence[_DrawnRun]) -> Figure | Paragraph:
-    """Return a plot of the runs' throughput over time, with a vertical axis that starts at 0.
+    """Return a plot of the runs' throughput over time, from 0 upwards; a paragraph instead if no run has rates.
 
-    The plot shows at most 16 runs (MOST_OVERLAID). All of them have the same axes as the first run.
+    The first run sets the units of the plot, such as images/s over seconds. A run in other units, such as images/s over
+    steps, is left out. Of the remaining runs, the first 16 (MOST_OVERLAID) are drawn.
 
     Args:
         report: The content of the report.
-        runs: The runs whose logs have rates.
+        runs: The runs whose logs have rates, in the order of the report.
 
     Returns:
-        The plot; a paragraph that says why there is none if `runs` is empty.
+        The plot. If `runs` is empty, a paragraph that says why there is no plot.
     """
-    drawn_runs = _with_points_on_same_axes(runs)  # chooses at most 16 runs with equal axes
+    drawn_runs = _with_points_on_same_axes(runs)  # at most 16 runs with the units of the first
     if not drawn_runs:
         return Paragraph(text=NO_RATES, absent=True)
     unit = unit_of_rates(drawn_runs[0].run)

@@ -177,19 +177,23 @@ def _lag_of(straggler: _Straggler) -> float:
 def _straggler_of_group(group: Group, kind: KindOfTime, verb: str) -> _Straggler | None:
     """Return the rank that is most often the slowest in a group's measured windows, and how far it lags behind.
 
+    If rank 3 computes for 12 s in a window of 20 s, and the median of all ranks is 10 s, rank 3 lags behind by
+    (12 s - 10 s) / 20 s = 0.1 of the window's time. Rank 3 has such a lag in each window in which it is the slowest.
+    The lag that is returned is the median over these windows.
+
     Args:
         group: A group of repeated runs.
         kind: Which times of the ranks are compared: "compute" or "data_wait".
         verb: What a rank does in these times: "computes" or "waits for its input".
 
     Returns:
-        A text such as "rank 3 on node07 computes 12.4% longer", and the lag behind the median rank as a share of the
-        time, such as 0.124. None if no window has these times of the ranks.
+        The lag, such as 0.1, and a text with it, such as "rank 3 on node07 computes 10.0% longer". None if no window
+        has these times of the ranks.
     """
     slowest = most_often_slowest(group.measured, kind)
     if slowest is None:
         return None
-    lag_share = slowest.median_lag_share  # the median over the windows in which this rank is the slowest
+    lag_share = slowest.median_lag_share  # over the windows in which the rank is the slowest
     host = visible(str(slowest.host), 40)
     text = f"rank {slowest.rank} on {host} {verb} {short_percent(lag_share)} longer"
     return _Straggler(text, lag_share)

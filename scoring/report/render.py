@@ -174,9 +174,10 @@ def html(page: Mapping[str, Any]) -> str:
             folder. If the path is empty, nothing is removed.
     """
     text = _html_templates().get_template("page.html").render(page=page)
-    # The templates first make each value printable and then escape it, so the text has the path in the same form.
-    printable_folder = _as_html(page["folder"])
-    folder_in_text = str(escape(printable_folder))
+    # The text has a path "/data/a&b/" as "/data/a&amp;b/". So the path takes the same two steps here as each value that
+    # a template shows: `_as_html` only makes the value printable, and `escape` then escapes the value for HTML.
+    printable_folder = _as_html(page["folder"])  # still "/data/a&b/"
+    folder_in_text = str(escape(printable_folder))  # "/data/a&amp;b/"
     return _without_folder(text, folder_in_text)
 
 

@@ -282,38 +282,31 @@ def _all_reduce_note(group: Group, step: StepTime) -> str:
 
 
 def scaling(report: Report) -> Section:
-    """Return the section on how throughput grows with the number of devices, in these runs and in published tables.
+    """Return the report's section on scaling: how throughput grows with the number of devices.
 
-    The section has these parts, in this order:
-
-    - `curves_note`: a sentence on which published figures are shown, or why there are none
-    - if `scaling` is empty: a sentence that efficiency was not measured
-    - if `scaling` or `curves` has something to draw: plots of throughput and of efficiency over the number of devices
-    - for each system in `scaling`: a table of its numbers of devices, and a sentence on each efficiency that is too
-      good to be true
-    - if there are `curves`: a folded table of the published figures
-
-    The gist, the words next to the section's title, has the efficiency of each system in `scaling` on its most devices.
-    Without such a system, it is "efficiency not measured".
+    The section has plots, a table for each system that was run on several numbers of devices or nodes, and a table of
+    published figures to compare with. The words next to the section's title are the efficiency of each such system on
+    its most devices, such as "95.2% on 16 devices"; without any such system, "efficiency not measured".
 
     Args:
-        report: The content of the report. Its `scaling` has the rows of each system that was run on several numbers of
-            devices or of nodes, and its `curves` have the published figures.
+        report: The content of the report. `report.scaling` has the rows of each such system, by ascending number of
+            devices, and `report.curves` has the published figures. Each may be empty. If `report.scaling` is empty, a
+            sentence says that efficiency was not measured; if both are empty, there are no plots.
     """
-    parts: list[Block] = [Paragraph(text=report.curves_note)]
+    parts: list[Block] = [Paragraph(text=report.curves_note)]  # which published figures are shown, or why none are
     if not report.scaling:
         text = "Efficiency of these runs: not measured. It takes runs of one system at two device counts or more."
         parts.append(Paragraph(text=text, absent=True))
     if report.scaling or report.curves:
-        parts += _scaling_figures(report)
+        parts += _scaling_figures(report)  # two plots over the number of devices: throughput and efficiency
     for system_number, rows in enumerate(report.scaling, 1):
         of_system = f" of system {system_number}" if len(report.scaling) > 1 else ""  # for the caption
-        parts += _scaling_table(rows, of_system)
+        parts += _scaling_table(rows, of_system)  # with a sentence on each efficiency that is too good to be true
     if report.curves:
         # The summary is the text to click on, which opens the table.
         parts.append(Fold(summary="published figures beside", blocks=[_published(report.curves)], in_markdown=True))
 
-    rows_of_most_devices = [rows[-1] for rows in report.scaling]  # the last one of each system
+    rows_of_most_devices = [rows[-1] for rows in report.scaling]  # a row for each system
     gist = "; ".join(f"{efficiency_in_words(row.efficiency)} on {row.devices} devices" for row in rows_of_most_devices)
     if not gist:
         gist = f"efficiency {NOT_MEASURED}"

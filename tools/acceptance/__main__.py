@@ -172,29 +172,34 @@ def _require_type(value: object, wanted: type) -> None:
 
 
 def _verdict_on_check_not_run(check: str, precision: str, folder: Path) -> Verdict:
-    """Return the verdict on a check that was not run, with the reason why it was not run.
+    """Return the verdict "unknown" or "fatal" on a check that was not run, with the reason why it was not run.
+
+    The verdict is "unknown" if the check's job was never started because the machine cannot run the precision. In any
+    other case the check should have been run, so the verdict is "fatal": the job crashed before the check, for example.
 
     Args:
         check: The name of the check.
         precision: The precision of the check's job, such as "fp32".
-        folder: The folder of the jobs' files. The file fp32.failed, for example, says why the job of fp32 failed.
+        folder: The folder of the jobs' files. For the precision "fp32", these are fp32.lines with the verdicts on the
+            checks that were run, and fp32.failed with the reason if the job failed. Each may be missing.
 
     Returns:
-        Unknown if the folder has no file of the job and this machine cannot run the precision; else fatal.
+        The verdict, "unknown" if this machine cannot run the precision and both files are missing.
 
     Raises:
         ValueError: The file with the reason cannot be read.
     """
-    reason_file = folder / f"{precision}.failed"  # launch/trials.sh writes why the job failed, or was not started
-    lines_file = folder / f"{precision}.lines"  # the job writes its verdicts
+    reason_file = folder / f"{precision}.failed"  # written by launch/trials.sh: why the job failed or was not started
+    lines_file = folder / f"{precision}.lines"  # written by the job: its verdicts, but none on this check
     reason = _text_of(reason_file)  # None without the file
     has_file_of_job = reason is not None or lines_file.is_file()
     why_impossible = env.refusal(PRECISION=precision)  # empty if this machine can run the precision
-    # A file of the job shows that the machine of the job can run the precision, even if this machine cannot.
+    # The jobs may have run on another machine. If a file of the job is there, the check should have been run on that
+    # machine, and what this machine can run does not matter.
     if why_impossible and not has_file_of_job:
         return Verdict(check=check, status=UNKNOWN, found=why_impossible, where=precision)
 
-    if reason is None:
+    if reason is None:  # without fp32.failed
         reason = "its job did not run it"
     return Verdict(check=check, status=FATAL, found=f"not run: {reason.strip()}", where=precision)
 
@@ -246,24 +251,31 @@ def report(job: env.Job, folder: Path, *, short: bool) -> int:
 
 @one_line
 def main() -> int:
-    """Do one of three things, each for launch/trials.sh, and return the exit status:
+    """Do one step of an acceptance, and return the exit status. launch/trials.sh starts processes for each step.
 
-    - in a process that mpirun started: run the checks of a job, as one of its ranks
-    - with --report FOLDER: report on the finished jobs whose files are in the folder
-    - with --precisions: print the precisions whose jobs can run on this machine
+    In a process that mpirun started, the step is to run the checks of a job, as one of the job's ranks. In any other
+    process, an option names the step:
 
-    Unusable settings of the job, an unusable folder, or none of the three end it with an error and status 2.
+    - --report FOLDER: report on the finished jobs whose files are in the folder
+    - neither --report nor --precisions: an error, because there is nothing to do
+    - --precisions: print the precisions whose jobs can run on this machine
+
+    Returns:
+        A rank returns the status of `run_module`, 0 if there was no error. Any other process returns 0; 1 if a
+        reported verdict is fatal or the output cannot be written; 2, after an error message, if the settings of the job
+        or the folder are unusable, or if there is nothing to do.
     """
     args = _arguments()
     if env.is_rank():
-        # The precision is not checked before: if this GPU cannot run it, the checks' verdicts say so.
+        # checks_precision=False: a GPU that cannot compute in the job's precision is no error here. The verdicts on the
+        # checks say it.
         return run_module("tools.acceptance.rank", checks_precision=False, short=args.short)
 
     job, _ = env.read()
-    _check_job(job)
+    _check_job(job)  # raises ValueError, which `one_line` turns into an error message and status 2
     if args.report:
         return report(job, args.report, short=args.short)
-    if not args.precisions:
+    if not args.precisions:  # a user has started this module by hand, without an option that names the step
         raise ValueError("the acceptance runs on all ranks of a machine: start it by ./run_and_time.sh --acceptance")
     print_to_reader("\n".join(_precisions_that_can_run()))
     return 0

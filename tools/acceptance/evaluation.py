@@ -110,8 +110,9 @@ def _totals_over_ranks(
 ) -> Totals:
     """Evaluate images on all ranks; return how many answers are right and how many images were counted.
 
-    Each rank evaluates its own share of the images. Then `Evaluator.run` adds up the counts of all ranks, so every rank
-    returns the same two sums. All ranks must call this together.
+    Each rank evaluates its own share of the images, and the counts of the ranks are added up. If 2 ranks have 50 images
+    each and answer 40 and 43 of them right, each rank returns 83 right answers and 100 images. All ranks must call this
+    together.
 
     Args:
         machine: What the checks share on this rank, such as Paddle's executor.
@@ -121,19 +122,21 @@ def _totals_over_ranks(
         resize: Length in pixels to which the shorter side of each image is resized, before the centre is cropped.
     """
     me = machine.me
-    # The batches of this rank: numbers of images. With 2 ranks, rank 0 has the images 0, 2, 4, ...
+    # First the input: which images this rank evaluates, in how many batches, and how they are read.
+    # The share is the batches of this rank, as image numbers. With 2 ranks, rank 0 has the images 0, 2, 4, ...
     share_of_rank = sampling.evaluation_plan(len(images), batch=BATCH, rank=me.rank, ranks=me.size)
     steps = sampling.evaluation_steps(len(images), BATCH * me.size)  # batches of a rank, as many on every rank
-    # How images are read. The CPU decodes them, so that the program gets the same images on every machine.
+    # The CPU decodes the images, so that the program gets the same ones on every machine.
     reader = machine.reader(data.ImageFormat(size=SIDE), device="cpu")
 
-    # The program adds to two variables: the right answers of each batch, and the number of images.
-    correct_name = model.QUALITY
-    counted_name = COUNTED
+    # Then the counts: the program has two variables, to which each batch adds its right answers and its images. The
+    # evaluator needs the names of the variables, to set them to 0 first and to read them at the end.
+    correct_name = model.QUALITY  # name of the variable with the right answers
+    counted_name = COUNTED  # name of the variable with the number of images
     evaluator = Evaluator(executor=machine.executor, main=main, totals=(correct_name, counted_name), ranks=me)
     with contextlib.closing(data.Loader(images, share_of_rank, reader, resize=resize)) as batches:
         batches_as_fed = _in_format(batches, model.image)  # in the layout and type that the program takes
-        # Evaluates this rank's batches, then sums each of the two variables over all ranks: {name: sum}.
+        # Evaluates this rank's batches, then sums each variable over all ranks: {correct_name: 83, counted_name: 100}.
         total_by_name = evaluator.run(batches_as_fed, steps=steps)
     return Totals(correct=int(total_by_name[correct_name]), counted=int(total_by_name[counted_name]))
 
@@ -147,24 +150,29 @@ def _in_format(batches: Iterable[Batch], wanted: data.ImageFormat) -> Iterator[B
 def fitted_weights(batches: Batches, recipe: config.Recipe) -> dict[str, Array]:
     """Return weights, by name, with which ResNet-50 recognises the digits of some images without any training.
 
-    The convolutions keep their random first weights. The last layer is fitted to the features that they give, so that
-    it maps them to the labels. All is computed on the CPU, so that every machine has the same weights.
+    The convolutions keep their random first weights. One forward pass turns the images into features, and the last
+    layer is then fitted by ridge regression to map the features to the labels. All is computed on the CPU, so that
+    every machine has the same weights.
 
     Args:
-        batches: The training images [N, 3, H, W] and labels [N, 1] of several steps. They are used as one batch.
+        batches: The training images [N, 3, H, W] and labels [N, 1] of several steps. All steps are used as one batch.
         recipe: Sets the number of classes and the image size.
     """
-    recipe = replace(recipe, bn_momentum=0.0)  # batch norm then keeps the statistics of the single pass below
+    # The weights include the running mean and variance of each batch norm. At momentum 0, a pass replaces the old ones
+    # by those of its own batch, so that a single pass is enough.
+    recipe = replace(recipe, bn_momentum=0.0)
     image = np.concatenate([images for images, _ in batches])
     label = np.concatenate([labels for _, labels in batches])
     with cpu_network(recipe, len(image)) as (main, executor):
-        _scale_blocks_down(main)  # so that they add less noise to the image
+        # An untrained residual block adds noise to its input. With the noise scaled to 0.2 (BLOCK_SCALE), enough of the
+        # image is left.
+        _scale_blocks_down(main)
         feed = {"image": image, "label": label}
         (features,) = executor.run(main, feed=feed, fetch_list=[_name_of_features(main)])
-        weights = copy_state(main)  # with the statistics of batch norm that this pass left
+        weights = copy_state(main)  # all weights, with the running means and variances of this pass
 
     classes = np.eye(recipe.classes)[label[:, 0]]  # one-hot, [N, classes]
-    weight, bias = _ridge_regression(features, classes)
+    weight, bias = _ridge_regression(features, classes)  # features @ weight + bias is close to `classes`
     weights["fc.w"] = weight.astype(np.float32)
     weights["fc.b"] = bias.astype(np.float32)
     return weights

@@ -35,17 +35,23 @@ TIMED_OUT = 124  # status of timeout, which ends mpirun by a signal that it hand
 def _clock_offsets_s(comm: "MPI.Comm", *, is_leader: bool) -> list[float]:
     """Return on rank 0 by how many seconds the clock of each node is ahead of rank 0's. Every rank must call this.
 
+    The first rank of each node, the leader, answers for its node. With 3 nodes of 8 ranks, the leaders are the ranks 0,
+    8 and 16. Rank 0 first asks rank 8 for its clock, then rank 16. Each of these two waits until rank 0 asks. No other
+    rank has anything to do.
+
     Args:
         comm: MPI's communicator of all ranks.
-        is_leader: Whether this rank is the first rank of its node, whose clock stands for the node's. True on rank 0.
+        is_leader: Whether this rank is the leader of its node. Rank 0 is always a leader.
 
     Returns:
-        A number for each node; the first, of rank 0's own node, is 0. On any other rank the numbers have no meaning.
+        On rank 0 a number for each node, in the order of the leaders, such as [0.0, 0.002, -0.001]. The first one, 0.0,
+        is of rank 0's own node. On any other rank all numbers are 0.0 and mean nothing.
     """
-    offsets_s = [0.0]  # the first leader is rank 0 itself
+    offsets_s = [0.0]  # of rank 0's own node
+    # `allgather` gives every rank the same list, [True, False, ...]: for each rank whether it is a leader.
     for rank, leads_its_node in enumerate(comm.allgather(is_leader)):
         if leads_its_node and rank != 0:
-            # Only rank 0 and this leader exchange messages here; on any other rank the call returns 0 at once.
+            # Rank 0 asks `rank` here for its clock, and `rank` answers. On all others the call returns 0.0 at once.
             offsets_s.append(clock_offset_s(comm, rank))
     return offsets_s
 

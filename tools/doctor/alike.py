@@ -26,24 +26,27 @@ class _Common(NamedTuple):
 def with_equal_gpus_in_one(verdicts: list[Verdict]) -> list[Verdict]:
     """Return the verdicts, with those that differ only in the number of the GPU joined into one.
 
-    For example, "GPU0: off" and "GPU1: off" are joined into "GPU0-1: off". The joined verdict stands in the place of
-    the first. All other verdicts stay as they are.
+    For example, the verdicts of a check that found "GPU0: off" and "GPU1: off" become one verdict, "GPU0-1: off", in
+    the place of the first. All other verdicts stay as they are.
 
     Args:
-        verdicts: The verdicts of the doctor's checks, each on one GPU or on anything else.
+        verdicts: The verdicts of the doctor's checks. The text `found` of a verdict may be of one GPU or of anything
+            else.
     """
-    # First find the numbers of the GPUs whose verdicts have everything else in common.
+    # First collect the numbers of the GPUs whose verdicts can be joined. The key is what such verdicts have in common:
+    # the check, the status, the texts "GPU" before and ": off" behind the number, and so on.
     gpus_by_common: dict[_Common, set[int]] = defaultdict(set)
     for verdict in verdicts:
-        found = ON_ONE_GPU.fullmatch(verdict.found)
+        found = ON_ONE_GPU.fullmatch(verdict.found)  # a match of the text "GPU0: off"; None if it is not of one GPU
         if found:
             gpus_by_common[_common(verdict, found)].add(int(found["number"]))
 
+    # Then show one verdict for each key: the first, with the numbers of all GPUs. The later ones are left out.
     shown: list[Verdict] = []
-    joined: set[_Common] = set()  # by which verdicts in `shown` are joined already
+    joined: set[_Common] = set()  # keys of which `shown` has the joined verdict already
     for verdict in verdicts:
         found = ON_ONE_GPU.fullmatch(verdict.found)
-        if found is None:  # not on one GPU
+        if found is None:  # not of one GPU
             shown.append(verdict)
             continue
         common = _common(verdict, found)

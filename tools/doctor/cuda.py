@@ -128,24 +128,29 @@ def try_start(environ: Mapping[str, str], gpu_count: int) -> CudaStart:
 
 
 def _next_gpu(child: Talk, start: CudaStart, gpu_count: int) -> int | None:
-    """Return the GPU after the one on which a child process hung or died, for another child to go on with.
+    """Return the GPU with which another child process should go on, after a child hung or died on a GPU.
+
+    If a child was to try the GPUs 0 to 7 and died on GPU 2, for example, another child should go on with GPU 3.
 
     Args:
-        child: The child process, which tried to start CUDA and then the GPUs in ascending order.
-        start: The result of this child. The keys of `step_by_gpu` are the GPUs that the child tried. If the child hung
-            or died on a GPU, this GPU is the greatest key.
+        child: The child process, which started CUDA and then tried the GPUs in ascending order.
+        start: The result of this child. The keys of `step_by_gpu` are the GPUs that the child tried, such as 0, 1, 2.
         gpu_count: How many GPUs the job uses on a node.
 
     Returns:
-        CUDA's number of the GPU. None if the child ended by itself; if a step that is not on a GPU failed or stopped
-        the child, because the step would fail in another child, too; or if no GPU is left.
+        CUDA's number of the GPU. None in these cases:
+
+        - The child ended by itself, so another child would come no further.
+        - A step that is not on a GPU failed, such as cuInit or the child's exit, and would fail in another child, too.
+        - The child hung or died on the last GPU of the job, or on the last GPU that CUDA shows.
     """
     if not child.hang_or_death:  # the child has ended by itself
         return None
-    if start.failed_driver_step is not None:  # such as cuInit, or the exit of the child
+    if start.failed_driver_step is not None:
         return None
+    # So the child hung or died on a GPU: on the greatest one, because the child tried the GPUs in ascending order.
     gpus_tried = start.step_by_gpu.keys()
-    stopped_on_gpu = max(gpus_tried)  # the last one, because the child tried the GPUs in ascending order
+    stopped_on_gpu = max(gpus_tried)
     next_gpu = stopped_on_gpu + 1
     gpus_shown_by_cuda = start.shown_gpus or 0  # None: CUDA did not say
     is_left = next_gpu < min(gpu_count, gpus_shown_by_cuda)
@@ -153,26 +158,26 @@ def _next_gpu(child: Talk, start: CudaStart, gpu_count: int) -> int | None:
 
 
 def _read_answers(child: Talk) -> CudaStart:
-    """Return the result of starting CUDA, from the lines that a child process, ask_cuda.py, printed.
+    """Return what came of starting CUDA in a child process, from the lines that the child (ask_cuda.py) printed.
 
-    CUDA starts in steps named "load", "start", "count", "gpu 0", "gpu 1" and so on. A step is one or more function
-    calls. The child prints a line before and after each call:
+    CUDA starts in steps named "load", "start", "count", "gpu 0", "gpu 1" and so on. A step is one or more calls of
+    functions. The child prints a line before each call, and another one when the call has ended:
 
         {"begin": "gpu 0", "call": "cuCtxCreate_v2"}
         {"end": "gpu 0", "code": 2, "name": "CUDA_ERROR_OUT_OF_MEMORY"}
 
-    The result of a step is the result of the last call of the step. If the child hung or died in a call, the result of
-    the call's step is how the child hung or died. If the child hung or died after all calls, the child's exit counts as
-    one more step. If the driver lacks a function, the last line has no code but a "reason", and names the step "load".
+    Here the result of the step "gpu 0" is code 2. If the child hung or died in the call, there is no second line, and
+    the result of the step is how the child hung or died, such as "no answer in 20 s".
 
     Args:
-        child: The lines that the child printed, and how it hung or died.
+        child: The lines that the child printed, and `hang_or_death`, which is empty if the child neither hung nor died.
     """
     answers = child.answers()
-    step_by_name = _last_ended_calls(answers)  # each step with the result of its last call that has ended
+    step_by_name = _last_ended_calls(answers)  # {"load": Step, ...}: each step with the result of its last ended call
     if child.hang_or_death:
-        running = _running_call(answers)  # the call that has not ended; the child's exit if all calls have ended
-        # If an earlier call of the same step has ended, the result of the earlier call is replaced here.
+        # The call that has begun and not ended; if all calls have ended, the exit of the child, as a further step.
+        running = _running_call(answers)
+        # If an earlier call of the same step has ended, this result replaces the result of the earlier call.
         step_by_name[running.step_name] = Step(call=running.function, hang_or_death=child.hang_or_death)
     return CudaStart(
         library=_last_value(answers, "path") or "",  # the value that the child printed under the key "path"
@@ -227,22 +232,21 @@ def _gpu_of_step(step_name: str) -> int | None:
 
 
 def _last_ended_calls(answers: list[JsonObject]) -> dict[str, Step]:
-    """Return for each step of CUDA's start the last of its calls that has ended, with the result of the call.
+    """Return the last ended call of each step of CUDA's start, with the call's result, by the name of the step.
 
-    Each ended call has two answers, a "begin" and an "end", and both name its step:
+    A step, such as "gpu 0", is one or more calls of the driver's functions. Each call that has ended has two answers:
 
         {"begin": "gpu 0", "call": "cuCtxCreate_v2"}
         {"end": "gpu 0", "code": 2, "name": "CUDA_ERROR_OUT_OF_MEMORY"}
 
-    There is one exception: if the driver lacks the function that is called, the "end" names the step "load".
-
-    The earlier calls of a step have succeeded, because a step ends with the first call that fails.
+    These two give {"gpu 0": Step(call="cuCtxCreate_v2", code=2, code_name="CUDA_ERROR_OUT_OF_MEMORY")}. The last ended
+    call is the one that counts, because the child leaves out the rest of a step after a call that fails.
 
     Args:
-        answers: The JSON lines of the child process, in their order.
+        answers: The JSON lines of the child process, in their order. The step "load" begins first.
 
     Returns:
-        Steps by name. A step of which no call has ended is missing.
+        The calls. A step of which no call has ended is missing.
     """
     begun_call_by_step: dict[str, str] = {}
     ended_call_by_step: dict[str, Step] = {}
@@ -251,6 +255,8 @@ def _last_ended_calls(answers: list[JsonObject]) -> dict[str, Step]:
             step_name = answer["begin"]
             begun_call_by_step[step_name] = answer["call"]
         elif "end" in answer:
+            # If the driver lacks a function, the child prints an "end" of "load", with a "reason" and the code None, in
+            # place of the "end" of the function's own step.
             step_name = answer["end"]
             ended_call_by_step[step_name] = Step(
                 call=begun_call_by_step[step_name],

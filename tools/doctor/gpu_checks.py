@@ -226,13 +226,15 @@ def _start_in_words(driver: str | None, start: CudaStart) -> str:
 def _driver_version(gpu: nvidia.Gpu, facts: Facts) -> str | None:
     """Return the version of the GPU's driver, such as "535.104.05"; None if it is unknown.
 
+    The version is the one that NVML states for the GPU. If NVML states none, it is the version of the driver's kernel
+    module that is loaded on the node.
+
     Args:
-        gpu: Properties of the GPU by NVML, whose answer comes first.
-        facts: What was seen of the node: "cuda_system" has the version of the loaded kernel module, used without NVML's
-            answer.
+        gpu: Properties of the GPU by NVML. `gpu.driver` is the version that NVML states, or None.
+        facts: What was seen of the node. "cuda_system", which may be missing, has the kernel module's version, or None.
     """
     system: System | None = facts.get("cuda_system")
-    if gpu.driver is None and system is not None:
+    if gpu.driver is None and system is not None:  # NVML does not state the version
         return system.kernel_module
     return gpu.driver
 
