@@ -70,7 +70,7 @@ def _seconds_of_first_row(first: Window, second: Window, steps: int) -> float | 
 
     Args:
         first: The first row, with the printed step time in seconds.
-        second: The second row. Its `seconds` were set, or left None, when its line of the log was read.
+        second: The second row. The reader of the log has set its `seconds`, or has left them None.
         steps: Number of steps that the first row covers.
 
     Returns:

@@ -66,9 +66,9 @@ def measure(args: argparse.Namespace) -> Measured:
           the runs of a shape is not known
 
     Raises:
-        InputError: The protocol is unknown, or measures training times. The devices or the batch of a log are not
-            known, or its devices cannot be shared equally among its nodes. The logs differ in model, batch or
-            precision, or cannot be scored.
+        InputError: The protocol is unknown or invalid, or measures training times. A log cannot be read as a single
+            run, its devices or batch are not known, or its devices cannot be shared equally among its nodes. The logs
+            differ in model, batch or precision, or cannot be scored.
         TooFewRunsError: A shape has fewer runs than the protocol asks for.
         OSError: A log, or the file of the protocol, cannot be opened.
     """

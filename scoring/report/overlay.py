@@ -45,7 +45,7 @@ def figures(report: Report) -> list[Figure | Paragraph]:
 
 
 def _plot_from_zero(report: Report, runs: Sequence[_DrawnRun]) -> Figure | Paragraph:
-    """Return a plot of the runs' throughput over time, from 0 upwards; a paragraph instead if no run has rates.
+    """Return a plot of the runs' throughput over time, with a vertical axis from 0; a paragraph if no run has rates.
 
     The first run sets the units of the plot, such as images/s over seconds. A run in other units, such as images/s over
     steps, is left out. Of the remaining runs, the first 16 (MOST_OVERLAID) are drawn.

@@ -188,7 +188,7 @@ def _straggler_of_group(group: Group, kind: KindOfTime, verb: str) -> _Straggler
 
     Returns:
         The lag, such as 0.1, and a text with it, such as "rank 3 on node07 computes 10.0% longer". None if no window
-        has these times of the ranks.
+        has both its own time and these times of the ranks.
     """
     slowest = most_often_slowest(group.measured, kind)
     if slowest is None:

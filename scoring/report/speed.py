@@ -291,7 +291,8 @@ def scaling(report: Report) -> Section:
     Args:
         report: The content of the report. `report.scaling` has the rows of each such system, by ascending number of
             devices, and `report.curves` has the published figures. Each may be empty. If `report.scaling` is empty, a
-            sentence says that efficiency was not measured; if both are empty, there are no plots.
+            sentence says that efficiency was not measured; if `report.curves` is empty, there is no table of published
+            figures; if both are empty, there are no plots.
     """
     parts: list[Block] = [Paragraph(text=report.curves_note)]  # which published figures are shown, or why none are
     if not report.scaling:

@@ -181,7 +181,8 @@ def _verdict_on_check_not_run(check: str, precision: str, folder: Path) -> Verdi
         check: The name of the check.
         precision: The precision of the check's job, such as "fp32".
         folder: The folder of the jobs' files. For the precision "fp32", these are fp32.lines with the verdicts on the
-            checks that were run, and fp32.failed with the reason if the job failed. Each may be missing.
+            checks that were run, and fp32.failed with the reason if the job failed or was not started. Each may be
+            missing.
 
     Returns:
         The verdict, "unknown" if this machine cannot run the precision and both files are missing.
@@ -261,9 +262,12 @@ def main() -> int:
     - --precisions: print the precisions whose jobs can run on this machine
 
     Returns:
-        A rank returns the status of `run_module`, 0 if there was no error. Any other process returns 0; 1 if a
-        reported verdict is fatal or the output cannot be written; 2, after an error message, if the settings of the job
-        or the folder are unusable, or if there is nothing to do.
+        A rank returns the status of `run_module`, 0 if there was no error. Any other process returns 0, or
+
+        - 1 if a reported verdict is fatal, or stdout cannot be written
+        - 2, after an error message, if the settings of the job, the folder or a file in it are unusable, if the JSON
+          file of the report cannot be written, or if there is nothing to do
+        - 130 after Ctrl-C
     """
     args = _arguments()
     if env.is_rank():

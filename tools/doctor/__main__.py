@@ -37,7 +37,7 @@ def _clock_offsets_s(comm: "MPI.Comm", *, is_leader: bool) -> list[float]:
 
     The first rank of each node, the leader, answers for its node. With 3 nodes of 8 ranks, the leaders are the ranks 0,
     8 and 16. Rank 0 first asks rank 8 for its clock, then rank 16. Each of these two waits until rank 0 asks. No other
-    rank has anything to do.
+    rank is asked.
 
     Args:
         comm: MPI's communicator of all ranks.
