@@ -127,7 +127,8 @@ def _parse_value(knob: Field[Any], text: str) -> bool | int | float:
     type_name = str(knob.type)  # of the annotation, such as "<class 'int'>" or "bool | None"
     if "bool" in type_name:
         return _parse_switch(knob, text)
-    to_number = float if "float" in type_name else int
+    is_whole = "float" not in type_name
+    to_number = int if is_whole else float
 
     number = None  # stays None if the text is no number of this type, as "1.5" for an int, or not written plainly
     is_plain = text.isascii() and "_" not in text  # Python would also take digits of another script, and 1_000
@@ -135,7 +136,8 @@ def _parse_value(knob: Field[Any], text: str) -> bool | int | float:
         with contextlib.suppress(ValueError):
             number = to_number(text)
     if number is None:
-        raise ValueError(f"STRATEGY: {knob.name}={text!r}: must be a number ({knob.metadata['doc']})")
+        wanted = "a whole number" if is_whole else "a number"
+        raise ValueError(f"STRATEGY: {knob.name}={text!r}: must be {wanted} ({knob.metadata['doc']})")
     if not knob.metadata["least"] <= number <= MOST:
         raise ValueError(f"STRATEGY: {knob.name}={text}: must be {knob.metadata['least']} to {MOST}")
     return number

@@ -21,7 +21,7 @@ class RowBatch:
     """The batch, of one device or of all, as rate x step time. The printed digits of each row leave a range for it."""
 
     def __init__(self) -> None:
-        self._least = 0.0
+        self._least = 1.0  # a step has an image or more
         self._greatest = 1e12
         self._first_line: int | None = None  # of the rows that narrow the range
 
