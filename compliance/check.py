@@ -52,30 +52,30 @@ _COUNT = _ValueType("a whole number above 0", is_count)
 
 
 def _value_type(event: schema.Point[Any] | schema.Mark) -> _ValueType | None:
-    """Return the type that the value of an event must have; None if the type is not checked.
+    """Return the type that the values of a key must have in a log, such as a number; None if any value is allowed.
 
-    The schema of this project's logs decides, in this order:
+    `event` is no event of a log, but the entry of the key in the schema. The first of these cases that holds decides:
 
-        the start or end of an interval, a Mark    -> None, because such an event has no value
-        the steps of a learning rate's decay       -> None
-        type str, such as opt_name                 -> a name
-        type float                                 -> a number
-        least value 1, such as eval_samples        -> a count, which is a whole number above 0
-        any other, such as a seed or a table       -> None
+        the start or end of an interval, a Mark, has no value    -> None
+        steps of a learning rate's decay                         -> None
+        `value` is the type `str`, as for opt_name               -> _NAME
+        `value` is the type `float`, as for eval_accuracy        -> _NUMBER
+        `least` is 1, as for eval_samples                        -> _COUNT, a whole number above 0
+        any other entry, such as that of a seed or a table       -> None
 
     Args:
-        event: An entry of the schema, such as schema.SEED, which describes the events of one key in any log.
+        event: The entry, such as schema.EVAL_ACCURACY.
     """
     if not isinstance(event, schema.Point):  # it is a Mark
         return None
     if event.key.endswith("learning_rate_decay_steps"):
         return None  # training_rules.adoc: the steps are "unconstrained"; some log the name of a schedule
-    type_in_schema = event.value  # a Point of the schema has no value in this field, but a type, such as `str`
+    type_in_schema = event.value  # such as `float`: an entry of the schema holds the type of the values, and no value
     if type_in_schema is str:
         return _NAME
     if type_in_schema is float:
         return _NUMBER
-    is_count_in_schema = event.least == 1  # in the schema only counts, which are of type int, have this least value
+    is_count_in_schema = event.least == 1  # the entries with this least value are the counts, such as eval_samples
     return _COUNT if is_count_in_schema else None
 
 

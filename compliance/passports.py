@@ -32,21 +32,23 @@ class PublishedSizes(NamedTuple):
 
 
 def bytes_of_parts(dataset: Mapping[str, object]) -> tuple[PartBytes, ...]:
-    """Return the bytes of a run's data files as its log states them: an entry for each passport in the log's header.
+    """Return how many bytes the data files of a run have, as the header of its log states: an entry for each passport.
 
-    A passport has the number, the bytes and a digest of some files. A header may have up to four passports:
+    A passport describes a group of files by their number, the sum of their bytes and a digest. A header may have a
+    passport in each of these fields:
 
-        field                 an entry of the part   passport of
-        train, train_source   "training"             the data for training, and the files that it was packed from
-        eval, eval_source     "evaluation"           the data for evaluation, and the files that it was packed from
+        train           the files for training                      -> an entry of the part "training"
+        train_source    the files from which `train` was packed     -> an entry of the part "training"
+        eval            the files for evaluation                    -> an entry of the part "evaluation"
+        eval_source     the files from which `eval` was packed      -> an entry of the part "evaluation"
 
     Args:
         dataset: The section `dataset` of the header, with these fields.
 
     Returns:
-        The entries; empty if there is no passport. A passport that does not fit the schema has no entry. In an entry,
-        `is_exact` says whether the bytes are those of the encoded images alone; it is false if they are those of
-        records, which hold more than the images.
+        The entries, in the order of the fields; empty if there is no passport. A passport that does not fit the schema
+        has no entry. `is_exact` of an entry is True if the bytes are those of the encoded images alone, and False if
+        the files are records, which hold more than the images.
     """
     parts = []
     for field, part in _PART_OF_FIELD.items():  # such as "train_source" and "training"

@@ -67,20 +67,22 @@ def _either_in_words(first: ast.expr, second: ast.expr) -> str:
 
 
 def _words_for_text(expression_text: str) -> str:
-    """Return what the text of a rule's expression asks for, in the words that findings show to the user.
+    """Return what a rule's expression asks for in plain words, such as "at least 0.8", for a message to the user.
 
-    In the expression, `v` is the event and `s` the state, the values that the rules' code has set. The first pattern in
-    _WORDS that matches gives the words. If none does, the names alone are made plain:
+    The rows of _WORDS are tried first. If none matches, only the names in the expression are made plain:
 
-        v['value'] >= 0.8        -> at least 0.8
-        v['value'] in s['names'] -> value in names
+        v['value'] >= 0.8        -> at least 0.8      by a row of _WORDS
+        v['value'] in s['names'] -> value in names    by no row
+
+    In the expression, `v` is the event and `s` the state, the values that the rules' code has set.
 
     Args:
         expression_text: The text of the expression, as ast.unparse writes it.
     """
-    for pattern, words in _WORDS:
+    for pattern, words in _WORDS:  # such as r"v\['value'\] in \[(.+)\]" and r"one of \1"
         match = re.fullmatch(pattern, expression_text)
         if match:
+            # `expand` puts what (.+) matched in place of \1: one of 'sgd', 'lars'. Then the quotes are removed.
             return match.expand(words).replace("'", "")
-    text = re.sub(r"\b[sv]\['(\w+)'\]", r"\1", expression_text)  # v['value'] -> value
+    text = re.sub(r"\b[sv]\['(\w+)'\]", r"\1", expression_text)  # v['metadata']['file'] -> metadata['file']
     return re.sub(r"\['(\w+)'\]", r"'s \1", text)  # metadata['file'] -> metadata's file

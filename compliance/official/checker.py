@@ -185,16 +185,19 @@ class _FileJudge:
         self._first_crash: Finding | None = None  # on the first event at which the official checker ends by a traceback
 
     def judge(self, events: Sequence[Event]) -> _FileResult:
-        """Apply the rules of the file to all events of a log. Return the findings, and which files to apply next.
+        """Apply the rule file to the events of a log. Return what was found, and which rule files to apply next.
 
-        First the statements in the block BEGIN of the file, if there are any, set values in `_state`. Then each event
-        is judged by the rule for the event's key, if the file has such a rule: by checks, and by code that changes
-        `_state`. The code of a rule may also enqueue a further file: at the division "closed", for instance,
-        closed_common.yaml.
+        Each rule is for the events of one key. For instance, the rule for submission_division asks for the value
+        "closed" or "open", and its code enqueues the rule file closed_common.yaml at the value "closed". The steps:
 
-        The rule files of stable_diffusion are applied to more events than the log has: after the events of the log
-        comes one event for each evaluation, which joins all metrics of the evaluation. The official checker does the
-        same.
+        1. The code in the block BEGIN of the file, if there is any, sets the first values in `_state`.
+        2. `_apply_rule` judges each event whose key has a rule, and adds what it finds to the key's result in
+           `_result_by_key`. It also runs the rule's code, which changes `_state` and may enqueue a further file there.
+        3. `_findings_on_all_events` returns the findings on the log as a whole, such as that no accuracy reaches the
+           target.
+
+        The rule files of stable_diffusion are also applied to joined events, after the events of the log: one event for
+        each evaluation, with all metrics of the evaluation. The official checker does the same.
 
         Args:
             events: The events, in the order of the log.
@@ -202,7 +205,7 @@ class _FileJudge:
         for initialise in self._file.begin:
             no_event = None  # this code runs before the first event, and only sets names in the state
             initialise(no_event, self._state)
-        joined_events = self._joined_metrics(events)
+        joined_events = self._joined_metrics(events)  # no events if the file is none of stable_diffusion
         for event in [*events, *joined_events]:
             if event.key in self._result_by_key:  # from the start, each key that has a rule has a result
                 self._apply_rule(event)

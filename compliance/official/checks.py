@@ -91,19 +91,18 @@ class Check:
 def read_check(text: str, key_by_state_name: KeyByStateName = _NO_STATE) -> Check:
     """Return the check that a text of a rule states: compiled, and with the aspect of an event that the check looks at.
 
-    In the text, `v` is the event that is checked, and `ll.timestamp` is the time of this event. `s` is a table, the
-    state, which the rules fill as events come: at an event run_start, for instance, s['run_started'] becomes True. So a
-    check of s['run_started'] demands that a run_start came before:
+    In the text, `v` is the event and `ll.timestamp` the event's time. `s` is a table in which the rules note what has
+    come before: at a run_start, for instance, s['run_started'] becomes True. The first row that fits gives the aspect:
 
-        s['run_started']        -> aspect "order": the event must come after a run_start
-        ll.timestamp < 9        -> aspect "time"
-        'file' in v['metadata'] -> aspect "metadata"
-        v['value'] > 0          -> aspect "value", which also stands for every other expression
+        s['run_started'], not s['run_started']    "order": the event must come after, or before, a run_start
+        ll.timestamp < 9                          "time"
+        'file' in v['metadata']                   "metadata"
+        v['value'] > 0, or any other text         "value"
 
     Args:
         text: The text of the check, an expression in the language of mlperf-logging's rule files.
-        key_by_state_name: For each name in the state, the key of the events that set this name, such as
-            {"run_started": "run_start"}. A check of a name that is missing here does not get the aspect "order".
+        key_by_state_name: For each name in `s`, the key of the events that set the name, such as
+            {"run_started": "run_start"}. The first row fits only names that this table has.
 
     Raises:
         SyntaxError: The text is not an expression, or has a form that no rule of mlperf-logging has.
@@ -118,24 +117,23 @@ def read_check(text: str, key_by_state_name: KeyByStateName = _NO_STATE) -> Chec
 
 
 def _demanded_order(node: ast.expr, key_by_state_name: KeyByStateName) -> KeyOrder | None:
-    """Return where a check wants an event: before or after the events of another key; None if the check wants neither.
+    """Return the order that a check of an event E demands: E after, or before, the events of another key.
 
-    When a run_start comes, the code of its rule sets s['run_started'] to True. So two checks of an event E are about
-    the order of E and run_start:
+    The state `s` is a table in which the rules note what has come: the rule for run_start sets s['run_started'] to True
+    at a run_start, as {"run_started": "run_start"} in `key_by_state_name` says. So a check of E gives:
 
-        s['run_started']      E must come after a run_start:      KeyOrder("run_start", must_precede_other=False)
-        not s['run_started']  E must come before any run_start:   KeyOrder("run_start", must_precede_other=True)
-
-    `s['run_started'] == True` counts as `s['run_started']`. A check of another form, or of a name that is not in
-    `key_by_state_name`, gives None.
+        s['run_started']            -> KeyOrder("run_start", must_precede_other=False): E must come after a run_start
+        s['run_started'] == True    -> the same
+        not s['run_started']        -> KeyOrder("run_start", must_precede_other=True): E must come before any run_start
+        any other check             -> None
 
     Args:
         node: The syntax tree of the check.
-        key_by_state_name: For each name in the state `s`, the key of the events that set it, such as {"run_started":
-            "run_start"}.
+        key_by_state_name: For each name in `s`, the key of the events that set the name. A check of a name that is
+            missing here gives None.
     """
     text = ast.unparse(node)  # the check as a text in a fixed spelling, such as "not s['run_started']"
-    is_negated = text.startswith("not ")  # met only if no run_start came yet, so E must come first
+    is_negated = text.startswith("not ")  # such a check holds at E only if no run_start came before E
     state_name = _name_in_state(text.removeprefix("not "))  # such as "run_started"; None for a check of another form
     if state_name is None or state_name not in key_by_state_name:
         return None
@@ -173,21 +171,23 @@ class ComparedTimes(NamedTuple):
 
 
 def compared_times(check: Check, event: Event, state: State) -> ComparedTimes:
-    """Return the values of the left and the right side of a check that limits how late an event may come.
+    """Return the two times that a check of an event's time compares, in ms: the time passed and its limit.
 
-    Such a check is, for instance:
+    For instance, an init_stop must come within a number of minutes after the first init_start:
 
         ll.timestamp - s['first_init_start'] < s['compile_time_mins'] * 60 * 1000.0
-        time passed until the event          < its limit
+
+    `ll.timestamp` is the time of the event, such as 90,000 ms. `s` is `state`, such as {"first_init_start": 30_000,
+    "compile_time_mins": 30}. Then the left side gives `passed_ms`, 60,000, and the right side `limit_ms`, 1,800,000.
 
     Args:
-        check: The check.
+        check: The check, a comparison of the form LEFT < RIGHT.
         event: The event.
-        state: The values that the code of the rules has set, here first_init_start and compile_time_mins.
+        state: The values that the code of the rules has set.
     """
     assert isinstance(check.node, ast.Compare), "the checks of the time in the rule files are comparisons"
     compute_passed = compile_expression(check.node.left)
-    compute_limit = compile_expression(check.node.comparators[0])
+    compute_limit = compile_expression(check.node.comparators[0])  # the right side of the comparison
     return ComparedTimes(compute_passed(event, state), compute_limit(event, state))
 
 
@@ -203,29 +203,31 @@ class WantedNames(NamedTuple):
 
 
 def read_wanted_names(text: str, key_by_state_name: KeyByStateName) -> WantedNames:
-    """Return the names that a check demands of the whole log, and the key of the events that must list these names.
+    """Return which names the events of a key must list in a log, as a check in a rule file demands.
 
-    For instance, each event weights_initialization names one tensor, and the rule of these events adds the name to the
-    list s['initialized_tensors']. After the last event, a check demands that the list has exactly two names:
+    For instance, each event weights_initialization names one tensor, and the code of the rule for these events adds the
+    name to the list s['initialized_tensors']. After the last event, a check asks whether the list is complete:
 
-        sorted(s['initialized_tensors']) == sorted(['conv0_weight', 'conv0_bias'])
-        -> WantedNames("weights_initialization", "initialized_tensors", ["conv0_weight", "conv0_bias"])
+        text                 sorted(s['initialized_tensors']) == sorted(['conv0_weight', 'conv0_bias'])
+        key_by_state_name    {"initialized_tensors": "weights_initialization"}
+        the result           key         "weights_initialization"
+                             state_name  "initialized_tensors"
+                             names       ["conv0_weight", "conv0_bias"]
 
     Args:
         text: The text of the check, which must have the form of the example.
-        key_by_state_name: The key of the events that add names to a list, by the name of the list, such as
-            {"initialized_tensors": "weights_initialization"}.
+        key_by_state_name: For each list in `s`, the key of the events whose rule adds names to the list.
 
     Raises:
-        SyntaxError: The text has any other form, or `key_by_state_name` does not have the list. The caller gives the
-            message.
+        SyntaxError: The text has any other form, or `key_by_state_name` does not have the list. The caller replaces the
+            error, which may have no message, by a ValueError that quotes the text.
     """
     text_on_one_line = ast.unparse(parse_expression(text))
     match = _CHECK_OF_NAMES.fullmatch(text_on_one_line)  # None for a text of any other form
     if match is None:
         raise SyntaxError
     state_name = match["state_name"]  # such as "initialized_tensors"
-    if state_name not in key_by_state_name:
+    if state_name not in key_by_state_name:  # no rule adds names to such a list
         raise SyntaxError
     try:
         names = ast.literal_eval(match["names"])  # from a text such as "['conv0_weight', 'conv0_bias']"

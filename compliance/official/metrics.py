@@ -27,7 +27,7 @@ class _Evaluation(NamedTuple):
 
 
 def join_metrics(events: Iterable[Event], count_field: str) -> JoinedMetrics:
-    """Return one event for each evaluation, with all metrics that eval_accuracy events state for it.
+    """Return one event for each evaluation, with all metrics that eval_accuracy events state for the evaluation.
 
     The eval_accuracy events of one evaluation have the same count in their metadata. With the field samples_count:
 
@@ -35,18 +35,18 @@ def join_metrics(events: Iterable[Event], count_field: str) -> JoinedMetrics:
         0.15 with the metadata {"metric": "CLIP", "samples_count": 512}
         -> an event with the value {"samples_count": 512, "FID": 88.1, "CLIP": 0.15}
 
+    An eval_accuracy is left out if its metadata do not contain "metric", or are unusable. Unusable metadata are:
+
+        {"metric": "FID"}                            The count is missing.
+        {"metric": ["FID"], "samples_count": 512}    The name of the metric, or the count, is a list or a dict.
+        7, or a text with "metric" in it             The metadata are no dict.
+
     Args:
-        events: All events of a log. An eval_accuracy whose metadata does not contain "metric" is ignored.
+        events: All events of a log.
         count_field: The field of the metadata that has the count: "samples_count" or "step_num".
 
     Returns:
-        The joined events, and the first eval_accuracy with unusable metadata (None if there is none). Metadata are
-        unusable if `_add_metric` raises an error at them, as in these cases:
-
-            {"metric": "FID"}                              no count
-            {"metric": ["FID"], "samples_count": 512}      a list or a dict as the name of the metric or as the count
-            7                                              a number, true, false or null in place of a dict
-            ["metric"]                                     a list or a text that contains "metric", in place of a dict
+        The joined events; and the first eval_accuracy with unusable metadata, None if there is none.
     """
     evaluation_by_count: dict[Any, _Evaluation] = {}
     unusable_events = []
@@ -54,8 +54,8 @@ def join_metrics(events: Iterable[Event], count_field: str) -> JoinedMetrics:
         if event.key != schema.EVAL_ACCURACY.key:
             continue
         try:
-            _add_metric(evaluation_by_count, event, count_field)
-        except (KeyError, TypeError):
+            _add_metric(evaluation_by_count, event, count_field)  # adds the metric to the evaluation of its count
+        except (KeyError, TypeError):  # a KeyError if the count is missing, a TypeError in the two other cases
             unusable_events.append(event)
     joined = [_joined_event(evaluation) for evaluation in evaluation_by_count.values()]
     first_unusable = unusable_events[0] if unusable_events else None
@@ -63,32 +63,34 @@ def join_metrics(events: Iterable[Event], count_field: str) -> JoinedMetrics:
 
 
 def _add_metric(evaluation_by_count: dict[Any, _Evaluation], event: Event, count_field: str) -> None:
-    """Add the metric that an event states to the evaluation of the same count; make this evaluation if it is missing.
+    """Add the metric that an eval_accuracy states to the evaluation of the same count; make this evaluation if missing.
 
-    The count is how many samples or steps were trained before the evaluation. For instance, an event with the value
-    88.1 and the metadata {"metric": "FID", "samples_count": 512} adds 88.1 as "FID" to the evaluation of count 512.
-    Metadata that do not contain "metric" add nothing.
+    For instance, the value 88.1 with the metadata {"metric": "FID", "samples_count": 512} is added as the "FID" of the
+    evaluation after 512 samples. Metadata that do not contain "metric" add nothing.
+
+    The metadata are not checked first, though a log may hold anything: wrong metadata lead to Python's own errors,
+    before anything is added.
 
     Args:
-        evaluation_by_count: The evaluations so far, by their count. The metric is added here.
-        event: An eval_accuracy.
+        evaluation_by_count: The evaluations so far, by their count of samples or steps. The metric is added here.
+        event: The eval_accuracy.
         count_field: The field of the metadata that has the count, such as "samples_count".
 
     Raises:
-        KeyError: The metadata have a metric, but no count. Nothing was added.
-        TypeError: The count or the name of the metric is a list or a dict; or the metadata are no dict, but a number,
-            true, false or null, or a list or text that contains "metric". Nothing was added.
+        KeyError: The metadata have a metric, but no count.
+        TypeError: The name of the metric or the count is a list or a dict. Or the metadata are no dict: a number, true,
+            false or null; or a list or a text with "metric" in it.
     """
     metadata = event.metadata
-    if "metric" not in metadata:  # TypeError for a number, true, false or null, which contain nothing
+    if "metric" not in metadata:  # TypeError if the metadata are a number, true, false or null
         return
-    name = metadata["metric"]  # TypeError for a list or a text
-    count = metadata[count_field]
-    evaluation = evaluation_by_count.get(count)  # TypeError for a list or a dict
+    name = metadata["metric"]  # TypeError if the metadata are a list or a text
+    count = metadata[count_field]  # KeyError if the count is missing
+    evaluation = evaluation_by_count.get(count)  # TypeError if the count is a list or a dict
     if evaluation is None:
         evaluation = _Evaluation(line=event.line, values={count_field: count})
-    evaluation.values[name] = event.value  # TypeError for a list or a dict
-    evaluation_by_count[count] = evaluation  # last: an error above must leave no new evaluation
+    evaluation.values[name] = event.value  # TypeError if the name is a list or a dict
+    evaluation_by_count[count] = evaluation  # after the lines that may raise, so that an error adds nothing
 
 
 def _joined_event(evaluation: _Evaluation) -> Event:

@@ -40,18 +40,18 @@ class KeyResult:
         self._listed_failures: list[Finding] = []
 
     def count(self, event: Event) -> None:
-        """Count the next event. Keep the line and value of the first one, and whether another has another value.
+        """Count the next event of the key. Keep the first event's line and value; note whether a later value differs.
 
         Args:
-            event: An event of the key, in the order of the log.
+            event: The event, in the order of the log.
         """
         self.event_count += 1
         if self.event_count == 1:
             self.first_line = event.line
             self._first_value = event.value
             return
-        # The official checker compares by list.count, which takes an object as equal to itself, even a NaN. The JSON
-        # reader returns the same NaN object each time.
+        # `is` is for NaN, which is not equal to itself by `==`. The JSON reader returns the same object for every NaN,
+        # and the official checker, which compares by list.count, takes an object as equal to itself.
         is_first_value_again = event.value is self._first_value or event.value == self._first_value
         if not is_first_value_again:
             self._has_other_values = True
@@ -236,10 +236,14 @@ def _fix(aspect: str, key: str, wanted: str) -> str:
 def shown(event: Event, aspect: str) -> str:
     """Return an event's metadata as text for a message if `aspect` is "metadata"; for any other aspect, its value.
 
+    A value that is a text is shown without quotes. Only a text without letters, such as 0.33, has quotes:
+
         metadata {"epoch_num": 3, "lineno": 7}    -> metadata {"epoch_num": 3}
-        the value "resnet", a text with letters   -> resnet
-        the value "0.33", a text without letters  -> "0.33", with its quotes, to tell it from the number
-        the value 0.33                            -> 0.33
+        value "resnet"                            -> resnet
+        value "0.33"                              -> "0.33"
+        value 0.33, a number                      -> 0.33
+
+    What is longer than 160 characters is cut.
 
     Args:
         event: The event.
@@ -252,5 +256,5 @@ def shown(event: Event, aspect: str) -> str:
         return f"metadata {printable(metadata)}"
     is_text_with_letters = isinstance(event.value, str) and re.search("[A-Za-z]", event.value)
     if is_text_with_letters:
-        return printable(event.value)  # without quotes
-    return visible(as_json(event.value), 160)
+        return printable(event.value)  # without quotes, at most 160 characters
+    return visible(as_json(event.value), 160)  # JSON has quotes around a text

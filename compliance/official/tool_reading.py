@@ -45,16 +45,14 @@ class ToolReader:
         self._metrics_by_count: defaultdict[Any, dict[Any, Any]] = defaultdict(dict)
 
     def take(self, event: Event) -> None:
-        """Read the next event for two figures of a run: its minutes, and the epochs (or samples) to its target.
+        """Read the next event for two figures of a run: its minutes, and the epochs (or samples) to the target.
 
-        The minutes are read as result_summarizer of mlperf-logging reads them, and the epochs as rcp_checker does.
-        rcp_checker ends at its first error. So the first error is kept as a text, the `problem` of the result, and from
-        then on only the times for the minutes are read. Two such texts:
+        Two tools of mlperf-logging compute these figures. `_read_time` reads the event for the minutes, as
+        result_summarizer does. `_read_convergence` reads the event for the epochs, as rcp_checker does.
 
-            KeyError                                   line 7: run_stop without 'status'
-            TypeError, ValueError or OverflowError     line 7: run_stop: no evaluation before it
-
-        The second text ends with the text of the error, here "no evaluation before it".
+        rcp_checker ends at its first error. `_read_convergence` raises an error there, too. The error is kept as a text
+        in `_problem`, and later events are read only for the minutes. For instance, at a run_stop in line 7 whose
+        metadata have no status, `_problem` becomes "line 7: run_stop without 'status'".
 
         Args:
             event: The event, in the order of the log.
@@ -65,10 +63,10 @@ class ToolReader:
             return
         try:
             self._read_convergence(event)
-        except KeyError as error:
+        except KeyError as error:  # the metadata lack a name, or an evaluation lacks a metric
             missing = str(error)  # the missing name in quotes, such as 'status'
             self._problem = f"line {event.line}: {event.key} without {printable(missing, 80)}"
-        except (TypeError, ValueError, OverflowError) as error:
+        except (TypeError, ValueError, OverflowError) as error:  # such as a ValueError "no evaluation before it"
             self._problem = f"line {event.line}: {event.key}: {printable(str(error), 80)}"
 
     def result(self) -> ToolReading:
@@ -169,20 +167,23 @@ class ToolReader:
             stable_diffusion         the samples (or steps) of the earliest evaluation that reached the target
             any other benchmark      the epochs or samples of the last evaluation
 
+        For stable_diffusion, `_earliest_at_target` may raise each of the errors below, too: a KeyError if an evaluation
+        lacks a metric, a TypeError if a metric is no number or two counts cannot be compared, and a ValueError if no
+        evaluation reached the target.
+
         Args:
             stop: The run_stop of the run.
 
         Raises:
-            KeyError: `stop` has no status; or, for stable_diffusion, an evaluation lacks a metric that is needed.
-            TypeError: The metadata of `stop` are no dict; or, for stable_diffusion, a metric is no number, or the
-                counts of two evaluations cannot be compared.
-            ValueError: No evaluation came before `stop`; or, for stable_diffusion, none reached the target; or the
-                epochs or samples are no number, or a whole number too large for a float.
+            KeyError: `stop` has no status.
+            TypeError: The metadata of `stop` are no dict.
+            ValueError: No evaluation came before `stop`; or the epochs or samples are no number, or a whole number too
+                large for a float.
         """
-        if stop.metadata["status"] != "success":
+        if stop.metadata["status"] != "success":  # KeyError without a status, TypeError if the metadata are no dict
             return NOT_CONVERGED
         if self._benchmark == STABLE_DIFFUSION:
-            trained = self._earliest_at_target()  # raises all errors that the docstring has for stable_diffusion
+            trained = self._earliest_at_target()  # may raise a KeyError, TypeError or ValueError
         elif self._trained_at_last_evaluation is None:
             raise ValueError("no evaluation before it")
         else:
@@ -192,20 +193,28 @@ class ToolReader:
         return trained
 
     def _earliest_at_target(self) -> float:
-        """Return the samples (or steps) of the earliest evaluation of stable_diffusion that reaches the target.
+        """Return the samples (or steps) after which an evaluation of stable_diffusion first reached the target.
 
-        It looks at all evaluations so far. The caller asks at run_stop, so they are those before the run_stop.
+        This is the smallest count among the evaluations that reached the target. For instance, the result is 1024 for
+
+            512 samples     FID 95.0, CLIP 0.14
+            1024 samples    FID 88.1, CLIP 0.15    reached the target
+            1536 samples    FID 80.2, CLIP 0.16    reached the target
+
+        `_metrics_by_count` has the evaluations before the run_stop at which the caller asks. In the three cases below,
+        rcp_checker ends with an error, too.
 
         Raises:
-            ValueError: No evaluation reaches the target. rcp_checker fails then, too.
-            KeyError: An evaluation lacks a metric that is needed to tell. rcp_checker fails then, too.
+            KeyError: An evaluation lacks a metric that is needed to tell.
             TypeError: A metric is no number, or the evaluations at the target have counts that cannot be compared.
+            ValueError: No evaluation reached the target.
         """
+        # `_reaches_target` raises KeyError for a missing metric, and TypeError for a metric that is no number.
         counts_at_target = [count for count, metrics in self._metrics_by_count.items() if _reaches_target(metrics)]
         if not counts_at_target:
-            # `take` writes "run_stop: " before this text, so "it" is the run_stop.
+            # The user reads "line 7: run_stop: no evaluation before it reaches the target".
             raise ValueError("no evaluation before it reaches the target")
-        earliest: float = min(counts_at_target)
+        earliest: float = min(counts_at_target)  # TypeError for counts such as 512 and "1024"
         return earliest
 
 

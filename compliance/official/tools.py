@@ -160,16 +160,20 @@ def ask_for_score(folder: Path, ruleset: str, benchmark: str, minutes: float | N
 def config_of_ours(ruleset: str, folder: Path) -> Path:
     """Write into a folder the rule files with which mlperf-logging's checker can check our own benchmarks.
 
-    The files are the three common files of mlperf-logging and this project's files, such as closed_hrnet.yaml. In a
-    text, another file is named by a path such as `training_4.0.0/closed_common.yaml`, which the checker would look for
-    in its own package. So in each written file, this path becomes `FOLDER/closed_common.yaml`.
+    The checker goes from common.yaml to closed_common.yaml (or open_common.yaml), and from there to the file of the
+    log's benchmark, such as closed_hrnet.yaml. The code of each file has the path of the next file, which the checker
+    looks for in its own package. This project's files are not there. So the three common files of mlperf-logging and
+    this project's files are copied into `folder`, and the paths in their code are changed to paths in `folder`:
+
+        training_4.0.0/{}_common.yaml    in the original common.yaml; the checker puts the division in place of {}
+        /tmp/x/{}_common.yaml            in the copy, if `folder` is /tmp/x
 
     Args:
         ruleset: The version of the rules, such as 4.0.0.
         folder: The absolute path of an existing folder. Files of the same names in it are replaced.
 
     Returns:
-        FOLDER/common.yaml, the file to give to the checker as --config. It leads the checker to the other files.
+        FOLDER/common.yaml, the file to give to the checker as --config.
 
     Raises:
         KeyError: mlperf-logging has no rules of this version.
@@ -179,33 +183,41 @@ def config_of_ours(ruleset: str, folder: Path) -> Path:
     our_names = [path.name for path in (RULES / subfolder).glob("*.yaml")]  # such as closed_hrnet.yaml
     for name in [*common_names, *our_names]:
         original_text = rule_files.text_of(f"{subfolder}/{name}")  # from this project or from mlperf-logging
-        text = original_text.replace(f"{subfolder}/", f"{folder}/")
+        text = original_text.replace(f"{subfolder}/", f"{folder}/")  # training_4.0.0/ -> /tmp/x/
         (folder / name).write_text(text, encoding="utf-8")
     return folder / "common.yaml"
 
 
 def check_log(path: Path, ruleset: str, benchmark: str) -> tuple[bool, list[str]]:
-    """Run the official checker of mlperf-logging on one log.
+    """Return whether the official checker of mlperf-logging accepts a log, and if not, what it complains about.
+
+    The checker runs as a command, and the text that it prints is searched.
 
     Args:
         path: The path of the log.
         ruleset: The version of the rules, such as 4.0.0.
-        benchmark: The benchmark that the log states. If this project has rules of its own for it, the checker gets
-            these.
+        benchmark: The benchmark that the log states. If this project has rules of its own for the
+            benchmark, the checker gets these rules.
 
     Returns:
-        Whether the checker accepts the log, and if not, up to 20 of its messages.
+        (True, []) if the checker accepts the log. Otherwise False, and up to 20 lines of the text that complain, such
+        as one with "Required EXACTLY_ONE occurrence of 'run_start' but found 0".
 
     Raises:
         ValueError: The right release of mlperf-logging is not installed.
     """
+    # The checker writes out.log into the folder in which `run_tool` runs the checker, and which is deleted after that.
+    # Nobody reads out.log, because the checker also prints the text.
     arguments = ["--usage", "training", "--ruleset", ruleset, "--log_output", "out.log"]
     with tempfile.TemporaryDirectory() as folder:
         if _is_benchmark_of_ours(benchmark, ruleset):
             arguments += ["--config", str(config_of_ours(ruleset, Path(folder)))]
-        status, text = run_tool("compliance_checker", [*arguments, str(path.resolve())])
+        status, text = run_tool("compliance_checker", [*arguments, str(path.resolve())])  # absolute, for any folder
     if status == 0 and "INFO - SUCCESS" in text:
         return True, []
+    # Parts of the complaining lines, in this order: a wrong number of events; a check that is not met, in two lines;
+    # code that failed, or a check that no event meets; a traceback; no events; lines that cannot be parsed, each with
+    # the reason after "^^"; and the text that `run_tool` returns if the checker took too long.
     complaint = r"Required|CHECK for|failed test|Failed|Error|No log lines|parsing errors|\^\^|no end within"
     complaints = [printable(line.strip()) for line in text.splitlines() if re.search(complaint, line)]
     return False, complaints[:20]

@@ -162,14 +162,17 @@ class ClockedWindows:
             self._open_epoch.set_ahead_ms += ahead_ms
 
     def take(self, line: int, *, last_step: int, time_s: float, end_ms: float) -> None:
-        """Add the next window to the open epoch, and keep what the log's clock shows of waits and of missing time.
+        """Compare the next window of the open epoch with the log's clock, and keep two results for the end of the log.
 
-        If no epoch is open, nothing is done. Otherwise, in this order:
+        A window is some training steps in a row, and states how long the steps took. Training may wait for a checkpoint
+        between two windows. No window states this wait, but the log's clock goes on. The results:
 
-        1. `_keep_room` keeps in `room_ms` how long training can have waited for a checkpoint between the window before
-           and this one. The first window of an epoch has none before it.
-        2. The window becomes the last one so far, and its time is added to the sum of the epoch's windows.
-        3. `_keep_if_short` keeps the window in `short` if this sum is too small for the time since the epoch's start.
+        - In `room_ms`, by `_keep_room`: the most time that training can have waited between the window before and this
+          window. The first window of an epoch has no window before it, so nothing is kept.
+        - In `short`, by `_keep_if_short`: this window, if the epoch's windows so far state less time in sum than has
+          passed since the epoch's start.
+
+        If no epoch is open, nothing is done.
 
         Args:
             line: The line of the window's event.
@@ -183,7 +186,7 @@ class ClockedWindows:
             return
         stated_ms = 1000 * time_s
         since_last_ms = end_ms - epoch.last_window_ms  # since the window before ended, or the epoch started
-        # By so much the event of a window may be logged after its last step.
+        # The most time from a window's last step to its first event: both helpers allow for this time.
         most_delay_ms = max(MOST_DELAY_MS, _MOST_DELAY_SHARE * since_last_ms)
         if epoch.last_step is not None:  # the step at which the window before ended
             self._keep_room(epoch.last_step, since_last_ms, stated_ms=stated_ms, most_delay_ms=most_delay_ms)
@@ -194,19 +197,18 @@ class ClockedWindows:
         self._keep_if_short(line, last_step, epoch, most_delay_ms)
 
     def _keep_room(self, step: int, passed_ms: float, *, stated_ms: float, most_delay_ms: float) -> None:
-        """Keep in `room_ms` the most time that training can have waited for a checkpoint after a window.
+        """Keep in `room_ms` the most time that training can have waited for a checkpoint after a window: the room.
 
-        Training may wait for a checkpoint between this window and the next one. The log's clock goes on during the
-        wait, but the time that the next window states does not contain the wait. For instance:
+        Training may wait for a checkpoint between a window and the next one. The log's clock goes on during the wait,
+        but the time that the next window states does not contain the wait. So the room is the difference, at most:
 
-            passed_ms        10 s     by the log's clock, from the end of this window to the end of the next one
+            passed_ms        10 s     from the end of the window to the end of the next one, by the log's clock
             tolerance       + 0.2 s   by which the clock and a stated time may differ
-            most_delay_ms   + 1 s     this window may have ended so long before its event was logged
+            most_delay_ms   + 1 s     the window may have ended so long before its event, from which `passed_ms` counts
             stated_ms       - 8 s     in which the next window did its steps
-            room            = 3.2 s
+            room            = 3.2 s   a checkpoint after this step that states a wait of 4 s is wrong
 
-        A checkpoint within the epoch that states a longer wait after this step, such as 4 s, is wrong. At most
-        EVENTS_KEPT rooms are kept.
+        At most EVENTS_KEPT rooms are kept.
 
         Args:
             step: The step at which the window ends.
@@ -219,22 +221,27 @@ class ClockedWindows:
             self.room_ms[step] = most_passed_ms - stated_ms
 
     def _keep_if_short(self, line: int, last_step: int, epoch: _EpochClock, most_delay_ms: float) -> None:
-        """Keep the latest window in `short` if the windows of its epoch so far state too little time in sum.
+        """Keep a window in `short` if the windows of its epoch, up to this one, state less time than has passed.
 
-        That is the case if `missing` is above 0:
+        For instance, at the end of the third window of an epoch:
 
-            missing = time passed since the epoch's start - sum of the stated times - tolerance - most_delay_ms
+            passed_ms           100 s    since the epoch's start, by the log's clock
+            epoch.windows_ms    - 80 s   that the three windows state in sum
+            tolerance           - 1 s    by which the clock and a stated time may differ
+            most_delay_ms       - 1 s    by which the window's event may come late
+            missing_ms          = 18 s   above 0, so the window is kept
 
-        At most EVENTS_KEPT windows are kept.
+        At the end of the log, `unexplained` tells whether waits for checkpoints, or settings of the clock ahead,
+        explain the missing time. At most EVENTS_KEPT windows are kept.
 
         Args:
             line: The line of the window's event.
             last_step: The step at which the window ends.
-            epoch: The times of the epoch up to there.
+            epoch: The times of the epoch up to the end of the window.
             most_delay_ms: How late the window's event may be, in milliseconds.
         """
         passed_ms = epoch.last_window_ms - epoch.start_ms
-        allowed_ms = self._most_difference_ms(passed_ms) + most_delay_ms
+        allowed_ms = self._most_difference_ms(passed_ms) + most_delay_ms  # the tolerance and the delay
         missing_ms = passed_ms - epoch.windows_ms - allowed_ms
         if missing_ms > 0 and len(self.short) < EVENTS_KEPT:
             short = ShortWindow(
@@ -244,49 +251,53 @@ class ClockedWindows:
                 windows_ms=epoch.windows_ms,
                 passed_ms=passed_ms,
                 missing_ms=missing_ms,
-                epoch_clock=epoch,  # a clock_set may follow: that the clock was set ahead may explain missing time
+                epoch_clock=epoch,  # for `unexplained`: `epoch.set_ahead_ms` may still grow until the epoch ends
             )
             self.short.append(short)
 
     def unexplained(self, waits: Waits, epoch_steps: int) -> Iterator[ShortWindow]:
         """Yield the first window of each epoch at whose end more time is missing than can be explained.
 
-        The missing time is what the epoch's windows so far lack in sum to the time since the epoch's start by the log's
-        clock. It is explained by the sum of two times:
+        At the end of each window in `short`, time is missing: the epoch's windows so far state less time in sum than
+        has passed since the epoch's start by the log's clock. `missing_ms` is the difference, beyond the tolerance. Two
+        times together may explain the missing time:
 
-        - the waits for the checkpoints of the epoch's earlier steps;
+        - the waits for the checkpoints of the epoch's earlier steps, which no window states;
         - the time by which the clock was set ahead in this epoch.
+
+        For instance, 18 s are missing. With waits of 12 s and a clock that was set ahead by 5 s, only 17 s are
+        explained, so the window is yielded.
 
         Call this after the last event of the log: the events of these checkpoints and settings may follow the window.
 
         Args:
             waits: How long training waited for the checkpoint of each step.
-            epoch_steps: The steps of an epoch; 0 if they are not known.
+            epoch_steps: The steps of an epoch; 0 if they are not known: then the waits in earlier epochs count, too.
         """
         blamed_epoch = None
         for window in self.short:
-            first_step = (window.epoch - 1) * epoch_steps + 1
-            # A checkpoint of the window's last step is begun after the window, so its wait is no part of this time.
+            first_step = (window.epoch - 1) * epoch_steps + 1  # of the epoch; 1 if `epoch_steps` is 0
+            # The wait for the checkpoint of the window's last step comes after the window's end, so it is left out.
             last_step_before_end = window.last_step - 1
             waited_ms = waits.between(first_step, last_step_before_end)
             explained_ms = waited_ms + window.epoch_clock.set_ahead_ms
             if window.missing_ms > explained_ms and window.epoch != blamed_epoch:
                 yield window
-                blamed_epoch = window.epoch  # its later windows lack the same time
+                blamed_epoch = window.epoch  # at the end of its later windows, the same time is still missing
 
 
 def most_delay_after_epoch_ms(run: LoggedRun) -> float:
-    """Return how long rank 0 may wait for the other ranks between the last step of an epoch and its end, in ms.
+    """Return how much longer an epoch may take by the log's clock than its windows state, in ms.
 
-    The windows and the throughput of an epoch do not contain this wait, so they may state less time than the log's
-    clock by so much.
+    After the last step of an epoch, rank 0 may wait for the other ranks before the epoch ends in the log. The log's
+    clock goes on during this wait, but neither the windows nor the throughput of the epoch contain the wait.
 
     Args:
         run: The facts that the log states of the run, with the device that it trained on.
 
     Returns:
-        1 s on CPUs, where a busy machine may stop a rank; 250 ms on GPUs, which end a step together, so that only
-        their hosts may be late; 0 if the log states neither device, as the logs of other projects.
+        1000 on CPUs, where a busy machine may stop a rank; 250 on GPUs, which end a step together, so that only their
+        hosts may be late; 0 if the log states neither device, as the logs of other projects.
     """
     device = run.header_section(schema.HARDWARE).get("device")
     if device == "cpu":
