@@ -48,7 +48,7 @@ def bytes_of_parts(dataset: Mapping[str, object]) -> tuple[PartBytes, ...]:
     Returns:
         The entries, in the order of the fields; empty if there is no passport. A passport that does not fit the schema
         has no entry. `is_exact` of an entry is True if the bytes are those of the encoded images alone, and False if
-        the files are records, which hold more than the images.
+        they are those of whole records, which hold more than the images.
     """
     parts = []
     for field, part in _PART_OF_FIELD.items():  # such as "train_source" and "training"

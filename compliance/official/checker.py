@@ -190,9 +190,10 @@ class _FileJudge:
         Each rule is for the events of one key. For instance, the rule for submission_division asks for the value
         "closed" or "open", and its code enqueues the rule file closed_common.yaml at the value "closed". The steps:
 
-        1. The code in the block BEGIN of the file, if there is any, sets the first values in `_state`.
+        1. The statements in `begin` of the file, if there are any, set the first values in `_state`.
         2. `_apply_rule` judges each event whose key has a rule, and adds what it finds to the key's result in
-           `_result_by_key`. It also runs the rule's code, which changes `_state` and may enqueue a further file there.
+           `_result_by_key`; only a crash of the official checker is kept in `_first_crash`. `_apply_rule` also runs the
+           rule's code, which changes `_state` and may enqueue a further file there.
         3. `_findings_on_all_events` returns the findings on the log as a whole, such as that no accuracy reaches the
            target.
 

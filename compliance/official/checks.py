@@ -94,7 +94,7 @@ def read_check(text: str, key_by_state_name: KeyByStateName = _NO_STATE) -> Chec
     In the text, `v` is the event and `ll.timestamp` the event's time. `s` is a table in which the rules note what has
     come before: at a run_start, for instance, s['run_started'] becomes True. The first row that fits gives the aspect:
 
-        s['run_started'], not s['run_started']    "order": the event must come after, or before, a run_start
+        s['run_started'], not s['run_started']    "order": the event must come after a run_start, or before any
         ll.timestamp < 9                          "time"
         'file' in v['metadata']                   "metadata"
         v['value'] > 0, or any other text         "value"
@@ -123,9 +123,10 @@ def _demanded_order(node: ast.expr, key_by_state_name: KeyByStateName) -> KeyOrd
     at a run_start, as {"run_started": "run_start"} in `key_by_state_name` says. So a check of E gives:
 
         s['run_started']            -> KeyOrder("run_start", must_precede_other=False): E must come after a run_start
-        s['run_started'] == True    -> the same
         not s['run_started']        -> KeyOrder("run_start", must_precede_other=True): E must come before any run_start
         any other check             -> None
+
+    `== True` after s['run_started'] changes nothing.
 
     Args:
         node: The syntax tree of the check.
@@ -206,7 +207,8 @@ def read_wanted_names(text: str, key_by_state_name: KeyByStateName) -> WantedNam
     """Return which names the events of a key must list in a log, as a check in a rule file demands.
 
     For instance, each event weights_initialization names one tensor, and the code of the rule for these events adds the
-    name to the list s['initialized_tensors']. After the last event, a check asks whether the list is complete:
+    name to the list s['initialized_tensors']. After the last event, a check asks whether the list has exactly the
+    wanted names, each once:
 
         text                 sorted(s['initialized_tensors']) == sorted(['conv0_weight', 'conv0_bias'])
         key_by_state_name    {"initialized_tensors": "weights_initialization"}
@@ -216,7 +218,8 @@ def read_wanted_names(text: str, key_by_state_name: KeyByStateName) -> WantedNam
 
     Args:
         text: The text of the check, which must have the form of the example.
-        key_by_state_name: For each list in `s`, the key of the events whose rule adds names to the list.
+        key_by_state_name: For each name in `s`, such as that of a list, the key of the events whose rule sets the name
+            or adds to its value.
 
     Raises:
         SyntaxError: The text has any other form, or `key_by_state_name` does not have the list. The caller replaces the

@@ -39,7 +39,7 @@ def join_metrics(events: Iterable[Event], count_field: str) -> JoinedMetrics:
 
         {"metric": "FID"}                            The count is missing.
         {"metric": ["FID"], "samples_count": 512}    The name of the metric, or the count, is a list or a dict.
-        7, or a text with "metric" in it             The metadata are no dict.
+        7, or a list or a text with "metric" in it   The metadata are no dict.
 
     Args:
         events: All events of a log.
@@ -68,8 +68,8 @@ def _add_metric(evaluation_by_count: dict[Any, _Evaluation], event: Event, count
     For instance, the value 88.1 with the metadata {"metric": "FID", "samples_count": 512} is added as the "FID" of the
     evaluation after 512 samples. Metadata that do not contain "metric" add nothing.
 
-    The metadata are not checked first, though a log may hold anything: wrong metadata lead to Python's own errors,
-    before anything is added.
+    The metadata are not checked first, though a log may hold anything: metadata that cannot be used lead to Python's
+    own errors, before anything is added.
 
     Args:
         evaluation_by_count: The evaluations so far, by their count of samples or steps. The metric is added here.

@@ -236,14 +236,14 @@ def _fix(aspect: str, key: str, wanted: str) -> str:
 def shown(event: Event, aspect: str) -> str:
     """Return an event's metadata as text for a message if `aspect` is "metadata"; for any other aspect, its value.
 
-    A value that is a text is shown without quotes. Only a text without letters, such as 0.33, has quotes:
+    A value that is a text is shown without quotes, unless the text has none of the letters A to Z and a to z:
 
         metadata {"epoch_num": 3, "lineno": 7}    -> metadata {"epoch_num": 3}
         value "resnet"                            -> resnet
         value "0.33"                              -> "0.33"
         value 0.33, a number                      -> 0.33
 
-    What is longer than 160 characters is cut.
+    Of longer metadata or values only the first 160 characters are shown, with a note on how many more there are.
 
     Args:
         event: The event.
@@ -256,5 +256,5 @@ def shown(event: Event, aspect: str) -> str:
         return f"metadata {printable(metadata)}"
     is_text_with_letters = isinstance(event.value, str) and re.search("[A-Za-z]", event.value)
     if is_text_with_letters:
-        return printable(event.value)  # without quotes, at most 160 characters
+        return printable(event.value)  # without quotes, and at most 160 characters of the text
     return visible(as_json(event.value), 160)  # JSON has quotes around a text

@@ -161,9 +161,10 @@ def config_of_ours(ruleset: str, folder: Path) -> Path:
     """Write into a folder the rule files with which mlperf-logging's checker can check our own benchmarks.
 
     The checker goes from common.yaml to closed_common.yaml (or open_common.yaml), and from there to the file of the
-    log's benchmark, such as closed_hrnet.yaml. The code of each file has the path of the next file, which the checker
-    looks for in its own package. This project's files are not there. So the three common files of mlperf-logging and
-    this project's files are copied into `folder`, and the paths in their code are changed to paths in `folder`:
+    log's benchmark, such as closed_hrnet.yaml. The code of each common file has the path of the next file, which the
+    checker looks for in its own package. This project's files are not there. So the three common files of
+    mlperf-logging and this project's files are copied into `folder`, and the paths in their code are changed to paths
+    in `folder`:
 
         training_4.0.0/{}_common.yaml    in the original common.yaml; the checker puts the division in place of {}
         /tmp/x/{}_common.yaml            in the copy, if `folder` is /tmp/x
@@ -200,8 +201,8 @@ def check_log(path: Path, ruleset: str, benchmark: str) -> tuple[bool, list[str]
             benchmark, the checker gets these rules.
 
     Returns:
-        (True, []) if the checker accepts the log. Otherwise False, and up to 20 lines of the text that complain, such
-        as one with "Required EXACTLY_ONE occurrence of 'run_start' but found 0".
+        (True, []) if the checker accepts the log. Otherwise False, and the first 20 lines of the text that complain (or
+        fewer), such as one with "Required EXACTLY_ONE occurrence of 'run_start' but found 0".
 
     Raises:
         ValueError: The right release of mlperf-logging is not installed.

@@ -169,8 +169,8 @@ class ClockedWindows:
 
         - In `room_ms`, by `_keep_room`: the most time that training can have waited between the window before and this
           window. The first window of an epoch has no window before it, so nothing is kept.
-        - In `short`, by `_keep_if_short`: this window, if the epoch's windows so far state less time in sum than has
-          passed since the epoch's start.
+        - In `short`, by `_keep_if_short`: this window, if the epoch's windows up to this one state less time in sum
+          than has passed since the epoch's start, by more than the tolerance and a late event explain.
 
         If no epoch is open, nothing is done.
 
@@ -206,7 +206,7 @@ class ClockedWindows:
             tolerance       + 0.2 s   by which the clock and a stated time may differ
             most_delay_ms   + 1 s     the window may have ended so long before its event, from which `passed_ms` counts
             stated_ms       - 8 s     in which the next window did its steps
-            room            = 3.2 s   a checkpoint after this step that states a wait of 4 s is wrong
+            room            = 3.2 s   a checkpoint within the epoch that states a wait of 4 s after this step is wrong
 
         At most EVENTS_KEPT rooms are kept.
 
@@ -259,8 +259,8 @@ class ClockedWindows:
         """Yield the first window of each epoch at whose end more time is missing than can be explained.
 
         At the end of each window in `short`, time is missing: the epoch's windows so far state less time in sum than
-        has passed since the epoch's start by the log's clock. `missing_ms` is the difference, beyond the tolerance. Two
-        times together may explain the missing time:
+        has passed since the epoch's start by the log's clock. `missing_ms` is the difference, beyond the tolerance and
+        the most delay of the window's event. Two times together may explain the missing time:
 
         - the waits for the checkpoints of the epoch's earlier steps, which no window states;
         - the time by which the clock was set ahead in this epoch.
@@ -287,7 +287,7 @@ class ClockedWindows:
 
 
 def most_delay_after_epoch_ms(run: LoggedRun) -> float:
-    """Return how much longer an epoch may take by the log's clock than its windows state, in ms.
+    """Return how much longer, in ms, the wait after an epoch's last step may make the epoch by the log's clock.
 
     After the last step of an epoch, rank 0 may wait for the other ranks before the epoch ends in the log. The log's
     clock goes on during this wait, but neither the windows nor the throughput of the epoch contain the wait.
