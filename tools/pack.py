@@ -354,19 +354,27 @@ class WholeRecords(NamedTuple):
 
 
 def _whole_records(entries: list[Entry], file_size: int) -> WholeRecords:
-    """Return which records of a journal's entries are surely whole in a file of some size.
+    """Return the entries of the records that are surely whole in a file, and the offset where these records end.
 
-    After a crash the journal may have entries of records that never reached the file. Those that begin at the file's
-    end or beyond it are lost. The last one that begins inside the file may be incomplete, and does not count as whole.
+    After a crash the journal may have more entries than the file has records. An entry says where its record begins
+    (`offset`), but not where the record ends. So a record counts as whole only if the next record begins inside the
+    file. For example, with records that begin at 0, 100, 250 and 400 and a `file_size` of 300 bytes:
+
+        0, 100   whole, because the next records begin at 100 and 250: the result has these two entries, and `end` 250
+        250      begins inside the file, but may be cut off, so the caller removes this record
+        400      never reached the file
 
     Args:
         entries: The entries of the journal, in the order of the records.
         file_size: Size of the file of records in bytes.
+
+    Returns:
+        The entries, and the offset as `end`. If no record begins inside the file: no entries, and 0.
     """
     begun = [entry for entry in entries if entry.offset < file_size]
     if not begun:
         return WholeRecords([], end=0)
-    *whole, perhaps_incomplete = begun
+    *whole, perhaps_incomplete = begun  # all but the last, and the last
     return WholeRecords(whole, end=perhaps_incomplete.offset)
 
 

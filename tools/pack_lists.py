@@ -44,19 +44,11 @@ def write_lists(source: Path, labels: Path | None) -> list[str]:
 def _list_of_part(source: Path, part: str, labels: Path | None) -> bytes:
     """Return the content of the list file of one part of a data set: a line with path and label for each image.
 
-        part    labels   where the label of an image is from
-        val     a file   this file
-        val     None     the class folder of the image
-        train   either   the class folder of the image
+    The label of an image is the number of its class folder, from 0 in the order of names: of the folders train/cat/ and
+    train/dog/, all images in train/dog/ have the label 1. For val with a file `labels`, this file says the labels.
 
-    Class folders have the labels 0, 1, 2 and so on, in the order of their names as text.
-
-    A warning is printed on stderr in these cases:
-
-    - val with a file of labels: the file does not name all images.
-    - class folders: there are files that are not images of a class.
-    - train with a file of labels: all class folders are named by numbers, and one by another number than its label (as
-      text, "10" comes before "2"). The file of labels may then mean another class by this label.
+    Warnings are printed on stderr: on files that are left out of the list and, for train with a file `labels`, on class
+    folders that are named by other numbers than their labels.
 
     Args:
         source: The image folder, which holds train/ and val/.
@@ -72,13 +64,16 @@ def _list_of_part(source: Path, part: str, labels: Path | None) -> bytes:
     if not (source / part).is_dir():
         raise ValueError(f"{source / part}: no such folder: SOURCE must hold the class folders {part}/<class>/")
     if part == "val" and labels is not None:
-        return _flat_list(source, labels)
+        return _flat_list(source, labels)  # prints a warning on images of val/ that the file does not name
     images = folder.by_class_folders(source, part, recordio.MOST_CLASSES)
     print_warning(images.passed_over)  # on files that are not images of a class; an empty text is not printed
-    if labels is not None:  # `part` is "train" here; its labels and those of val/ must mean the same classes
+    if labels is not None:  # `part` is "train" here, because val with a file of labels has returned above
+        # Folders are labelled in the order of their names as text: "0", "1", "10" and "2" get the labels 0, 1, 2 and 3.
+        # So the label 2 means the folder "10" here, but in the file of labels perhaps the folder "2". The note says to
+        # check this. The note is empty if each number is its folder's label, or if a name is no number.
         class_names = folder.folder_names(source / part)
         note = folder.note_on_numbered_folders(source / part, class_names, labels)
-        print_warning(note)  # an empty text is not printed
+        print_warning(note)
     return folder.list_text(images)
 
 

@@ -42,23 +42,23 @@ def size_of(name: str, content: bytes) -> folder.Size:
     """Return the (width, height) of an image in pixels, by the header of its file.
 
     A JPEG or PNG may have any number of pixels, because DALI takes any number. An image of another kind, or a JPEG
-    without a size in its header, is opened by Pillow, which refuses more than 179 million pixels.
+    without a size in its header, may have at most 179 million pixels, which is Pillow's limit.
 
     Args:
         name: Name of the image file, for the message.
         content: Bytes of the file.
 
     Raises:
-        ValueError: The file is no image, or Pillow refuses the number of its pixels.
+        ValueError: The file is no image, or the image has more pixels than Pillow's limit allows.
     """
     is_jpeg = content.startswith(encoded.JPEG_START)
     is_png = content.startswith(encoded.PNG_START)
     try:
-        jpeg_size = encoded.jpeg_size(content) if is_jpeg else None  # (height, width); None if the header has none
+        jpeg_size = encoded.jpeg_size(content) if is_jpeg else None  # None if the header has no size
         if jpeg_size is not None:
-            height, width = jpeg_size
+            height, width = jpeg_size  # `jpeg_size` has the height first
             return width, height
-        # `Image.open` has Pillow's limit of pixels; the class of PNGs, which `Image.open` would choose, has none.
+        # `Image.open` raises an error above Pillow's limit. `PngImageFile` reads a PNG without this limit.
         open_image = PngImagePlugin.PngImageFile if is_png else Image.open
         with open_image(io.BytesIO(content)) as opened:
             size: folder.Size = opened.size
@@ -106,16 +106,16 @@ def write_sizes(file: Path, sizes: Sequence[folder.Size], more: JsonObject) -> N
 def find_sizes(source: Path, part: str) -> str:
     """Write the width and height of a part's largest image to `<part>.sizes.json`; return the file's path and content.
 
-    The file gets the entries "width" and "height" (in pixels) and "images" (how many). If there is an earlier file, its
-    other entries are kept. Packing writes two of these: "list_sha256" is the hash of the packed list, and "source"
-    describes the packed image files by their number, total size and a digest.
+    The file gets the entries "width" and "height" (in pixels) and "images" (the number of images). All other entries of
+    an earlier file are kept, such as the hash of the list that a packed part was made from.
 
     Args:
         source: Folder of the data set, packed or not. The file is written there.
         part: "train" or "val".
 
     Returns:
-        One line, such as `data/train.sizes.json: {"width": 500, "height": 375, "images": 1000}`.
+        One line, such as `data/train.sizes.json: {"list_sha256": "9f2c", "width": 500, "height": 375, "images": 1000}`,
+        in which "list_sha256" is kept from an earlier file (the hash is shortened here).
 
     Raises:
         ValueError: The file is damaged, or the images cannot be found or read.
@@ -124,7 +124,8 @@ def find_sizes(source: Path, part: str) -> str:
     """
     file = source / data.SIZES.format(part)
     earlier_content = read_sizes(file)  # first, so that a damaged file is reported before all images are read
-    images = data.find(source, part, recordio.MOST_CLASSES)  # so that any label that a record can hold is accepted
+    # The number of classes is not known here. With MOST_CLASSES every label that a record can hold is accepted.
+    images = data.find(source, part, recordio.MOST_CLASSES)
     _raise_unless_writable(file)  # reading all images may take hours
     sizes = _sizes_of_images(images, part)
     write_sizes(file, sizes, earlier_content)  # writes the largest of `sizes`, and what else the earlier file had

@@ -167,32 +167,32 @@ def _matches(entry: str, name: str, choice: Choice) -> bool:
 
 
 def devices_matched_by_accident(setting: str, ports: Sequence[str]) -> list[str]:
-    """Return the devices that a value of NCCL_IB_HCA matches by accident, sorted.
+    """Return the InfiniBand devices that a value of NCCL_IB_HCA matches although the user did not mean them, sorted.
 
-    NCCL matches every device whose name begins with an entry of the value. A user who gives the full name of a device
-    means that device alone. So another device whose name begins with the full name is matched by accident, unless the
-    value has the full name of this device, too, or an entry that is no full name and matches it. On a node with the
-    devices mlx4_0, mlx5_1 and mlx5_10:
+    NCCL matches each device whose name begins with an entry of the value. On a node with the devices mlx4_0, mlx5_1 and
+    mlx5_10, the value "mlx5_1,mlx4" has two kinds of entries:
 
-        "mlx5_1"       -> ["mlx5_10"], whose name begins with mlx5_1
-        "^mlx5_1"      -> ["mlx5_10"], which is left out by accident
-        "mlx5"         -> [], because mlx5 is no full name: both mlx5_1 and mlx5_10 are meant
-        "mlx5_1,mlx4"  -> ["mlx5_10"], but not mlx4_0, which is meant by mlx4
-        "mlx5_1,mlx5"  -> [], because mlx5_10 is meant by mlx5
-        "=mlx5_1"      -> [], because = compares full names
+        mlx5_1   a full name: the user means the device mlx5_1 alone, but NCCL matches mlx5_10, too
+        mlx4     a beginning, as no device has this name: the user means all devices whose names begin with mlx4
+
+    So the result is ["mlx5_10"]. The values "mlx5_1,mlx5_10" and "mlx5_1,mlx5" give [], because the second entry shows
+    that mlx5_10 is meant. The value "=mlx5_1" gives [], because NCCL compares full names after the sign =.
 
     Args:
-        setting: The value of NCCL_IB_HCA.
+        setting: The value of NCCL_IB_HCA. A sign ^ before the entries, with which NCCL leaves out what they match, does
+            not change the result.
         ports: Names of all InfiniBand ports of the node, such as "mlx5_0:1".
     """
     choice = choice_of(setting)
     if choice.is_exact:
         return []
-    fully_named = _devices(choice.entries) & _devices(ports)  # the entries that are the full name of a device
-    full_names = [entry for entry in choice.entries if _device(entry) in fully_named]
-    beginnings = [entry for entry in choice.entries if _device(entry) not in fully_named]
-    matched_by_accident = []
+    # `_device` cuts off the port's number, and `_devices` does so for several: "mlx5_1:1" -> "mlx5_1".
+    fully_named = _devices(choice.entries) & _devices(ports)  # {"mlx5_1"} in the example
+    full_names = [entry for entry in choice.entries if _device(entry) in fully_named]  # ["mlx5_1"]
+    beginnings = [entry for entry in choice.entries if _device(entry) not in fully_named]  # ["mlx4"]
+    matched_by_accident = []  # ports at first: ["mlx5_10:1"]
     for port in ports:
+        # `_matches_any` compares the beginning of the device's name, and the port's number if the entry has a number.
         is_meant = _device(port) in fully_named or _matches_any(beginnings, port, choice)
         if not is_meant and _matches_any(full_names, port, choice):
             matched_by_accident.append(port)

@@ -33,15 +33,16 @@ def judge_processes(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
     """
     # The memory in use shows a process even where none is listed: a container lists no process outside it.
     memory_in_use = _memory_in_use(gpu)
-    # The ids in `gpu.processes` without those of displays, which NVML may list there, too.
+    # NVML may list the processes of a display among those that compute, so displays are taken out.
     computing = [pid for pid in gpu.processes or () if pid not in gpu.displays]
     found = f"{gpu_name(gpu)}: {_processes_in_words(gpu, computing)}, {memory_in_use.words}"
-    # `verdict(WARNING, fix=...)` is the verdict of the check "gpu.processes" with that status, the text `found`, and
-    # the check's text on what is wanted: "no process, under 500 MiB in use", if `most` is 500.
+    # Below, `verdict(FATAL)` makes the whole verdict with this status. `most` is the number in the text on what is
+    # wanted, "no process, under 500 MiB in use". Without `fix` a bad verdict advises to end the other processes.
     verdict = functools.partial(judge_check, job, "gpu.processes", found=found, most=memory_in_use.most_mib)
 
-    services = [pid for pid in computing if pid in gpu.services]  # a part of `computing`, perhaps all of it
-    is_used_by_other_job = len(services) < len(computing)  # a process in `computing` is no service
+    # A process that computes counts as another job's if it is no service.
+    services = [pid for pid in computing if pid in gpu.services]
+    is_used_by_other_job = len(services) < len(computing)  # True for the services [815] of [815, 4711]
     if is_used_by_other_job:
         return verdict(FATAL)
     if memory_in_use.is_too_much and gpu.displays:  # the display may explain it

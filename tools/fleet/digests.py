@@ -319,37 +319,39 @@ def measure_all_ranks(
 
 
 def gather_digests(me: ranks.Ranks, host_index: int, device: Device, mine: DigestsOfRank, *, steps: int) -> JsonObject:
-    """Return on each rank the entry "digests" of fleet.json, made from what all ranks have computed.
+    """Return on each rank the entry "digests" of fleet.json, by which a rank that computes other bits is found.
 
-    Each rank has repeated the same training steps. The digests (hashes of tensors) of one repetition are a table. Equal
-    tables are the same result, and have the same name. All ranks must call this together.
+    Each rank has repeated the same training steps. Each repetition gave a table of digests (hashes of tensors) with a
+    row for each step. Equal tables have the same name, such as "a1b2". The entry has:
+
+        "steps"     `steps`
+        "tensors"   the names of the tensors, in the order of a table's columns
+        "tables"    the most common tables by name, at most 64: {"a1b2": [[...], ...], "c3d4": [[...], ...]}
+        "ranks"     for each rank the device, and how often the rank computed each table or why the rank failed, such as
+                    {"rank": 1, "repetitions": {"a1b2": 2, "c3d4": 1}, "failure": None, ...}
+
+    All ranks must call this together.
 
     Args:
         me: This rank, with its MPI communicator of all ranks.
-        host_index: The index of this rank's host among the compared hosts. In a job of one node each rank is compared
-            as a host of its own; otherwise the hosts are the nodes.
+        host_index: The index of this rank's host in the list "hosts" of fleet.json.
         device: The title and the class of this rank's device.
-        mine: How often each result came on this rank, and the tables that this rank has kept: the first few only.
+        mine: How often this rank computed each table, and the tables that this rank has kept, which are the first few;
+            or why this rank failed.
         steps: The number of training steps in a repetition.
-
-    Returns:
-        The entry:
-
-            "steps"     `steps`
-            "tensors"   the names of the tensors
-            "tables"    the tables of the most common results, by the names of the results
-            "ranks"     for each rank its device, and how often each result came or why the rank failed
     """
     entry_of_this_rank = {
         "rank": me.rank,
-        "unit": host_index,
+        "unit": host_index,  # the name of this index in fleet.json
         "node": me.node,
         "device": device.title,
-        "class": device.class_name,
-        "repetitions": dict(mine.count_by_result),  # {name of a result: how many repetitions gave it}
-        "failure": mine.failure,
+        "class": device.class_name,  # devices of one class should compute the same bits
+        "repetitions": dict(mine.count_by_result),  # {name of a table: in how many repetitions it was computed}
+        "failure": mine.failure,  # the message of an error in a repetition; None if there was no error
     }
     entries = me.comm.allgather(entry_of_this_rank)
+    # `_most_common_results` sorts the names of all tables, first those that most ranks computed. `_gather_tables` has
+    # the ranks send each other the tables of the first names.
     tables = _gather_tables(me, mine.kept_tables, _most_common_results(entries))
     return {"steps": steps, "tensors": mine.tensors, "tables": tables, "ranks": entries}
 

@@ -60,31 +60,32 @@ def _transfer_s(comm: MPI.Comm, other: int) -> float:
 
 
 def measure_links(comm: MPI.Comm, groups: list[str]) -> list[JsonObject]:
-    """Return the latency and the transfer time of links between pairs of nodes, each measured LINK_TURNS (5) times.
+    """Measure the links between nodes, each LINK_TURNS (5) times, and return the same list of links on each rank.
 
-    All ranks of `comm` must call this together.
+    A link is a pair of nodes that exchange data. In a large fleet each node meets only about log2(nodes) others. All
+    ranks of `comm` must call this together.
 
     Args:
-        comm: An MPI communicator with one rank of each node.
+        comm: An MPI communicator with one rank of each node. The number of a rank in `comm` is the number of its node.
         groups: The switch group of each node (the nodes at one network switch), such as ["s1", "s1", "s2"].
 
     Returns:
-        The same list of all measured links on each rank. A link has the numbers of its two nodes, whether their groups
-        differ, and its seconds, a value for each turn:
+        An entry for each measured link: the numbers of its two nodes, whether their groups differ, and the seconds of
+        the latency and of the transfer in each turn:
 
             {"a": 0, "b": 1, "across": False, "latency_s": [...], "transfer_s": [...]}
     """
-    # For each round the pairs of nodes that exchange data. In a large fleet a node meets only about log2(nodes) others.
-    planned_rounds = rounds(groups)
+    planned_rounds = rounds(groups)  # for each round the pairs of nodes that exchange data at the same time
     _take_turn(comm, planned_rounds)  # the warm-up, whose times are not kept
-    # A turn gives {pair: times}, only of the pairs in which this rank has the lower number.
+    # Of the two ranks of a pair only the lower one returns the pair's times. So rank 1 has an item {pair: times} for
+    # the pair of the nodes 1 and 2, but none for the pair of the nodes 0 and 1.
     my_turns = [_take_turn(comm, planned_rounds) for _ in range(LINK_TURNS)]
 
     my_links = []
-    for pair in my_turns[0]:  # every turn has the same pairs
-        times_in_each_turn = [times_by_pair[pair] for times_by_pair in my_turns]
+    for pair in my_turns[0]:  # the keys of the first turn; all turns have the same keys
+        times_in_each_turn = [times_by_pair[pair] for times_by_pair in my_turns]  # of this pair: five times
         my_links.append(_link_entry(pair, times_in_each_turn))
-    links_by_rank = comm.allgather(my_links)  # has each link once: from the rank with the lower number
+    links_by_rank = comm.allgather(my_links)  # the list `my_links` of each rank; no link is in two of these lists
     return list(itertools.chain.from_iterable(links_by_rank))
 
 

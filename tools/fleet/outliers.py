@@ -70,17 +70,20 @@ def error_of_level(log_ratios: Sequence[float]) -> float:
 def find_slow(log_ratios: Mapping[str, float], *, noise: float, alpha: float) -> list[str]:
     """Return the names of the nodes or links that are slow compared with the others.
 
-        _find_outliers       each one that lies farther above the mean of the values nearer the median than chance
-                             allows, which `alpha` limits, and all slow ones farther out; but only those that are
-                             slower by more than healthy machines differ
-        _find_slow_minority  less than half of all, of which each takes over twice as long as each of the others, and by
-                             more than the noise explains; also in a small fleet
+    For example, {"a": 0.0, "b": 0.01, "c": -0.01, "d": 1.1} with a `noise` of 0.01 gives ["d"], which takes about 3
+    times as long as each of the others, because exp(1.1) is 3.0. Two tests are made, and all names that either test
+    finds are returned:
+
+        _find_outliers       finds names that are slower by more than chance explains, and by more than healthy machines
+                             differ; among many names even by a few percent, but the test is weak among a few
+        _find_slow_minority  finds fewer than half of the names, if each takes over twice as long as each of the others,
+                             and by more than the noise explains; works among a few names, too
 
     Args:
         log_ratios: For each name the logarithm of a ratio of times, such as log(time / usual time): 0.05 is about 5 %
             slower.
         noise: The standard error of a log ratio.
-        alpha: The accepted chance of a false alarm in a healthy fleet.
+        alpha: The accepted chance that the outlier test finds any name in a healthy fleet.
 
     Returns:
         The names in the order of `log_ratios`. The list is empty for fewer than LEAST_NODES (4), because it is then
@@ -97,14 +100,13 @@ def find_slow(log_ratios: Mapping[str, float], *, noise: float, alpha: float) ->
 def _find_outliers(distances: Mapping[str, float], *, noise: float, alpha: float) -> set[str]:
     """Return the names of nodes or links that are outliers on the slow side, by Rosner's test (Technometrics 25, 1983).
 
-    1. Sort the values by their absolute distance from the median, the nearest first.
-    2. Take the nearer half and one more value as usual. Among the values after these, find the first value that lies
-       too far above the mean of all values before it (`_first_slow_outlier`).
-    3. Call this value and all values after it outliers, slow or fast. By Rosner's rule the later values need no test.
-    4. Return the slow outliers: those farther above the median than healthy machines differ (`smallest_difference`).
+    An example with seven values of `distances`:
 
-    For example, if 0.5 is the value of step 2 in the list 0, 0.01, -0.01, -0.02, 0.5, -0.6, 0.7, then 0.5, -0.6 and 0.7
-    are outliers, and the names of 0.5 and 0.7 are returned.
+        sorted, the nearest first   0  0.01  -0.01  -0.02  0.5  -0.6  0.7
+        usual without a test        0  0.01  -0.01  -0.02                   half of them (rounded down) and one more
+        first slow outlier                                 0.5              far above the mean of the four before it
+        outliers                                           0.5  -0.6  0.7   0.5 and all values farther out
+        returned                                           0.5        0.7   above `smallest_difference`: 0.004 (0.4 %)
 
     Args:
         distances: For each node or link its log ratio (0.05 is about 5 % slower) minus the median of these: above 0 if
@@ -115,11 +117,11 @@ def _find_outliers(distances: Mapping[str, float], *, noise: float, alpha: float
     from_near_to_far = sorted(distances, key=lambda name: abs(distances[name]))
     values = np.array([distances[name] for name in from_near_to_far])
     alpha_of_a_test = alpha / ALARM_INFLATION  # several tests give up to about twice the false alarms of one
-    first = _first_slow_outlier(values, noise=noise, alpha=alpha_of_a_test)  # an index
+    first = _first_slow_outlier(values, noise=noise, alpha=alpha_of_a_test)  # an index: 4 in the example
     if first is None:
         return set()
-    outliers = from_near_to_far[first:]  # slow and fast ones; the distance of a fast one is below 0
-    least_distance = smallest_difference()  # the share by which healthy machines differ, above 0: 0.01 is 1 %
+    outliers = from_near_to_far[first:]  # by Rosner's rule the values farther out need no test
+    least_distance = smallest_difference()  # by which healthy machines may differ; a fast outlier is below 0
     return {name for name in outliers if distances[name] > least_distance}
 
 
@@ -145,20 +147,20 @@ def _is_slow_outlier(farthest: float, others: Array, *, noise: float, alpha: flo
 
     Two conditions must hold:
 
-    - `farthest` lies more than LEAST_T (3) standard errors above the mean of `others`. A value below the mean is never
-      an outlier here.
+    - `farthest` lies more than LEAST_T (3) standard errors above the mean of `others`.
     - The chance that any of the values lies so far above, if all are healthy, is at most `alpha`.
 
     Args:
-        farthest: The value that is farthest from the median, above or below. Values are logarithms of times, minus
-            their median.
+        farthest: The value that is farthest from the median. Values are logarithms of times, minus their median, so a
+            slow node or link has a high value. A value below the mean of `others` gives False.
         others: All values that are nearer to the median.
-        noise: The standard error of a value. `noise` replaces the standard deviation of `others` if `noise` is larger.
+        noise: The standard error of a value. The standard deviation of the values is taken to be at least `noise`, even
+            if `others` happen to lie closer together.
         alpha: The accepted chance of a false alarm.
     """
-    t = _standard_errors_above_mean(farthest, others, noise=noise)  # below 0 if `farthest` lies below the mean
-    degrees_of_freedom = len(others) - 1  # of the standard deviation of `others`, also if `noise` replaces it
-    chance_of_one_value = 1 - stats.t_cdf(t, degrees_of_freedom)
+    t = _standard_errors_above_mean(farthest, others, noise=noise)  # 5.0 is five standard errors above
+    degrees_of_freedom = len(others) - 1  # as in a plain t-test, even if `t` was computed with `noise`
+    chance_of_one_value = 1 - stats.t_cdf(t, degrees_of_freedom)  # that one healthy value lies so far above
     # Bonferroni's correction: each of the values could have been the farthest.
     number_of_values = len(others) + 1
     chance_of_any_value = chance_of_one_value * number_of_values
@@ -174,10 +176,11 @@ def _standard_errors_above_mean(value: float, others: Array, *, noise: float) ->
 
 
 def _find_slow_minority(distances: Mapping[str, float], *, noise: float) -> set[str]:
-    """Return the largest minority of nodes or links of which each takes far longer than each of the others.
+    """Return the names of a slow minority: fewer than half of the nodes or links, each far slower than all others.
 
-    Far longer is over LEAST_MINORITY_RATIO (2) times as long, and by more than the noise explains. Unlike a test for
-    outliers, this works for a few nodes, too.
+    For example, of five nodes that take 0.9, 1, 1.1, 5 and 6 s the last two are returned. The faster of the two takes
+    4.5 times as long as the slowest of the others (5 / 1.1), and the least factor is LEAST_MINORITY_RATIO (2), enlarged
+    for the noise. Unlike a test for outliers, this works for a few nodes, too.
 
     Args:
         distances: For each node or link the logarithm of a ratio of times, such as log(its time / the usual time),
@@ -185,16 +188,16 @@ def _find_slow_minority(distances: Mapping[str, float], *, noise: float) -> set[
         noise: The standard error of a distance.
 
     Returns:
-        The names, which are fewer than half; empty if there is no such minority.
+        The names of the largest such minority; empty if there is none.
     """
-    from_slow_to_fast = sorted(distances, key=lambda name: -distances[name])
-    # A ratio of two times is a difference of their logarithms. The noise may add some standard errors to it.
+    from_slow_to_fast = sorted(distances, key=lambda name: -distances[name])  # the largest distance first
+    # In logarithms a factor of 2 is a difference of log(2). Three standard errors are added for the noise.
     least_gap = math.log(LEAST_MINORITY_RATIO) + 3 * noise
     largest_minority = (len(distances) - 1) // 2  # less than half
     for size in range(largest_minority, 0, -1):
-        minority = from_slow_to_fast[:size]
-        others = from_slow_to_fast[size:]
-        gap = distances[minority[-1]] - distances[others[0]]  # the fastest of the minority - the slowest of the others
+        minority = from_slow_to_fast[:size]  # the last of these is the fastest of the minority
+        others = from_slow_to_fast[size:]  # the first of these is the slowest of the others
+        gap = distances[minority[-1]] - distances[others[0]]  # log(5 / 1.1) in the example
         if gap > least_gap:
             return set(minority)
     return set()

@@ -194,8 +194,11 @@ def _status_in_words(verdict: Verdict) -> str:
 def _table_of_nodes(judged: Judged) -> Table:
     """Return the table of all nodes: a row for each, with its number, name and status, and a cell for each check.
 
-    A cell says how much slower than the fleet's median the node is: "+5.0%". If the node was not compared, the cell has
-    the status of its verdict; without a verdict by this check it is empty.
+    A row is ("3", "node3", "warning", "+5.0%", "unknown", ""), for example. The cell of a check has:
+
+        "+5.0%"     how much slower than the fleet's median the node is
+        "unknown"   the status of the check's verdict on the node, if the verdict has no such figure
+        ""          nothing, if the check has no verdict on the node
 
     Args:
         judged: The verdicts on the fleet.
@@ -206,9 +209,11 @@ def _table_of_nodes(judged: Judged) -> Table:
     verdict_by_host_and_check = {(verdict.where, verdict.check): verdict for verdict in verdicts}
     rows = []
     for index, (host, status) in enumerate(judged.statuses.items()):
+        # `get` gives None if the check has no verdict on the node.
         cells = [_cell_of_check(verdict_by_host_and_check.get((host, check))) for check in checks]
         rows.append((str(index), host, status, *cells))
     head = ("number", "node", "verdict", *checks)
+    # numeric=(0,) sets only the first column, "number", flush right. The columns of checks may have words.
     return Table(caption="Each node's time beside the fleet's median", head=head, rows=rows, numeric=(0,))
 
 

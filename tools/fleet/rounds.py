@@ -141,8 +141,9 @@ def _pairs_inside_groups(members: dict[str, list[int]], round_index: int) -> lis
 def _pairs_across_groups(members: dict[str, list[int]], round_index: int) -> list[tuple[int, int]]:
     """Return the pairs of a round in which each node of the first half meets a node of the second half.
 
-    All nodes are ordered by group and cut into two halves. From round to round the second half is rotated by `step`
-    places, so that other nodes meet. With the groups 01 23 45 67 `step` is 3:
+    All nodes are ordered by group and cut into two halves. So two nodes of one group can meet only if the cut goes
+    through their group. In each round the second half is rotated further, so that other nodes meet. With the groups
+    01 23 45 67:
 
         round   first half   second half   pairs
         0       0 1 2 3      4 5 6 7       (0, 4) (1, 5) (2, 6) (3, 7)
@@ -157,11 +158,12 @@ def _pairs_across_groups(members: dict[str, list[int]], round_index: int) -> lis
     first_half = ordered[:middle]
     second_half = ordered[middle:]
     largest_group = max(len(nodes) for nodes in members.values())
-    # `step` is more than the largest group has nodes, so that a node's next partner is mostly in another group. `step`
-    # has no common divisor with the half's length, so that no pair comes twice before all have come once.
-    step = _rotation_step(len(second_half), largest_group)
-    rotation = (round_index * step) % len(second_half)  # in places; full turns are left out
-    rotated = second_half[rotation:] + second_half[:rotation]
+    # In each round the second half is rotated by `step` more places. `step` is larger than any group, so that with many
+    # groups a node's next partner is mostly in another group. `step` has no common divisor with the half's length, so
+    # that no pair comes twice before all have come once.
+    step = _rotation_step(len(second_half), largest_group)  # 3 in the example, for 4 places and groups of 2 nodes
+    rotation = (round_index * step) % len(second_half)  # 0, 3, 2, 1 in rounds 0 to 3: rotating by 4 changes nothing
+    rotated = second_half[rotation:] + second_half[:rotation]  # [4, 5, 6, 7] by 3: [7, 4, 5, 6]
     # If the number of nodes is odd, the second half has one more, which has no partner in this round.
     return list(zip(first_half, rotated, strict=False))
 
@@ -173,7 +175,7 @@ def _rotation_step(size: int, largest_group: int) -> int:
         size: The number of nodes that are rotated.
         largest_group: The number of nodes in the largest switch group.
     """
-    step = largest_group + 1  # more than any group, so that the next partner of a node is mostly in another group
+    step = largest_group + 1  # more than any group: with many groups a node's next partner is mostly in another group
     while math.gcd(step, size) != 1:  # without a common divisor, no partner comes again before all have come once
         step += 1
     return step

@@ -84,15 +84,17 @@ class Runner:
         return read_record(only_log)
 
     def measure(self, title: str, candidates: Sequence[Candidate], turns: int) -> Measured:
-        """Run each candidate once in each turn; return the runs of each candidate, or why the candidate failed.
+        """Run candidates in turns; return the runs of each candidate, or why the candidate failed.
 
-        There are two exceptions: CONTROL runs in the first turn only, and a candidate that has failed does not run
-        again.
+        In a turn each candidate runs once. A candidate that has failed is left out of the later turns. For example, if
+        "cuda_graph" fails in the second of three turns, the result has three runs of "base" in `runs`, and only the
+        reason for "cuda_graph" in `failures`.
 
         Args:
             title: The first part of the names of the turns' folders: "screen" gives "screen_1", "screen_2" and so on.
-            candidates: The changes to the user's own job. BASE has none. CONTROL changes the input by rounding errors,
-                to show how much rounding alone changes a loss.
+            candidates: The changes to the user's own job, which may include BASE (no change) and CONTROL. CONTROL runs
+                in the first turn only. It changes the input by rounding errors, to show how much rounding alone changes
+                a loss.
             turns: The number of turns.
 
         Returns:
@@ -102,11 +104,12 @@ class Runner:
         Raises:
             RunError: BASE or CONTROL fails.
         """
-        measured = Measured(runs={candidate: [] for candidate in candidates})
+        measured = Measured(runs={candidate: [] for candidate in candidates})  # filled by `_measure_turn`
         try:
             # Turn by turn, not candidate by candidate, so that a slow change of the machine affects all candidates.
             for turn in range(1, turns + 1):
-                # Adds runs and failures to `measured`; a failure of BASE or CONTROL is raised.
+                # Adds a run of each candidate to `measured.runs`, and moves a candidate that fails to
+                # `measured.failures`. Leaves out failed candidates and, after the first turn, CONTROL.
                 self._measure_turn(measured, candidates, title, turn)
         except (KeyboardInterrupt, SystemExit):  # Ctrl-C, or another signal that ends this process
             print(f"nothing is judged or written; the logs of the runs so far are in {self.folder}", file=sys.stderr)
