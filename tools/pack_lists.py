@@ -44,11 +44,15 @@ def write_lists(source: Path, labels: Path | None) -> list[str]:
 def _list_of_part(source: Path, part: str, labels: Path | None) -> bytes:
     """Return the content of the list file of one part of a data set: a line with path and label for each image.
 
-    The label of an image is the number of its class folder, from 0 in the order of names: of the folders train/cat/ and
-    train/dog/, all images in train/dog/ have the label 1. For val with a file `labels`, this file says the labels.
+    The label of an image is the number of its class folder, from 0 in the order of names as text: of the folders
+    train/cat/ and train/dog/, all images in train/dog/ have the label 1. For val with a file `labels`, this file says
+    the labels.
 
-    Warnings are printed on stderr: on files that are left out of the list and, for train with a file `labels`, on class
-    folders that are named by other numbers than their labels.
+    Warnings are printed on stderr in these cases:
+
+    - val with a file `labels`: the file does not name all images of val/.
+    - class folders: there are files other than images of a class folder.
+    - train with a file `labels`: all class folders are named by numbers, and one by another number than its label.
 
     Args:
         source: The image folder, which holds train/ and val/.
@@ -70,7 +74,8 @@ def _list_of_part(source: Path, part: str, labels: Path | None) -> bytes:
     if labels is not None:  # `part` is "train" here, because val with a file of labels has returned above
         # Folders are labelled in the order of their names as text: "0", "1", "10" and "2" get the labels 0, 1, 2 and 3.
         # So the label 2 means the folder "10" here, but in the file of labels perhaps the folder "2". The note says to
-        # check this. The note is empty if each number is its folder's label, or if a name is no number.
+        # check this. The note is empty if each number is its folder's label, if a name is no number, or if there is no
+        # file of labels.
         class_names = folder.folder_names(source / part)
         note = folder.note_on_numbered_folders(source / part, class_names, labels)
         print_warning(note)

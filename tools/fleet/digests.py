@@ -326,7 +326,7 @@ def gather_digests(me: ranks.Ranks, host_index: int, device: Device, mine: Diges
 
         "steps"     `steps`
         "tensors"   the names of the tensors, in the order of a table's columns
-        "tables"    the most common tables by name, at most 64: {"a1b2": [[...], ...], "c3d4": [[...], ...]}
+        "tables"    the most common of the kept tables by name, at most 64: {"a1b2": [[...], ...], "c3d4": [[...], ...]}
         "ranks"     for each rank the device, and how often the rank computed each table or why the rank failed, such as
                     {"rank": 1, "repetitions": {"a1b2": 2, "c3d4": 1}, "failure": None, ...}
 
@@ -334,7 +334,8 @@ def gather_digests(me: ranks.Ranks, host_index: int, device: Device, mine: Diges
 
     Args:
         me: This rank, with its MPI communicator of all ranks.
-        host_index: The index of this rank's host in the list "hosts" of fleet.json.
+        host_index: The index of this rank's host in the list "hosts" of fleet.json. In a job of one node each rank is
+            a host of its own.
         device: The title and the class of this rank's device.
         mine: How often this rank computed each table, and the tables that this rank has kept, which are the first few;
             or why this rank failed.
@@ -351,7 +352,7 @@ def gather_digests(me: ranks.Ranks, host_index: int, device: Device, mine: Diges
     }
     entries = me.comm.allgather(entry_of_this_rank)
     # `_most_common_results` sorts the names of all tables, first those that most ranks computed. `_gather_tables` has
-    # the ranks send each other the tables of the first names.
+    # the ranks send each other the tables of the first names whose table a rank has kept.
     tables = _gather_tables(me, mine.kept_tables, _most_common_results(entries))
     return {"steps": steps, "tensors": mine.tensors, "tables": tables, "ranks": entries}
 

@@ -83,7 +83,7 @@ def measure_links(comm: MPI.Comm, groups: list[str]) -> list[JsonObject]:
 
     my_links = []
     for pair in my_turns[0]:  # the keys of the first turn; all turns have the same keys
-        times_in_each_turn = [times_by_pair[pair] for times_by_pair in my_turns]  # of this pair: five times
+        times_in_each_turn = [times_by_pair[pair] for times_by_pair in my_turns]  # five entries, one for each turn
         my_links.append(_link_entry(pair, times_in_each_turn))
     links_by_rank = comm.allgather(my_links)  # the list `my_links` of each rank; no link is in two of these lists
     return list(itertools.chain.from_iterable(links_by_rank))

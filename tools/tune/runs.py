@@ -86,9 +86,10 @@ class Runner:
     def measure(self, title: str, candidates: Sequence[Candidate], turns: int) -> Measured:
         """Run candidates in turns; return the runs of each candidate, or why the candidate failed.
 
-        In a turn each candidate runs once. A candidate that has failed is left out of the later turns. For example, if
-        "cuda_graph" fails in the second of three turns, the result has three runs of "base" in `runs`, and only the
-        reason for "cuda_graph" in `failures`.
+        In a turn each candidate runs once, but CONTROL only in the first turn. A candidate that has failed is left out
+        of the later turns, and its earlier runs are removed from the result. For example, if "cuda_graph=1" fails in
+        the second of three turns, the result has three runs of "base" in `runs`, and of "cuda_graph=1" only the reason
+        in `failures`.
 
         Args:
             title: The first part of the names of the turns' folders: "screen" gives "screen_1", "screen_2" and so on.
