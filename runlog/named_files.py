@@ -82,8 +82,11 @@ def require_file_if_present(path: Path) -> None:
 def is_file(path: Path) -> bool:
     """Return True if a path leads to a file, and False if nothing is there; raise UnusableError for anything else.
 
-    Two kinds of paths never raise because of what they are: /dev/null, which gives False, and the streams of this
-    process, such as /dev/stdin. A stream gives True if it is a file, and False if it is, for example, a pipe.
+    Two kinds of paths are accepted although they may lead to a device or a pipe:
+
+    - /dev/null: the result is False.
+    - A stream of this process, such as /dev/stdin: the result is True if the stream is a file, and False if the stream
+      is, for example, a pipe.
 
     Args:
         path: Path as the user gave it.
@@ -93,10 +96,12 @@ def is_file(path: Path) -> bool:
             or to something that is absent.
         OSError: The path cannot be looked up, as without permission.
     """
-    require_file_if_present(path)  # raises for a folder, a pipe, a socket, a device, and a link that leads to itself
+    # Raises for a folder, a pipe, a socket, a device, and a link that leads back to itself. Accepts a file, an absent
+    # path, /dev/null, and a stream of this process.
+    require_file_if_present(path)
     if path.is_symlink() and not path.exists():
         raise UnusableError(f"{path}: is a link to a file that is absent: restore the file or remove the link")
-    return path.is_file()
+    return path.is_file()  # False for an absent path, for /dev/null, and for a stream that is no file
 
 
 def refusal_of_new_file(folder: Path) -> OSError | None:

@@ -93,25 +93,29 @@ def t_cdf(t: float, freedom: float) -> float:
 
 
 def _incomplete_beta(a: float, b: float, x: float) -> float:
-    """Return the regularized incomplete beta function I_x(a, b), by its continued fraction.
+    """Return the regularized incomplete beta function I_x(a, b), such as 0.51 for a = 1, b = 2 and x = 0.3.
 
-    The fraction is (Numerical Recipes, 6.4):
+    The function is computed as a continued fraction (Numerical Recipes, 6.4):
 
-        I_x(a, b) = x^a (1 - x)^b / (a B(a, b)) * 1 / (1 + d_1 / (1 + d_2 / (1 + ...)))
-        B(a, b) = gamma(a) gamma(b) / gamma(a + b)
-        d_1 = -(a + b) x / (a + 1)
+        I_x(a, b) = factor * 1 / (1 + d_1 / (1 + d_2 / (1 + ...)))
+        factor    = 1 / B(a, b) * x^a * (1 - x)^b / a
+        1/B(a, b) = gamma(a + b) / (gamma(a) gamma(b))
+        d_2m      = m (b - m) x / ((a + 2m - 1) (a + 2m))                for m = 1, 2, ...
+        d_(2m+1)  = -(a + m) (a + b + m) x / ((a + 2m) (a + 2m + 1))     for m = 0, 1, 2, ...
 
     Args:
         a: The first parameter, above 0.
         b: The second parameter, above 0.
-        x: From 0 to (a + 1) / (a + b + 2). In this range the fraction converges fast.
+        x: The point, at least 0 and below 1. The fraction converges fast for x up to (a + 1) / (a + b + 2), and more
+            slowly for x nearer to 1.
     """
-    if x == 0:  # it has no logarithm
+    if x == 0:  # log(0) is not defined
         return 0.0
-    # By logarithms, because gamma itself overflows above 171.
+    # The logarithm of each part of the factor, in the order of the formula: gamma itself overflows above 171.
     log_of_1_over_beta = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
     factor = math.exp(log_of_1_over_beta + a * math.log(x) + b * math.log1p(-x) - math.log(a))
-    first_coefficient = -((a + b) * x / (a + 1))
+    first_coefficient = -((a + b) * x / (a + 1))  # d_1
+    # `_coefficients_in_pairs` yields (d_2, d_3), (d_4, d_5), ..., and `_continued_fraction` makes 1 / (1 + d_1 / ...).
     return factor * _continued_fraction(first_coefficient, _coefficients_in_pairs(a, b, x))
 
 
@@ -138,36 +142,34 @@ def _coefficients_in_pairs(a: float, b: float, x: float) -> Iterator[tuple[float
 
 
 def _continued_fraction(d_1: float, further_pairs: Iterable[tuple[float, float]]) -> float:
-    """Return 1 / (1 + d_1 / (1 + d_2 / (1 + ...))) by Lentz's method (Numerical Recipes, 5.2).
+    """Return the continued fraction 1 / (1 + d_1 / (1 + d_2 / (1 + ...))).
 
-    Cut off after d_n, the fraction is A_n / B_n, with
+    Lentz's method (Numerical Recipes, 5.2) begins with 1 / (1 + d_1). Each further coefficient multiplies the fraction
+    by a factor, which tends to 1. For example, with d_1 = 1 and d_2 = 1:
 
-        A_0 = 1    A_1 = 1          A_n = A_(n-1) + d_n A_(n-2)
-        B_0 = 1    B_1 = 1 + d_1    B_n = B_(n-1) + d_n B_(n-2)
-
-    The code computes only the quotients of neighbours, which follow from these lines:
-
-        c_1 = 1                c_n = A_n / A_(n-1) = 1 + d_n / c_(n-1)
-        e_1 = 1 / (1 + d_1)    e_n = B_(n-1) / B_n = 1 / (1 + d_n e_(n-1))
-
-    So the fraction begins with A_1 / B_1 = e_1, and each further coefficient d_n multiplies the fraction by c_n e_n.
+        begin with 1 / (1 + 1)      = 1/2
+        d_2 has the factor 4/3:       1/2 * 4/3 = 2/3, which is 1 / (1 + 1 / (1 + 1))
 
     Args:
         d_1: The first coefficient.
-        further_pairs: The further coefficients in pairs, as the caller computes them: (d_2, d_3), (d_4, d_5), ... No
-            more pairs are read after a pair whose second coefficient changes the fraction by a share of less than
-            1e-15.
+        further_pairs: The further coefficients: (d_2, d_3), (d_4, d_5), ... They come in pairs, because the caller has
+            one formula for coefficients of even number and one formula for those of odd number. No more pairs are read
+            after a pair whose second coefficient changes the fraction by a share of less than 1e-15.
     """
-    c = 1.0
-    e = 1 / (1 + d_1)
-    fraction = e
+    # Cut off after d_n, the fraction is A_n / B_n:
+    #     A_n = A_(n-1) + d_n A_(n-2), from A_0 = 1 and A_1 = 1
+    #     B_n = B_(n-1) + d_n B_(n-2), from B_0 = 1 and B_1 = 1 + d_1
+    # The code computes only quotients of neighbours, such as A_n / A_(n-1) = 1 + d_n / (A_(n-1) / A_(n-2)).
+    c = 1.0  # A_1 / A_0
+    e = 1 / (1 + d_1)  # B_0 / B_1
+    fraction = e  # A_1 / B_1
     for pair in further_pairs:
         for d_n in pair:
-            c = 1 + d_n / c
-            e = 1 / (1 + d_n * e)
+            c = 1 + d_n / c  # A_n / A_(n-1), from A_(n-1) / A_(n-2)
+            e = 1 / (1 + d_n * e)  # B_(n-1) / B_n, from B_(n-2) / B_(n-1)
             factor = c * e
-            fraction *= factor
-        relative_change = abs(factor - 1)  # `factor` is that of the second coefficient of the pair
+            fraction *= factor  # from A_(n-1) / B_(n-1) to A_n / B_n
+        relative_change = abs(factor - 1)  # by the second coefficient of the pair, which has set `factor` last
         if relative_change < 1e-15:  # about the precision of a float
             break
     return fraction

@@ -130,17 +130,17 @@ def _lines_of_system(row: Row, *, is_base: bool) -> list[str]:
 
 
 def _verdict_in_words(row: Row) -> str:
-    """Return in words whether the system of a row differs from the base.
+    """Return in words whether the system of a row differs from the base, such as "different".
 
-    The first case that fits decides:
+    A system is called different if the 95 % interval of the ratio of the two figures excludes 1, and the ratio is off 1
+    by at least as much as hosts of one kind (like hosts) may differ anyway, which is 0.4 % (`smallest_difference`). For
+    example:
 
-    1. The ratio of the two figures has no 95 % interval, so nothing is known: "cannot be told apart or alike".
-    2. The interval holds 1, so the figures may be equal: "not shown to differ".
-    3. The ratio is off 1 by `smallest_difference()` or more (`row.different`): "different".
-    4. The ratio is off 1 by less: "not called different", although the interval does not hold 1.
-
-    `smallest_difference()` is the share by up to which even two hosts of one kind (like hosts) differ: 97.5 % of such
-    pairs lie closer.
+        ratio    interval          words
+        1.030    not known         "cannot be told apart or alike"
+        1.030    0.990 to 1.070    "not shown to differ"
+        1.030    1.010 to 1.050    "different"
+        1.003    1.001 to 1.005    "not called different: like hosts differ by up to 0.4%"
 
     Args:
         row: The comparison of the system with the base.
@@ -149,8 +149,9 @@ def _verdict_in_words(row: Row) -> str:
         return "cannot be told apart or alike"
     if not excludes_1(row.ratio_interval_95):
         return "not shown to differ"
-    if row.different:
+    if row.different:  # the interval excludes 1, and the ratio is off 1 by `smallest_difference()` or more
         return "different"
+    # The interval excludes 1, but the ratio is off 1 by less than `smallest_difference()`.
     return f"not called different: like hosts differ by up to {percent(smallest_difference())}"
 
 

@@ -42,23 +42,28 @@ def warn_of_ranks_as_runs(records: Sequence[Record]) -> Iterator[Verdict]:
 
 
 def _are_in_step(first: Mapping[Place, float], second: Mapping[Place, float]) -> bool:
-    """Return whether the rows of two logs that stand for the same step have the same time, within MOST_APART_S.
+    """Return whether two logs print the same steps at the same times, as the logs of two ranks of one run do.
+
+    The place of a row is the (epoch, step) that the row prints. Rows of the same place in both logs are compared. The
+    result is True if
+
+    - each two compared rows have times at most 2 s (MOST_APART_S) apart, and
+    - 10 (LEAST_ROWS) places or more are in both logs, and
+    - the first log takes 200 s (LEAST_TIME_S) or more from the earliest to the latest of these places.
 
     Args:
-        first: The time stamps of one log's rows, as `_stamp_by_place` returns them.
-        second: Those of the other log.
-
-    Returns:
-        False also if the common rows are too few or of too short a time.
+        first: The time stamp of each row of one log in seconds, by the place: {(1, 100): 1.6e9, (1, 200): 1.6e9 + 30}.
+        second: The time stamps of the rows of the other log, in the same form.
     """
     common_stamps_s = []
     for place, stamp_s in first.items():
         stamp_of_second_s = second.get(place)
-        if stamp_of_second_s is None:
+        if stamp_of_second_s is None:  # the second log has no row of this place
             continue
         if abs(stamp_s - stamp_of_second_s) > MOST_APART_S:
             return False
         common_stamps_s.append(stamp_s)
+    # For too few rows, `and` stops before `max`, which would raise an error for an empty list.
     return len(common_stamps_s) >= LEAST_ROWS and max(common_stamps_s) - min(common_stamps_s) >= LEAST_TIME_S
 
 

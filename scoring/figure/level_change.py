@@ -39,8 +39,8 @@ def change_point(values: Sequence[float], first_index: int, last_index: int) -> 
 
         - The range has no index that splits the series into two parts.
         - The strongest split of the range has a strength of 6 (LEAST_CHANGE_STRENGTH) or less.
-        - The strengths rise further outside the range (`_rises_from`), so the true change is there. An example is a
-          `last_index` of 30, with strengths of 9, 10 and 11 at the indexes 29, 30 and 31.
+        - A greater strength lies outside the range, and the strengths do not dip deeply on the way to it. So the true
+          change is outside. For example, `last_index` is 30, and the strengths at 29, 30 and 31 are 9, 10 and 11.
     """
     noise = _noise_deviation(values)
     clipped = _clipped(values, CLIP_DEVIATIONS * noise)  # so that a single spike does not count as a level
@@ -51,7 +51,8 @@ def change_point(values: Sequence[float], first_index: int, last_index: int) -> 
     strongest = max(allowed_indexes, key=lambda index: strengths[index])
     if strengths[strongest] <= LEAST_CHANGE_STRENGTH:
         return None
-    # No split of the range is stronger. So if the strengths rise further, they do so outside the range.
+    # `_rises_from` walks from `strongest` to lower (-1) or higher (+1) indexes, and returns True if it meets a greater
+    # strength before a dip by 6 or more. Within the range no strength is greater, so the greater one lies outside.
     is_true_change_before_range = _rises_from(strongest, strengths, -1)
     is_true_change_after_range = _rises_from(strongest, strengths, +1)
     if is_true_change_before_range or is_true_change_after_range:

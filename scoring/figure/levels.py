@@ -40,31 +40,37 @@ class Levels(NamedTuple):
 def levels_of_repetition(
     values: Sequence[float], rates: Sequence[Sequence[float]], hosts: Sequence[str] | None
 ) -> Levels:
-    """Return how many windows, runs and hosts were measured, and how far the figures of each of these levels vary.
+    """Return how many windows, runs and hosts were measured, and the relative standard deviation of each of the three.
 
-    - window (what one printed row covers): the rates of windows of the same run are compared.
-    - run: the figures of runs on the same host are compared. If the hosts are not known, all runs are.
-    - host: the mean figures of the hosts are compared.
+    For example, runs with the figures 100 and 102 on node1 and a run with the figure 104 on node2 give:
 
-    If a level has no pair to compare, the level has the reason (`Level.unknown`) and no spread.
+        window   the windows of all runs (what one printed row covers); windows of the same run are compared
+        run      3 runs, 1.40 %: 100 and 102 are compared, because both are of node1
+        host     2 hosts, 2.07 %: the means 101 and 104 are compared
+
+    A level without two values to compare has no deviation, and says why (`Level.unknown`).
 
     Args:
-        values: The figure of each run; infinite for a run that did not converge. Such a run is left out of the run
-            level and the host level, and counted apart (`not_converged` of the run level).
-        rates: For each run the rates of its windows; empty if not known. Those of all runs count, converged or not.
-        hosts: Name of the host of each run; None if not known. The host level then has no count.
+        values: The figure of each run; infinite for a run that did not converge. Such a run is not counted as a run or
+            for its host, but in `not_converged` of the run level.
+        rates: For each run the rates of its windows; empty if not known. The windows of all runs count, converged or
+            not.
+        hosts: Name of the host of each run. If None, the hosts are not known: all runs are compared with each other,
+            and the host level has no count.
     """
     window_level = _level_of_windows(rates)
     converged_values = [value for value in values if not math.isinf(value)]
     if hosts is None:
+        # A group is a list of values that are compared with each other: here all runs.
         run_level = _level_of_groups("run", [converged_values], reason_if_no_pair="one run")
         host_level = Level(name="host", count=None, unknown=HOSTS_UNSAID)
     else:
         converged_hosts = [host for host, value in zip(hosts, values, strict=True) if not math.isinf(value)]
-        runs_by_host = values_by_host(converged_values, converged_hosts)
+        runs_by_host = values_by_host(converged_values, converged_hosts)  # {"node1": [100, 102], "node2": [104]}
         run_level = _level_of_groups("run", list(runs_by_host.values()), reason_if_no_pair="one run of each host")
         host_level = _level_of_hosts(runs_by_host)
 
+    # `run_level` counts only the runs that converged, so the number of the others is added here.
     not_converged = len(values) - len(converged_values)
     return Levels(window_level, dataclasses.replace(run_level, not_converged=not_converged), host_level)
 
@@ -146,33 +152,28 @@ def level_in_words(level: Level) -> str:
 
 
 def _counted_in_words(level: Level) -> str:
-    """Return how many windows, runs or hosts were measured, and how far they vary, such as "3 runs +-0.31%".
+    """Return how many windows, runs or hosts were measured, and how far these vary, such as "3 runs +-0.31%".
 
-    The forms, in the order of the code:
-
-    - the count is not known: "hosts: the logs do not name their hosts"
-    - none: "no run"
-    - one host: "one host", or "one set of 8 hosts" if each run was on 8 hosts at once
-    - one window or run: "one run"
-    - several, whose spread is not known: "2 runs (one run of each host)"
-    - several: "3 runs +-0.31%"
+    If the count or the spread is not known, the text says why: "2 runs (one run of each host)". The comments in the
+    code give an example of each form.
 
     Args:
-        level: The windows, the runs or the hosts of a measurement, with their spread.
+        level: The windows, the runs or the hosts of a measurement. The spread is a relative standard deviation.
     """
-    reason = level.unknown  # why the count or the spread is not known, such as "one run of each host" or "one host"
+    reason = level.unknown  # why the count or the spread is not known; empty if both are known
     if level.count is None:
-        return f"{level.name}s: {reason}"
+        return f"{level.name}s: {reason}"  # "hosts: the logs do not name their hosts"
     if level.count == 0:
-        return f"no {level.name}"
+        return f"no {level.name}"  # "no run"
     if level.count == 1 and level.name == "host":
-        return reason  # "one host" or "one set of 8 hosts": too few for a spread
+        # One host has no spread, and the reason says so: "one host", or "one set of 8 hosts" if each run was on 8.
+        return reason
     if level.count == 1:
-        return f"one {level.name}"
+        return f"one {level.name}"  # "one run"
     counted = f"{level.count} {level.name}s"
     if level.relative_sd is None:
-        return f"{counted} ({reason})"
-    return f"{counted} +-{percent(level.relative_sd, decimals=2)}"
+        return f"{counted} ({reason})"  # "2 runs (one run of each host)"
+    return f"{counted} +-{percent(level.relative_sd, decimals=2)}"  # "3 runs +-0.31%"
 
 
 def hosts_of_runs(records: Sequence[Record]) -> list[str] | None:

@@ -24,37 +24,37 @@ class RatioInterval(NamedTuple):
 def interval_of_means(base: Runs, other: Runs, host_means: IndependentValues | None) -> RatioInterval:
     """Return the 95 % interval of the ratio mean(other) / mean(base) of two sets of runs.
 
-    The interval is made by Welch's t from the independent values of each set (`independent_values`):
+    The interval is made by Welch's t from how far the values of each set lie apart. The values are the figures of the
+    runs. But if a set has several hosts and some host has several runs, the values of this set are the means of the
+    hosts, because runs of one host lie closer together than hosts do.
 
-    - the mean of each host, if the set has several hosts and some host has several runs, because runs of one host lie
-      closer together than hosts do
-    - otherwise the figure of each run
-
-    With `host_means`, a second interval is made from how far these means lie apart, and the wider interval is returned.
-    The caller gives `host_means` if one set is of a single host and the other set of several. The runs of a single host
-    do not show how much hosts differ, so the interval by Welch's t may be too narrow.
+    If one set is of a single host and the other set of several hosts, the interval by Welch's t may be too narrow,
+    because a single host does not show how far hosts lie apart. With `host_means`, a second interval is made from how
+    far the several hosts lie apart, and the wider interval of the two is returned.
 
     Args:
         base: The runs in the denominator, two or more, with their hosts if known.
         other: The runs in the numerator, two or more, with their hosts if known.
-        host_means: The means of the several hosts of one set, as `host_means_against_one_host` returns them for `base`
-            and `other`. None makes no second interval.
+        host_means: The means of the several hosts, which `host_means_against_one_host(base, other)` returns. The caller
+            gives None if there are none, or if the sets may be of two systems: no second interval is then made.
 
     Returns:
         The interval, with words that say how it was made.
     """
+    # The figures of the runs, or the means of the hosts
     base_values = independent_values(base.values, base.hosts)
     other_values = independent_values(other.values, other.hosts)
-    base_mean = base_values.mean_of_runs
+    base_mean = base_values.mean_of_runs  # the mean of all runs, with a standard error by the values
     other_mean = other_values.mean_of_runs
     assert base_mean is not None and other_mean is not None, "each set has two runs or more, of one host or of several"
-    bounds = spread.mean_ratio_interval(base_mean, other_mean)
+    bounds = spread.mean_ratio_interval(base_mean, other_mean)  # (low, high) by Welch's t
     by_welch = RatioInterval(bounds, f"Welch's t over {_counts_in_words(base_values, other_values)}")
 
     if host_means is None:
         return by_welch
     by_hosts = interval_by_spread_of_hosts(other_mean.value / base_mean.value, host_means)
     assert by_hosts.bounds is not None, "an interval by the spread of hosts always has bounds"
+    # The wider one of the two intervals
     return by_hosts if spread.half_width(by_hosts.bounds) > spread.half_width(bounds) else by_welch
 
 
@@ -87,35 +87,32 @@ def host_means_against_one_host(base: Runs, other: Runs) -> IndependentValues | 
 
 
 def interval_by_spread_of_hosts(ratio: float, host_means: IndependentValues) -> RatioInterval:
-    """Return the 95 % interval of the ratio of two means, if one is of a single host and the other of several.
+    """Return the 95 % interval of the ratio of two means: the mean of a single host and the mean of several hosts.
 
-    The runs of one host do not show how much hosts differ. So the width of the interval is computed from how much the
-    means of the several hosts differ. Both means must be of one system, whose hosts are assumed to differ as much.
+    A single host does not show how far hosts lie apart. So the width of the interval is computed only from how far the
+    means of the several hosts lie apart. All hosts must be of one system.
 
-    log(ratio) is a difference of two logarithms, and the standard deviation of logarithms is about the relative
-    standard deviation. So the interval is
+    For example, 4 hosts with equally many runs have means with a standard deviation of 1 % of their mean. The interval
+    of a ratio of 1.0 is then (0.951, 1.052), which is (exp(-h), exp(h)) with
 
-        ratio * exp(-h) to ratio * exp(h),   h = relative_sd * t * sqrt(1 / count + 1 / other_count)
+        h = 4.54 * 0.01 * sqrt(1 / 4 + 1 / 1) = 0.051
 
-    - relative_sd: the standard deviation of the host means / their mean
-    - t: a quantile of Student's t (`single_value_interval` says which), for `freedom`: the number of host means - 1
-    - count: the number of the several hosts if all ran equally often, else less (`effective_count`)
-    - other_count: 1, the single host
+    4.54 is Student's t for 3 degrees of freedom, as `single_value_interval` takes it.
 
     Args:
-        ratio: The ratio of the two means, above zero. Either may be the numerator.
+        ratio: The mean of the single host / the mean of the several hosts, or the reciprocal. Above zero.
         host_means: The means of the several hosts (two or more), and the number of runs of each.
 
     Returns:
-        The bounds, such as (0.97, 1.03) for a ratio of 1.0. The words say what they are computed from: "one host
-        against 4: the spread of 4 hosts of this system".
+        The bounds, and words that say how they were made: "one host against 4: the spread of 4 hosts of this system".
     """
     hosts = len(host_means.values)
+    # ratio * exp(-h) and ratio * exp(h), with h = t(freedom) * relative_sd * sqrt(1 / count + 1 / other_count)
     bounds = spread.single_value_interval(
         ratio=ratio,
         relative_sd=spread.relative_sd(host_means.values),
         freedom=hosts - 1,
-        count=host_means.effective_count,
+        count=host_means.effective_count,  # the number of hosts if all have equally many runs, otherwise less
         other_count=1,  # the single host
     )
     return RatioInterval(bounds, f"one host against {hosts}: the spread of {hosts} hosts of this system")

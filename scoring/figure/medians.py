@@ -11,15 +11,20 @@ from runlog.stats import CONFIDENCE
 def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """Return the 95 % interval of the median of some values of any distribution.
 
-    An interval from the k-th least to the k-th greatest value rarely has a confidence of exactly 95 %. So the bounds
-    are interpolated between the narrowest such interval of 95 % or more, and the next narrower one.
+    The median lies between the k-th least and the k-th greatest value with a confidence that depends only on k and on
+    the number of values. The confidence is rarely 95 % for any k, so the bounds are interpolated between the intervals
+    of two neighbouring k. For example, for the ten values 1, 2, ..., 10:
+
+        outer    k = 2    2 to 9          97.9 %
+        result            2.66 to 8.34    95 %, by interpolation
+        inner    k = 3    3 to 8          89.1 %
 
     Args:
         values: The values, in any order and unit.
 
     Returns:
-        The bounds (low, high); None for fewer than five values. Those of five are the least and the greatest, with a
-        confidence of only 93.75 %.
+        The bounds (low, high); None for fewer than five values. The bounds of five values are the least and the
+        greatest value, with a confidence of only 93.75 %.
     """
     n = len(values)
     if n < 5:
@@ -28,9 +33,10 @@ def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
     if n == 5:
         return ordered[0], ordered[-1]
 
-    depth = _deepest_of_enough_confidence(n)
+    depth = _deepest_of_enough_confidence(n)  # the greatest k with a confidence of 95 % or more: 2 for ten values
     outer = _interval_at_depth(depth, ordered)
-    inner = _interval_at_depth(depth + 1, ordered)
+    inner = _interval_at_depth(depth + 1, ordered)  # narrower, with a confidence below 95 %
+    # The weight says how far the result lies from the outer towards the inner bounds: 0.66 for ten values.
     return _interpolated(outer, inner, _weight_of_inner_bounds(depth, n))
 
 
@@ -68,22 +74,26 @@ def _deepest_of_enough_confidence(n: int) -> int:
 
 
 def _weight_of_inner_bounds(k: int, n: int) -> float:
-    """Return the weight, from 0 to below 1, of the inner bounds in the 95 % bounds of a median.
+    """Return the weight by which the 95 % bounds of a median are interpolated between two pairs of bounds.
 
-    - outer bounds: the k-th least and the k-th greatest value. Their confidence is 95 % or more.
-    - inner bounds: the (k + 1)-th least and the (k + 1)-th greatest value. Their confidence is below 95 %.
+    - outer bounds (weight 0): the k-th least and the k-th greatest value, with a confidence of 95 % or more
+    - inner bounds (weight 1): the next values inwards, of rank k + 1, with a confidence below 95 %
 
-    Each 95 % bound is (1 - weight) * outer bound + weight * inner bound. For k = 2 and n = 10, the weight is 0.66.
+    For example, of n = 10 values, the outer bounds of rank k = 2 have a confidence of 97.9 %, and the inner bounds have
+    89.1 %. The weight for 95 % is 0.66: each 95 % bound lies at 66 % of the way from the outer to the inner bound.
 
     Args:
-        k: The rank of the outer bounds, as `_deepest_of_enough_confidence` returns it for n. k + 1 is below n / 2.
+        k: The rank of the outer bounds, as `_deepest_of_enough_confidence` returns it for n.
         n: The number of values, 6 or more.
+
+    Returns:
+        The weight, from 0 to below 1.
     """
     outer_confidence = _confidence_at_depth(k, n)
     inner_confidence = _confidence_at_depth(k + 1, n)
-    weight_if_linear = (outer_confidence - CONFIDENCE) / (outer_confidence - inner_confidence)
-    # The confidence does not fall linearly. The correction is that of Hettmansperger and Sheather (Statistics &
-    # Probability Letters 4, 1986).
+    weight_if_linear = (outer_confidence - CONFIDENCE) / (outer_confidence - inner_confidence)  # 0.32 in the example
+    # The confidence does not fall linearly between the two. The correction of Hettmansperger and Sheather (Statistics &
+    # Probability Letters 4, 1986) keeps a weight of 0 or 1, and raises any weight between: 0.32 to 0.66.
     return (n - k) * weight_if_linear / (k + (n - 2 * k) * weight_if_linear)
 
 
@@ -126,19 +136,21 @@ def median_ratio_interval(base: Sequence[float], other: Sequence[float]) -> tupl
 
 
 def _rank_of_bounds(m: int, n: int) -> int:
-    """Return the rank k of the quotients that are 95 % bounds of the ratio of two sets of values.
+    """Return the rank k of the two quotients that are the 95 % bounds of the ratio of two sets of values.
 
-    The bounds are the interval of Hodges and Lehmann, by the test of Mann and Whitney: the k-th least and the k-th
-    greatest of all quotients of a value of one set by a value of the other.
+    Each value of one set is divided by each value of the other set, which makes m * n quotients. The bounds are the
+    k-th least and the k-th greatest quotient (Hodges and Lehmann). The k-th least quotient fails as the lower bound if
+    fewer than k quotients lie below the true ratio. k is the greatest rank for which the probability of this failure is
+    2.5 % or less. By symmetry, the k-th greatest quotient fails as the upper bound with the same probability.
 
-    Let U be how many quotients lie below the true ratio. The k-th least quotient fails as a lower bound if it is above
-    the true ratio, that is if U <= k - 1. By symmetry, the k-th greatest one fails as often. Each may fail in 2.5 % of
-    cases, so k is the greatest number with
+    For example, 5 and 5 values can be ranked in 252 ways, which are equally likely. 2.5 % of these rankings are 6.3.
 
-        P(U <= k - 1) <= 2.5 %
+        fewer than 1 quotient below the true ratio      1 ranking
+        fewer than 2 quotients                          2 rankings
+        fewer than 3 quotients                          4 rankings
+        fewer than 4 quotients                          7 rankings, which is more than 6.3
 
-    For sets of 5 and 5 values, there are 252 equally likely rankings, and 2.5 % of them are 6.3. U <= 0 holds in 1 of
-    them, U <= 1 in 2, U <= 2 in 4 and U <= 3 in 7. So k is 3.
+    So k is 3.
 
     Args:
         m: The number of values of one set.
@@ -148,11 +160,13 @@ def _rank_of_bounds(m: int, n: int) -> int:
         The rank k; 0 for too few values.
     """
     # If one set is divided by the true ratio, both have the same distribution. All rankings are then equally likely.
-    all_rankings = math.comb(m + n, m)
-    most_rankings = (1 - CONFIDENCE) / 2 * all_rankings  # 2.5 % of them
-    rankings_up_to_u = itertools.accumulate(_rankings_by_u(m, n))  # how many have U <= 0, U <= 1, U <= 2, ...
-    rare_enough = [rankings for rankings in rankings_up_to_u if rankings <= most_rankings]
-    return len(rare_enough)  # k, because they are those of U <= 0, U <= 1, ..., U <= k - 1
+    all_rankings = math.comb(m + n, m)  # 252 in the example
+    most_rankings = (1 - CONFIDENCE) / 2 * all_rankings  # 6.3
+    # U of a ranking is the number of quotients below the true ratio (Mann and Whitney). `_rankings_by_u` returns how
+    # many rankings have U = 0, 1, 2, ...: [1, 1, 2, 3, ...]. The sums are the rankings with U < 1, 2, 3, 4, ...
+    rankings_up_to_u = itertools.accumulate(_rankings_by_u(m, n))  # 1, 2, 4, 7, ...
+    rare_enough = [rankings for rankings in rankings_up_to_u if rankings <= most_rankings]  # [1, 2, 4]
+    return len(rare_enough)  # 3 in the example: the last of these sums is the number of rankings with U < 3
 
 
 def _rankings_by_u(m: int, n: int) -> list[int]:

@@ -51,22 +51,24 @@ def add_skip_option(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_protocol_option(parser: argparse.ArgumentParser, default: str | None, shown_default: str) -> None:
-    """Add the option --protocol, which the user must give if the help shows no default.
+    """Add the option --protocol to the parser of a command; the option is required if the command has no default.
 
-    The two defaults are given in three combinations:
+    A command is of one of three kinds:
 
-    - "window" and "window": the protocol that is taken if the user gives none
-    - None and a text: if the user gives none, the command chooses a protocol later, as the text says
-    - None and an empty text: the user must give one
+        default     shown_default       if the user does not give --protocol
+        "window"    "window"            the protocol "window" is taken
+        None        "window, or ..."    the command itself chooses a protocol later, as `shown_default` says
+        None        ""                  the parser reports an error, because --protocol is required
 
     Args:
         parser: The parser of the command.
-        default: The default of the option.
-        shown_default: The default in words, for the help.
+        default: The value of the option if the user does not give the option.
+        shown_default: The default in words, for the help; empty if the command has no default.
     """
     text = "a name, or a YAML file of your own"
     if shown_default:
         text += f" (default: {shown_default})"
+    # `default` does not tell whether --protocol is required: `default` is None, too, if the command chooses later.
     parser.add_argument("--protocol", required=not shown_default, default=default, metavar="P", help=text)
 
 

@@ -221,14 +221,15 @@ def _measured_work(record: Record, chosen: Sequence[Window]) -> Work | None:
 
 
 def _equal_work_at_printed_speed(record: Record, chosen: Sequence[Window]) -> Work:
-    """Return the same number of images for every window, and the seconds that they take at the speed of its row.
+    """Return the same number of images for every window, and the seconds that these images take at the row's speed.
 
-    The speed is taken from the first of these that all rows have:
+    Only the quotient seconds / images of a window has a meaning. The first case that fits decides:
 
-    1. A printed rate of all devices together. It goes first because it needs neither the batch nor the number of
-       devices.
-    2. A printed step time: the images are then the batch of all devices, or of one if their number is not known.
-    3. Any other rate, of one device or worked out.
+    1. All rows print a rate of all devices together, such as 100 and 50 images/s: 1 image in 0.01 s and in 0.02 s.
+    2. All rows print a step time, such as 0.1 s and 0.2 s, and a step has 256 images: 256 images in 0.1 s and in 0.2 s.
+       The 256 images are the batch of all devices, or of one device if the number of devices is not known.
+    3. Otherwise: the printed rates of one device if all rows print a rate. If some row prints no rate, a rate of each
+       row is taken or worked out from what the row says, and each window has 1 image.
 
     Args:
         record: The run as read from its log. It tells the batch and the number of devices.
@@ -237,14 +238,13 @@ def _equal_work_at_printed_speed(record: Record, chosen: Sequence[Window]) -> Wo
     Raises:
         InputError: A step time is used and the batch or a needed number of devices is not known, or a row has no rate.
     """
-    # Case 1. `equal_work_at_printed_rates` takes the printed rates if all rows print a rate, as they do here.
+    # Case 1 goes first, because it needs neither the batch nor the number of devices.
     if _all_print_rates_of_all_devices(record, chosen):
-        return equal_work_at_printed_rates(record, chosen)
+        return equal_work_at_printed_rates(record, chosen)  # takes the printed rates, because all rows print a rate
     step_times = _values_if_in_all(chosen, "printed_step_time_s")  # empty if some row prints no step time
     if step_times:
         return Work([images_per_step(record)] * len(chosen), step_times)
-    # Case 3. The printed rates are of one device, or some row prints no rate: then the same function works out rates.
-    return equal_work_at_printed_rates(record, chosen)
+    return equal_work_at_printed_rates(record, chosen)  # takes the printed rates of one device, or works out rates
 
 
 def _all_print_rates_of_all_devices(record: Record, chosen: Sequence[Window]) -> bool:

@@ -28,34 +28,33 @@ def benchmark_of(record: Record) -> str | None:
 def with_runs_of_benchmark(protocol: Protocol, records: Sequence[Record]) -> Protocol:
     """Return the protocol with the numbers of runs and of dropped runs that MLPerf sets for the logs' benchmark.
 
-    The first case that fits decides:
-
-    1. The protocol does not leave these numbers to the benchmark (`by_benchmark`): the protocol is returned as it is.
-    2. The first log has no start of the run: the protocol is returned as it is, because the caller, `score`, then finds
-       the missing start and raises an error.
-    3. The user gave the number of runs by --runs (`runs_given`): the user's number of runs stays, and the number of
-       dropped runs is the benchmark's.
-    4. Otherwise both numbers are the benchmark's.
+    For example, a result of the benchmark "resnet" takes 5 runs and drops 1 run at each end, the fastest and the
+    slowest. A number of runs that the user gave by --runs stays, and only the number of dropped runs is set.
 
     Args:
-        protocol: The rules of the score.
-        records: The runs as read from their logs, at least one, all of one benchmark.
+        protocol: The rules of the score. A protocol that does not leave the numbers to the benchmark (`by_benchmark` is
+            False) is returned as it is.
+        records: The runs as read from their logs, at least one, all of one benchmark. If the first log has no start of
+            the run, the protocol is returned as it is.
 
     Raises:
-        InputError: The benchmark's numbers are not known, or all of the user's number of runs would be dropped.
+        InputError: Without --runs, the benchmark or its number of runs is not known. With --runs, the user's
+            number of runs is not above the number of runs that are dropped at both ends together.
     """
     if not protocol.by_benchmark:
         return protocol
     record = records[0]  # all logs are of one benchmark, because they are repeats of one system
     if record.run_start_s is None:
-        return protocol  # an error about the benchmark here would hide the one about the missing start
+        # The caller then raises an error about the missing start. An error about the benchmark, raised here, would come
+        # first, and the user would not see the error about the start.
+        return protocol
 
-    benchmark = benchmark_of(record)
+    benchmark = benchmark_of(record)  # such as "resnet"; None if not known
     if protocol.runs_given:
         runs = protocol.runs  # the user's number
-        dropped = _dropped_runs_of(protocol, benchmark)
+        dropped = _dropped_runs_of(protocol, benchmark)  # known for any benchmark; raises if all runs would be dropped
     else:
-        submission = _runs_of_submission(record.file, benchmark)
+        submission = _runs_of_submission(record.file, benchmark)  # raises if the benchmark's numbers are not known
         runs = submission.runs
         dropped = submission.dropped
     return protocol.with_numbers_of_benchmark(runs, dropped)

@@ -32,24 +32,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run the command `score`: print the figure of some logs, as lines or as JSON, and return an exit status.
-
-    The cases, in the order of the code:
-
-    - The logs can be scored: the score is printed. The exit status is 0.
-    - The runs, or those that converged, are too few for the protocol: an error is printed. With --json, a score is
-      printed, too: of the runs that there are, or without a figure if the protocol cannot score so few. The exit status
-      is 1.
-    - The warm-up leaves nothing to measure, --skip is not given, and all runs were resumed and finished: a score
-      without a figure is printed, because such runs may be shorter than the warm-up. The exit status is 0.
-    - The warm-up leaves nothing to measure in any other case: an error is raised.
+    """Run the command `score`: print the score of the logs that the command line names, as lines or as JSON.
 
     Args:
         args: The parsed options of `add_arguments`.
 
+    Returns:
+        The exit status:
+
+        - 0: The score was printed. The score has no figure if nothing of a run is left after the warm-up, all runs were
+          resumed and finished, and --skip is not given.
+        - 1: There are too few runs for the protocol, or too few of them converged. An error was printed on stderr. With
+          --json, a score was printed, too. The score has no figure if the protocol cannot score such runs.
+
     Raises:
-        InputError: The logs or the protocol cannot be used, the logs do not fit each other or the protocol, or the
-            warm-up leaves nothing to measure (see above).
+        InputError: The logs or the protocol cannot be used, the logs do not fit each other or the protocol, or nothing
+            of a run is left after the warm-up in any other case.
         OSError: A log or the file of the protocol cannot be read.
     """
     protocol = protocol_of(args)
@@ -57,16 +55,18 @@ def main(args: argparse.Namespace) -> int:
     try:
         result = score(records, protocol, skip=args.skip, system=args.system)
     except TooFewRunsError as error:
-        partial = error.partial  # the score of the runs that there are
-        if partial is None:  # the protocol cannot score so few
+        partial = error.partial  # the score of the runs that there are; None if the protocol cannot score so few
+        if partial is None:
             partial = _score_without_figure("too_few_runs", error, protocol, records)
         _print_too_few_runs(error, partial, as_json=args.json)  # prints `partial` as JSON only
         return 1
     except NothingMeasuredError as error:
-        if _may_be_shorter_than_warm_up(records, args.skip):  # resumed and finished runs, without --skip
+        # No mistake if all runs were resumed from a checkpoint and finished, because a resumed run may need only a few
+        # steps to finish. But with --skip, the user chose the warm-up, so a warm-up that is too long is a mistake.
+        if _may_be_shorter_than_warm_up(records, args.skip):
             result = _score_without_figure("nothing_measured", error, protocol, records)
         else:
-            raise  # it is a mistake of the user
+            raise
     _print_score(result, as_json=args.json)
     return 0
 
@@ -171,22 +171,24 @@ def _bounds_in_words(interval: tuple[float, float]) -> str:
 
 
 def _more_runs_in_words(more_runs: int | None) -> str:
-    """Return in words how many runs the user must add to get a 95 % interval of +-1 %.
+    """Return in words how many runs the user must add to get a 95 % interval of +-1 %; empty if there is none to add.
+
+    For 7 runs: "7 more runs, all of them counted, by the spread of these". The words mean: judging by the spread of the
+    runs scored so far, make 7 more runs, and score all 7 of them together with those runs.
 
     Args:
-        more_runs: How many runs to add, estimated from the spread of the scored runs; None if this is not known.
+        more_runs: How many runs to add. 0 if the interval is narrow enough already; None if the number is not known.
 
     Returns:
-        - for None or 0: an empty text
-        - for more than 50 (MOST_MORE_RUNS): "too noisy for a goal of 1 %"
-        - otherwise: "7 more runs, all of them counted, by the spread of these". "These" are the scored runs.
+        The text, which for more than 50 runs (MOST_MORE_RUNS) is "too noisy for a goal of 1 %". Empty for 0 or None.
     """
     if not more_runs:
         return ""
     if more_runs > MOST_MORE_RUNS:
         return "too noisy for a goal of 1 %"
-    more_runs_counted = counted(more_runs, "more run")  # "7 more runs"
-    # If the user stopped as soon as the interval looks narrow, the interval would miss the true figure too often.
+    more_runs_counted = counted(more_runs, "more run")  # "7 more runs", or "1 more run"
+    # "all of them counted" tells the user not to stop earlier, at the first interval that looks narrow: intervals that
+    # are chosen in this way miss the true figure too often.
     return f"{more_runs_counted}, all of them counted, by the spread of these"
 
 

@@ -212,24 +212,29 @@ SINGLE_RUN_PROBABILITY = 0.99
 def single_value_interval(
     ratio: float, relative_sd: float, freedom: float, *, count: float, other_count: float
 ) -> tuple[float, float]:
-    """Return the 95 % interval (low, high) of the ratio of two means, if at least one of them is of a single value.
+    """Return the 95 % interval (low, high) of the ratio of two means, if one mean or both are single values.
 
-    It is ratio * exp(-h) to ratio * exp(h), with h = t * relative_sd * sqrt(1 / count + 1 / other_count).
+    A single value, such as the figure of one run, does not show how far the runs of a system lie apart. So the caller
+    gives the standard deviation of several runs, perhaps those of the other mean. For example, two single runs have a
+    ratio of 1.0, and 5 other runs have a standard deviation of 0.8 %, with 4 degrees of freedom. The interval is then
+    (0.958, 1.043), which is (exp(-h), exp(h)) with
 
-    t is the quantile of Student's t for 98 % in place of 95 %: 1 % to each side (SINGLE_RUN_PROBABILITY), because no
-    mean evens out the tails of single values. At 96.5 %, too many pairs of equal systems of MLPerf v1.0 were called
-    different (benchmarks/calibration.py).
+        h = 3.75 * 0.008 * sqrt(1 / 1 + 1 / 1) = 0.042
+
+    3.75 is Student's t for 4 degrees of freedom, with 1 % to each side.
 
     Args:
-        ratio: The ratio of the two means.
-        relative_sd: How far other values lie apart, as a share of their mean: a single value does not show it.
-        freedom: Degrees of freedom of `relative_sd`.
-        count: The number of values (runs or hosts) that one mean is of. For means of unequal numbers of runs, it is a
-            smaller number, perhaps a fraction (`IndependentValues.effective_count`).
-        other_count: The same for the other mean.
+        ratio: The ratio of the two means, above zero.
+        relative_sd: The standard deviation of several values / their mean, such as 0.008.
+        freedom: The degrees of freedom of `relative_sd`.
+        count: The number of values (runs or hosts) of one mean, such as 1. If the values do not weigh the same in the
+            mean, their number counts as less (`IndependentValues.effective_count`).
+        other_count: The number of values of the other mean, in the same way.
     """
+    # t leaves 1 % to each side (SINGLE_RUN_PROBABILITY is 0.99), not 2.5 % as usual: single values have tails that no
+    # mean evens out. With a smaller t, too many pairs of equal systems of MLPerf v1.0 were called different.
     half_width = t_quantile(freedom, SINGLE_RUN_PROBABILITY) * relative_sd * math.sqrt(1 / count + 1 / other_count)
-    return around(ratio, half_width)
+    return around(ratio, half_width)  # ratio * exp(-half_width), ratio * exp(half_width)
 
 
 def outlier(values: Sequence[float]) -> int | None:

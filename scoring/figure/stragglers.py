@@ -118,14 +118,8 @@ def _slowest_ranks(windows: Sequence[Window], kind: KindOfTime) -> list[SlowestR
 def _upper_bound_of_chance(times_slowest: int, windows: int, ranks: int) -> float:
     """Return an upper bound of the chance that one of equally fast ranks is slowest in `times_slowest` windows or more.
 
-    If 8 ranks are equally fast, the chance that one of them is the slowest in 40 or more of 100 windows is below 0.021.
-
-    For one rank, the bound is Chernoff's, exp(-n * D):
-
-    - n: the number of independent windows. Neighbouring windows are correlated, so n is windows / 4.
-    - D: how far the share times_slowest / windows lies above 1 / ranks, the expected share (`_divergence`)
-
-    The chance that any of the ranks is slowest so often is at most `ranks` times the chance of one rank.
+    For example, 8 ranks are equally fast, so each is expected to be the slowest in 1/8 of the windows. The chance that
+    one of the 8 ranks is the slowest in 40 or more of 100 windows is at most 0.0204.
 
     Args:
         times_slowest: In how many windows the rank is the slowest.
@@ -133,15 +127,18 @@ def _upper_bound_of_chance(times_slowest: int, windows: int, ranks: int) -> floa
         ranks: The number of ranks of the run.
 
     Returns:
-        The bound, which may exceed 1. If the share is not above the expected share, the bound is 1.
+        The bound, which may exceed 1. If the rank is the slowest in no more windows than expected, the bound is 1.
     """
-    share = times_slowest / windows
-    expected_share = 1 / ranks  # of a rank that is as fast as the others
-    if share <= expected_share:
+    share = times_slowest / windows  # 0.4 in the example
+    expected_share = 1 / ranks  # 0.125
+    if share <= expected_share:  # nothing unusual; the bound below holds only above the expected share
         return 1.0
-    independent_windows = windows / WINDOWS_PER_INDEPENDENT_ONE  # windows / 4
-    bound_for_one_rank = math.exp(-independent_windows * _divergence(share, expected_share))
-    return ranks * bound_for_one_rank
+    # Neighbouring windows are alike, so only every fourth window counts as independent: 25 of 100.
+    independent_windows = windows / WINDOWS_PER_INDEPENDENT_ONE
+    # Chernoff's bound exp(-n * D). D, here 0.239, is how far the share lies above the expected share.
+    bound_for_one_rank = math.exp(-independent_windows * _divergence(share, expected_share))  # 0.00255
+    # The chance that any of the ranks is so often the slowest is at most the sum of the chances of all ranks.
+    return ranks * bound_for_one_rank  # 8 * 0.00255 = 0.0204
 
 
 def _divergence(share: float, expected_share: float) -> float:

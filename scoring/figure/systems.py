@@ -20,26 +20,27 @@ from scoring.record import InputError, NoRunError, Record
 def read_systems(
     args: argparse.Namespace, paths: Sequence[str], *, without_run: list[str] | None = None
 ) -> list[tuple[str, list[Record]]]:
-    """Return the path of each system that is to be compared, with what was read from each log of the system.
+    """Return each system that the user names, as a pair of the system's path and what was read from the system's logs.
+
+    For example, the path "results" is a folder with the folders "a" and "b", which hold logs. The result has two pairs:
+    ("results/a", [a record for each log]) and ("results/b", [a record for each log]).
 
     Args:
         args: The parsed options of `add_log_options`. --devices and --batch are lists: one number for all systems, or
-            one for each.
+            one for each system, in the order of the result.
         paths: Paths as the user gave them: a log, a folder of one system's logs, or a folder of such folders.
-        without_run: A list of the caller, which collects the error texts of files that hold no run. Only a file in a
-            folder is left out of the result in this way. If `without_run` is None, no file is left out.
-
-    Returns:
-        A pair for each system: its path, and what was read from each of its logs. The path is an item of `paths`, or a
-        folder below such an item.
+        without_run: What to do with a file in a folder if the file holds no run. If `without_run` is a list, the file
+            is left out of the result, and the text of the error is appended to the list. A system whose files are all
+            left out stays in the result, without records. If `without_run` is None, the error is raised.
 
     Raises:
         InputError: A folder has no logs, a log cannot be scored, or --devices or --batch has several numbers, but not
-            one for each system. A file without a run raises the error (NoRunError) if the user named the file itself,
-            or if `without_run` is None.
+            one for each system. An item of `paths` that is itself a file without a run raises a NoRunError.
         OSError: A log cannot be opened.
     """
+    # Each path is one system, or several if the path is a folder of folders.
     systems = list(itertools.chain.from_iterable(_systems_of(path) for path in paths))
+    # A number for each system: for two systems, [8, 8] by --devices 8, [1, 8] by --devices 1,8, [None, None] without it
     devices_by_system = _number_of_each(systems, args.devices, "--devices")
     batch_by_system = _number_of_each(systems, args.batch, "--batch")
     systems_with_records = []
@@ -196,21 +197,23 @@ def read_described(log: str | Path, **options: Any) -> Record:
 
 
 def _are_devices_from_batch(log: str | Path, record: Record, options: dict[str, Any]) -> bool:
-    """Tell whether a run's number of devices was worked out as the batch of all devices divided by --batch.
+    """Tell whether a run's number of devices was worked out from the option --batch, the batch of one device.
 
-    The record does not say how its number of devices was found. So the log is read once more without --batch: a number
-    that was worked out by --batch is then not known.
+    For example, a log states only the batch of all devices, 1024, and the user gives --batch 128. The record then has
+    1024 / 128 = 8 devices, a number that is wrong if --batch is wrong. The record does not say how its number was
+    found. So the log is read again without --batch: a number that was worked out from --batch is then not known.
 
     Args:
         log: Path of the log.
-        record: The run as read from the log. Its number of devices is known.
+        record: The run as read from the log. The number of devices is known.
         options: The options of `read_record` with which the log was read.
     """
     is_batch_given = "batch_per_device" in record.from_options
     if not is_batch_given:
         return False
+    # The same options as before, but without --batch
     record_without_option = read_record(log, **(options | {"batch_per_device": None}))
-    return record_without_option.devices is None
+    return record_without_option.devices is None  # known if the log itself tells the number, or --devices
 
 
 def _refuse_other_batch(record: Record, description: SystemDescription) -> None:
