@@ -97,7 +97,7 @@ def is_file(path: Path) -> bool:
         OSError: The path cannot be looked up, as without permission.
     """
     # Raises for a folder, a pipe, a socket, a device, and a link that leads back to itself. Accepts a file, an absent
-    # path, /dev/null, and a stream of this process.
+    # path, a path that cannot be looked up, /dev/null, and a stream of this process.
     require_file_if_present(path)
     if path.is_symlink() and not path.exists():
         raise UnusableError(f"{path}: is a link to a file that is absent: restore the file or remove the link")

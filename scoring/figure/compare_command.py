@@ -133,8 +133,8 @@ def _verdict_in_words(row: Row) -> str:
     """Return in words whether the system of a row differs from the base, such as "different".
 
     A system is called different if the 95 % interval of the ratio of the two figures excludes 1, and the ratio is off 1
-    by at least as much as hosts of one kind (like hosts) may differ anyway, which is 0.4 % (`smallest_difference`). For
-    example:
+    by about 0.4 % or more: its logarithm is off 0 by 0.004 (`smallest_difference`) or more. Of the pairs of hosts of
+    one kind (like hosts), 97.5 % lie closer. For example:
 
         ratio    interval          words
         1.030    not known         "cannot be told apart or alike"
@@ -149,9 +149,9 @@ def _verdict_in_words(row: Row) -> str:
         return "cannot be told apart or alike"
     if not excludes_1(row.ratio_interval_95):
         return "not shown to differ"
-    if row.different:  # the interval excludes 1, and the ratio is off 1 by `smallest_difference()` or more
+    if row.different:  # the interval excludes 1, and log(ratio) is off 0 by `smallest_difference()` or more
         return "different"
-    # The interval excludes 1, but the ratio is off 1 by less than `smallest_difference()`.
+    # The interval excludes 1, but log(ratio) is off 0 by less than `smallest_difference()`.
     return f"not called different: like hosts differ by up to {percent(smallest_difference())}"
 
 

@@ -44,15 +44,16 @@ def warn_of_ranks_as_runs(records: Sequence[Record]) -> Iterator[Verdict]:
 def _are_in_step(first: Mapping[Place, float], second: Mapping[Place, float]) -> bool:
     """Return whether two logs print the same steps at the same times, as the logs of two ranks of one run do.
 
-    The place of a row is the (epoch, step) that the row prints. Rows of the same place in both logs are compared. The
-    result is True if
+    The place of a row is the (epoch, step) that the row prints, with None for what the row does not print. Rows of the
+    same place in both logs are compared. The result is True if
 
     - each two compared rows have times at most 2 s (MOST_APART_S) apart, and
     - 10 (LEAST_ROWS) places or more are in both logs, and
     - the first log takes 200 s (LEAST_TIME_S) or more from the earliest to the latest of these places.
 
     Args:
-        first: The time stamp of each row of one log in seconds, by the place: {(1, 100): 1.6e9, (1, 200): 1.6e9 + 30}.
+        first: The time stamps of one log's rows in seconds, by the place: {(1, 100): 1.6e9, (1, 200): 1.6e9 + 30}. A
+            row without a stamp is left out. Of several rows of one place, the last one counts (`_stamp_by_place`).
         second: The time stamps of the rows of the other log, in the same form.
     """
     common_stamps_s = []

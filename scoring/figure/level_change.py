@@ -39,8 +39,9 @@ def change_point(values: Sequence[float], first_index: int, last_index: int) -> 
 
         - The range has no index that splits the series into two parts.
         - The strongest split of the range has a strength of 6 (LEAST_CHANGE_STRENGTH) or less.
-        - A greater strength lies outside the range, and the strengths do not dip deeply on the way to it. So the true
-          change is outside. For example, `last_index` is 30, and the strengths at 29, 30 and 31 are 9, 10 and 11.
+        - A greater strength lies outside the range, and no strength on the way to it is 6 (LEAST_CHANGE_STRENGTH) or
+          more below that of the strongest split of the range. So the true change is outside. For example, `last_index`
+          is 30, and the strengths at 29, 30 and 31 are 9, 10 and 11.
     """
     noise = _noise_deviation(values)
     clipped = _clipped(values, CLIP_DEVIATIONS * noise)  # so that a single spike does not count as a level

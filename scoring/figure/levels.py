@@ -52,7 +52,8 @@ def levels_of_repetition(
 
     Args:
         values: The figure of each run; infinite for a run that did not converge. Such a run is not counted as a run or
-            for its host, but in `not_converged` of the run level.
+            for its host, but in `not_converged` of the run level. NaN stands for a run without a figure, which is
+            counted, but not compared.
         rates: For each run the rates of its windows; empty if not known. The windows of all runs count, converged or
             not.
         hosts: Name of the host of each run. If None, the hosts are not known: all runs are compared with each other,
@@ -154,8 +155,8 @@ def level_in_words(level: Level) -> str:
 def _counted_in_words(level: Level) -> str:
     """Return how many windows, runs or hosts were measured, and how far these vary, such as "3 runs +-0.31%".
 
-    If the count or the spread is not known, the text says why: "2 runs (one run of each host)". The comments in the
-    code give an example of each form.
+    If the count is not known, or the spread of two or more is not known, the text says why: "2 runs (one run of each
+    host)". The comments in the code give an example of each form.
 
     Args:
         level: The windows, the runs or the hosts of a measurement. The spread is a relative standard deviation.

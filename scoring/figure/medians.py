@@ -35,7 +35,7 @@ def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
     depth = _deepest_of_enough_confidence(n)  # the greatest k with a confidence of 95 % or more: 2 for ten values
     outer = _interval_at_depth(depth, ordered)
-    inner = _interval_at_depth(depth + 1, ordered)  # narrower, with a confidence below 95 %
+    inner = _interval_at_depth(depth + 1, ordered)  # not wider, with a confidence below 95 %
     # The weight says how far the result lies from the outer towards the inner bounds: 0.66 for ten values.
     return _interpolated(outer, inner, _weight_of_inner_bounds(depth, n))
 

@@ -228,8 +228,9 @@ def _equal_work_at_printed_speed(record: Record, chosen: Sequence[Window]) -> Wo
     1. All rows print a rate of all devices together, such as 100 and 50 images/s: 1 image in 0.01 s and in 0.02 s.
     2. All rows print a step time, such as 0.1 s and 0.2 s, and a step has 256 images: 256 images in 0.1 s and in 0.2 s.
        The 256 images are the batch of all devices, or of one device if the number of devices is not known.
-    3. Otherwise: the printed rates of one device if all rows print a rate. If some row prints no rate, a rate of each
-       row is taken or worked out from what the row says, and each window has 1 image.
+    3. Otherwise: the printed rates of one device if all rows print a rate. Each window then has as many images as there
+       are devices, or 1 image if their number is not known. If some row prints no rate, a rate of each row is taken or
+       worked out (`rate_of`), and each window has 1 image.
 
     Args:
         record: The run as read from its log. It tells the batch and the number of devices.

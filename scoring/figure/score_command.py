@@ -55,7 +55,7 @@ def main(args: argparse.Namespace) -> int:
     try:
         result = score(records, protocol, skip=args.skip, system=args.system)
     except TooFewRunsError as error:
-        partial = error.partial  # the score of the runs that there are; None if the protocol cannot score so few
+        partial = error.partial  # the score of the runs that there are; None if the protocol cannot score them
         if partial is None:
             partial = _score_without_figure("too_few_runs", error, protocol, records)
         _print_too_few_runs(error, partial, as_json=args.json)  # prints `partial` as JSON only

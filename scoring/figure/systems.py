@@ -27,15 +27,16 @@ def read_systems(
 
     Args:
         args: The parsed options of `add_log_options`. --devices and --batch are lists: one number for all systems, or
-            one for each system, in the order of the result.
+            one for each system, in the order of the result. Each is None if the user did not give it.
         paths: Paths as the user gave them: a log, a folder of one system's logs, or a folder of such folders.
         without_run: What to do with a file in a folder if the file holds no run. If `without_run` is a list, the file
             is left out of the result, and the text of the error is appended to the list. A system whose files are all
             left out stays in the result, without records. If `without_run` is None, the error is raised.
 
     Raises:
-        InputError: A folder has no logs, a log cannot be scored, or --devices or --batch has several numbers, but not
-            one for each system. An item of `paths` that is itself a file without a run raises a NoRunError.
+        InputError: A folder has no logs, a log cannot be scored, --batch does not fit the description of a system, or
+            --devices or --batch has several numbers, but not one for each system. An item of `paths` that is itself a
+            file without a run raises a NoRunError.
         OSError: A log cannot be opened.
     """
     # Each path is one system, or several if the path is a folder of folders.
