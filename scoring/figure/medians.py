@@ -1,5 +1,6 @@
 """The 95 % intervals of a median and of the ratio of two medians, for values of any distribution."""
 
+import bisect
 import itertools
 import math
 import statistics
@@ -67,10 +68,12 @@ def _interval_at_depth(depth: int, ordered: Sequence[float]) -> tuple[float, flo
 
 def _deepest_of_enough_confidence(n: int) -> int:
     """Return the greatest depth whose interval of the median has a confidence of 95 % or more, for n >= 6 values."""
-    depth = 1
-    while _confidence_at_depth(depth + 1, n) >= CONFIDENCE:
-        depth += 1
-    return depth
+
+    def is_too_deep(depth: int) -> bool:
+        return _confidence_at_depth(depth, n) < CONFIDENCE
+
+    depths = range(1, n // 2 + 1)  # the confidence falls from each depth to the next
+    return bisect.bisect_left(depths, True, key=is_too_deep)  # as many depths, from 1 on, are not too deep
 
 
 def _weight_of_inner_bounds(k: int, n: int) -> float:
@@ -107,7 +110,13 @@ def _confidence_at_depth(depth: int, n: int) -> float:
         depth: The rank k of the two values, counted from 1.
         n: The number of values.
     """
-    return 1 - 2 * float(math.fsum(math.comb(n, count) for count in range(depth)) / 2**n)
+    all_ways: int = 2**n  # in which n values may lie on either side
+    ways_outside = 0  # those with fewer than k values on one side
+    ways = 1  # those with `count` values on that side: n! / count! / (n - count)!
+    for count in range(depth):
+        ways_outside += ways
+        ways = ways * (n - count) // (count + 1)
+    return 1 - 2 * (ways_outside / all_ways)
 
 
 def median_ratio_interval(base: Sequence[float], other: Sequence[float]) -> tuple[float, float] | None:

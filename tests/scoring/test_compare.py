@@ -319,6 +319,11 @@ def test_interval_of_a_median_is_of_order_statistics() -> None:
     assert low == pytest.approx(351 + weight, abs=1e-3) and high == pytest.approx(500 - 144 * weight, rel=1e-4)
     assert medians.median_interval(values[:5]) == (351, 355)
     assert medians.median_interval(values[:4]) is None
+    low, high = medians.median_interval(range(1, 4097)) or (
+        0,
+        0,
+    )  # as of a fleet; 1.96 * sqrt(n) / 2 each way
+    assert low == pytest.approx(2048.5 - 1.96 * 32, abs=0.5) and high == pytest.approx(2048.5 + 1.96 * 32, abs=0.5)
 
 
 def test_ratio_of_medians_is_mann_and_whitneys() -> None:
