@@ -633,7 +633,9 @@ class RunOrder:
         """Keep how long a block, epoch or evaluation took, and return it, in ms.
 
         An impossible duration is reported: one below 0, or of 0 if the log's clock counts milliseconds and not whole
-        seconds. If one rank logged the start and another one the stop, their clocks differ and nothing is reported.
+        seconds. If one rank logged the start and another one the stop, their clocks differ and nothing is reported. An
+        epoch or a block of 0 ms is possible in a resumed run that has trained no step so far: the checkpoint may be of
+        the epoch's last step.
 
         Args:
             part: The block, epoch or evaluation, with the event that started it.
@@ -643,10 +645,15 @@ class RunOrder:
         self.run.keep_interval(stop.key, took_ms)
         counts_milliseconds = self.run.tick_ms == 1
         has_one_clock = stop.rank == part.start.rank
-        is_impossible = took_ms < 0 or (took_ms == 0 and counts_milliseconds)
+        may_lack_steps = stop.key in (schema.EPOCH_STOP.key, schema.BLOCK_STOP.key) and self._is_resumed_without_steps()
+        is_impossible = took_ms < 0 or (took_ms == 0 and counts_milliseconds and not may_lack_steps)
         if has_one_clock and is_impossible:
             self._add_breach("epoch-time", stop, f"{stop.key} {took_ms} ms after its start")
         return took_ms
+
+    def _is_resumed_without_steps(self) -> bool:
+        """Return whether the run went on from a checkpoint, and has logged no window of training steps so far."""
+        return self.run.is_resumed and self.run.number_of_events(schema.STEP_WINDOW) == 0
 
     def _warn_of_other_epoch(self, event: Event, what: str, number: int | None, expected: tuple[int, ...]) -> None:
         """Warn if an event states another epoch than it should.

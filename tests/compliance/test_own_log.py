@@ -127,6 +127,22 @@ def test_a_run_resumed_after_an_epochs_last_step_has_no_throughput_of_it(make, b
     assert "epoch_throughput of" in str(file)
 
 
+@pytest.mark.parametrize(("part", "passes"), [("epoch", True), ("block", True), ("eval", False)])
+def test_only_training_without_a_step_after_a_resume_takes_no_time(part: str, passes: bool, tmp_path: Path) -> None:
+    """A run that goes on after an epoch's last step logs the start and the stop of this epoch in one millisecond."""
+    log = _resumed(run, blocks=1).drop("epoch_throughput").drop("rank_times").drop("step_window")
+    moment_ms = log.fields(log.at(f"{part}_stop"))["time_ms"]
+    if part == "block":  # one that ends without an evaluation
+        log.drop("eval_start").drop("eval_stop").drop("eval_accuracy")
+        log.change("epoch_start", lambda fields: fields.update(time_ms=moment_ms))
+        log.change("epoch_stop", lambda fields: fields.update(time_ms=moment_ms))
+    log.change(f"{part}_start", lambda fields: fields.update(time_ms=moment_ms))
+    _, [file] = check(*write(tmp_path, log.text))
+    assert ("epoch-time" in rules_broken(file)) is not passes
+    _, [file] = check(*write(tmp_path, log.inside("run_summary", resumed=False).text))
+    assert "epoch-time" in rules_broken(file)
+
+
 def test_the_last_step_of_an_epoch_is_no_fast_epoch_of_a_resumed_run(tmp_path: Path) -> None:
     size: dict[str, Any] = {"samples": (1281167, 50000), "batch": 32, "devices": 8, "cores": 4096, "epoch_ms": 500_000}
     log = _resumed(lambda **changes: run(**size, **changes), blocks=1)
