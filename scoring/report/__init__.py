@@ -57,7 +57,7 @@ def main(args: argparse.Namespace) -> int:
     printed = text_by_file.pop("-", "")
     for file, text in text_by_file.items():
         _write(file, text)
-    sys.stdout.write(printed)  # last, because a reader that has seen enough, such as `| head`, ends the command
+    print(printed, end="")  # last, because a reader that has seen enough, such as `| head`, ends the command
 
     problems = [group.problem for group in report.groups if group.problem]
     for problem in problems:
@@ -229,8 +229,11 @@ def _write(file: str, text: str) -> None:
     refuse_missing_folder(path)
     open_file = _number_of_open_file(file)
     if open_file is not None and path.exists():
-        with open(open_file, "w", encoding="utf-8", newline="", closefd=False) as stream:
-            stream.write(text)
+        try:
+            with open(open_file, "w", encoding="utf-8", newline="", closefd=False) as stream:
+                stream.write(text)
+        except OSError as error:  # it names the number at most
+            raise OSError(error.errno, error.strerror, file) from error
         return
     is_pipe_or_device = path.exists() and not path.is_file()
     if is_pipe_or_device:  # no file may take its place, and a shell's pipe has no folder: it is "pipe:[..]"

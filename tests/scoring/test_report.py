@@ -163,6 +163,19 @@ def test_an_open_file_that_a_shell_adds_to_keeps_what_it_held(tmp_path: Path, fi
     assert (tmp_path / "a.txt.csv").read_text() == "before\n" + report(log, "--csv", "-").stdout
 
 
+@pytest.mark.parametrize(
+    ("file", "redirection", "code", "said"),
+    [("/dev/fd/3", "3</dev/zero", 2, "report: /dev/fd/3: Bad file descriptor"), ("-", ">&-", 0, "")],
+)
+def test_an_open_file_that_cannot_be_written_ends_in_no_traceback(
+    tmp_path: Path, file: str, redirection: str, code: int, said: str
+) -> None:
+    log = write_log(tmp_path / "a.txt")
+    command = [sys.executable, "-m", "scoring", "report", str(log), "--csv", file]
+    done = jobs.run(["bash", "-c", f'"$@" {redirection}', "bash", *command])
+    assert done.returncode == code and said in done.stderr and "Traceback" not in done.stderr
+
+
 def test_a_form_is_not_written_to_the_file_that_another_is_printed_to(tmp_path: Path) -> None:
     log = write_log(tmp_path / "a.txt")
     command = [sys.executable, "-m", "scoring", "report", str(log), "--json", "--csv", str(tmp_path / "both")]
