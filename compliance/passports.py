@@ -34,8 +34,8 @@ class PublishedSizes(NamedTuple):
 def bytes_of_parts(dataset: Mapping[str, object]) -> tuple[PartBytes, ...]:
     """Return how many bytes the data files of a run have, as the header of its log states: an entry for each passport.
 
-    A passport describes a group of files by their number, the sum of their bytes and a digest. A header may have a
-    passport in each of these fields:
+    A passport describes a group of files, or of records of packed images, by their number, the sum of their bytes (of
+    RecordIO those of the images alone) and a digest. A header may have a passport in each of these fields:
 
         train           the files for training                      -> an entry of the part "training"
         train_source    the files from which `train` was packed     -> an entry of the part "training"

@@ -135,7 +135,9 @@ def _notes_on_copies(samples_of: dict[str, Any], contents: dict[str, Contents], 
     A copy has the same bytes. Copies arise, for example, if images are copied into the evaluation part and left in the
     training part. A run does not look for copies, because a run may read no image before its clock starts.
 
-    An evaluation image is compared with up to COMPARED training images of the same size in bytes.
+    An evaluation image is compared with up to COMPARED training images that have the same size in `contents`, in bytes:
+    the size of the image, or of its whole record, as in a TFRecord. If only one part has sizes of images, nothing is
+    compared.
 
     Args:
         samples_of: The samples of "train" and "val".
@@ -229,7 +231,7 @@ def _first_undecodable(samples: Any, chosen: list[int]) -> str:
             except RunError as error:  # a record of a packed data set is damaged, or its label is no class
                 return str(error)  # as "data/val.rec, record 7 at byte 4096: ..."
             for name, content in files:
-                fault = encoded.fault(content)  # of harness/encoded.py, which finds files that are cut off
+                fault = encoded.fault(content)  # of harness/encoded.py: files that are cut off, damaged or unsupported
                 if not fault:
                     fault = decoder.fault(content)  # why DALI cannot decode the file; empty if it can
                 if fault:

@@ -409,8 +409,8 @@ def _header(raw: bytes, line: int) -> Header | None:
     """Return the header section that a line of a log holds; None for any other line.
 
     A header line is `# {"<section>": value}`. A file's byte-order mark, or a launcher's prefix such as
-    "[1,0]<stdout>:", may stand before the `#`. A line over MAX_LINE_BYTES gives None, as not all of so long
-    a line is kept.
+    "[1,0]<stdout>:", may stand before the `#`. A line over MAX_LINE_BYTES gives None, because
+    `read_stream` may have kept only a part of the line.
 
     Args:
         raw: The bytes of the line without its line end.

@@ -220,8 +220,8 @@ def _close_log_of_killed_run(path: Path, reason: str) -> str:
         reason: Why the run was aborted.
 
     Raises:
-        OSError: The log cannot be read or written.
-        ValueError: The log cannot be opened for writing, or the path leads to no file, as to a folder.
+        OSError: The log cannot be read, opened for writing, or written.
+        ValueError: The path leads to no file, as to a folder.
     """
     if not path.exists():
         return reason

@@ -19,14 +19,15 @@ def faults_of_evaluations(run: LoggedRun, last_epoch: int, *, are_shares_of_samp
     In this order:
 
     - each share that no number of right samples gives: 0.3 is impossible with 8 samples, because 0.3 * 8 is 2.4;
-    - an evaluation of an epoch that the recipe does not evaluate, and an epoch that lacks the recipe's evaluation;
+    - the first evaluation of an epoch that the recipe does not evaluate, and the first epoch that lacks the recipe's
+      evaluation; or only that the recipe's schedule of evaluations is unusable;
     - epochs that were trained after an evaluation had reached the recipe's target.
 
     Args:
         run: The facts that the log states of the run.
         last_epoch: The number of the last epoch that was trained; 0 if there is none.
         are_shares_of_samples: Whether an accuracy is the number of right samples / eval_samples, as for top-1. If
-            false, as for a mean IoU, accuracies are not checked.
+            false, as for a mean IoU, the first check is left out.
     """
     if are_shares_of_samples:
         yield from _accuracies_of_no_whole_count(run)

@@ -19,8 +19,9 @@ def findings_by_reference_points(members: Sequence[Report], ruleset: Ruleset) ->
 
     1. In an early ruleset, as 0.7.0, in which the two rules below are not yet in force: for each rule a note on each
        run.
-    2. By the rule `rcp-hyperparameters`: for each run, a breach for each hyperparameter that differs from the
-       reference's at the run's global batch; or one note if the run cannot be compared.
+    2. By the rule `rcp-hyperparameters`: for each run, a breach for each hyperparameter that its log states with
+       another value than the reference has at the run's global batch (a decay's steps are not compared); or one note if
+       the run cannot be compared.
     3. By the rule `rcp-convergence`, which is about all runs together: the same finding on each run. It is a breach if
        the runs fail the test of convergence, for instance by far fewer epochs than the reference, or a note if the test
        could not be applied. If the runs pass, there is no finding.
@@ -45,7 +46,7 @@ def findings_by_reference_points(members: Sequence[Report], ruleset: Ruleset) ->
         return
 
     test = convergence_test(members, ruleset)
-    if test.reference is not None:  # None if mlperf-logging, against the table, lacks the points
+    if test.reference is not None:  # None if mlperf-logging lacks the points or the test's number of runs
         for report in members:
             # Of the reference points, `_other_hyperparameters` takes the one at the run's global batch.
             for finding in _other_hyperparameters(report.run, test.reference.points, ruleset):

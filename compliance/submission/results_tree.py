@@ -301,12 +301,13 @@ def _submitter_in_tree(layout: _Layout, root_names: tuple[str, ...]) -> str:
 def _round_of(tree_names_above_submitter: tuple[str, ...], root: Path, folder: PurePosixPath) -> str:
     """Return what names the MLPerf round of the logs in a folder, such as `v1.1`; empty if it is not known.
 
-    In a tree of several rounds, it is the path of the folders above the submitter's:
+    If folders of the tree lie above the submitter's, as in a tree of several rounds, it is their path:
 
         v1.1/Dell/results/node/resnet           -> v1.1
         training/v1.1/Dell/results/node/resnet  -> training/v1.1
 
-    In any other tree, it is `v` and the number in a folder's name: `v1.1` for training_results_v1.1.
+    Otherwise it is `v` and the number in the name of the root, which may be an archive, or of a folder above the root:
+    `v1.1` for the root training_results_v1.1.
 
     Args:
         tree_names_above_submitter: Names of the folders of the tree above the submitter's, such as ("v1.1",).

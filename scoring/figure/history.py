@@ -399,7 +399,7 @@ def _check_runs(args: argparse.Namespace) -> int:
             - The new runs differ in system, workload, precision or protocol.
             - Neither `system` nor the logs name the machine.
             - The history file does not exist or cannot be used.
-        OSError: A log cannot be opened.
+        OSError: A log, or the protocol's file that the user names, cannot be read.
     """
     result = _score_of_runs(args)  # the new runs
     with opened(args.file) as connection:

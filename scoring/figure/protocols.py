@@ -117,7 +117,7 @@ class Protocol:
         return f"{skipped}{take}, {self.over_steps.replace('_', ' ')}"
 
     def _runs_in_words(self, counts: Sequence[int]) -> str:
-        """Return in words how many runs the figures are made of: "1 run", "5 runs" or "5 to 7 runs".
+        """Return in words how many runs a figure takes by the protocol: "1 run", "5 runs" or "5 to 7 runs".
 
         The protocol asks for at least `runs` runs of each system. For example, if it asks for 5 runs:
 

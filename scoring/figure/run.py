@@ -158,8 +158,10 @@ def _average_of_windows(record: Record, chosen: Sequence[Window], over_steps: Ov
               prints is taken, or a rate by its step time.
             - "images_over_time": all images / all seconds of the windows. If some row does not say its images, the
               images of each window are its steps * the batch. If some row does not say its seconds, or if the steps
-              of some row are not known either, the images and the seconds are made of the speed that the rows print.
-            - "mean_step_time": 1 / the mean seconds per image of the windows, at the speed that their rows print
+              of some row are not known either, the images and the seconds are made of the speed that the rows print,
+              or of the rate of each row if not all rows print a speed of one kind.
+            - "mean_step_time": 1 / the mean seconds per image of the windows, at the speed that their rows print, or at
+              the rate of each row if not all rows print a speed of one kind
             - "epoch_rates": 1 / the mean seconds per image of the epochs, at the rates that they print. This is the
               harmonic mean of the rates.
 

@@ -78,7 +78,7 @@ class MLLog(FormatReader):
         self._report_unreadable_images()  # before epochs or blocks are added, as it is only about `step_window` events
         self._read_facts()
         self.epochs = self._windows_of_epochs()  # uses the facts, which show whether the samples are images
-        if not self.windows:  # not a log of our own
+        if not self.windows:  # no step_window, as in logs of others, or of our resumed run that trained no step
             self._add_windows_of_epochs_or_blocks()
         self._read_evaluations()
 

@@ -166,8 +166,9 @@ class MMSeg(FormatReader):
     def _set_batch(self) -> None:
         """Set `batch_per_device`, the batch size of one device, by the sizes that the printed configuration states.
 
-        The sizes in the section of the training data's loader count. If that section has none, each `samples_per_gpu`
-        outside of all loaders' sections counts, which holds for all loaders. By the sizes that count:
+        The sizes that stand directly in the section of the training data's loader count, not those in a further
+        bracket. If there is none, each `samples_per_gpu` outside of all loaders' sections counts, which holds for all
+        loaders. By the sizes that count:
 
         - One size, perhaps stated several times: this size is set.
         - Different sizes: no size is set, and a check that does not agree records the first two of them. Such a log may

@@ -45,7 +45,8 @@ def try_start(environ: Mapping[str, str]) -> NcclStart:
 def _read_answer(child: Talk) -> NcclStart:
     """Return the result of NCCL's start, from the lines that a child process, ask_nccl.py, printed.
 
-    The child prints a line after its call of NCCL, such as
+    The child prints a line after its call of NCCL, or if it could not call NCCL (then the code is null, and the message
+    says why), such as
 
         {"end": "ncclGetUniqueId", "code": 0, "message": "no error"}
 

@@ -232,16 +232,17 @@ def _export_unless_set(variable: str, value: str) -> str:
 def provenance(job: env.Job, repeats: int, record: Record) -> list[str]:
     """Return five lines of text for the config file: where a search's figures come from, and how to read the figures.
 
-    In the file a table of figures follows these lines, with a row for each candidate. For a faster one the row reads
+    In the file one table of figures follows these lines, or two: the second is of what was measured again. A table has
+    a row for the base and one for each candidate. For a faster candidate the row reads
 
         ok  <candidate>  403.20 (401.10 to 405.90); 1.0312 (1.0290 to 1.0335) of the base; loss 0.12: faster
 
     and the last of the five lines explains the columns of the row:
 
-        ok                          the candidate is better than the base
+        ok                          the candidate is better than the base (the base's own row has "ok", too)
         403.20 (401.10 to 405.90)   images/s, the mean of all runs, and the range
         1.0312 (1.0290 to 1.0335)   the speed divided by the base's speed, with the 95 % interval
-        0.12                        the largest difference of a loss from the base's, divided by the allowed one
+        0.12                        the largest quotient of a loss's difference from the base's and the allowed one
 
     Args:
         job: The user's own job (the base), which the candidates change.
