@@ -229,5 +229,14 @@ class LoggedRun:
         """Whether the run went on from a checkpoint, so that its first steps are in another log."""
         return self.summary is not None and self.summary.resumed
 
+    def is_resumed_without_steps(self, line: int) -> bool:
+        """Return whether the run went on from a checkpoint, and no window of training steps stands above a line.
+
+        Args:
+            line: The number of the line in the log, such as that of an epoch_stop.
+        """
+        first_window = self.first_event(schema.STEP_WINDOW)  # of line 0 if there is none
+        return self.is_resumed and not 0 < first_window.line < line
+
 
 NOTHING = LoggedRun()  # the facts of a log without events

@@ -178,10 +178,8 @@ class ProjectLog:
     def _is_first_epoch_without_steps(self) -> bool:
         """Whether the run went on from a checkpoint of an epoch's last step: no window comes before the epoch's end."""
         first_stop = self.run.first_event(schema.EPOCH_STOP)
-        first_window = self.run.first_event(schema.STEP_WINDOW)
         has_epoch = first_stop.line > 0  # the line of a missing event is 0
-        has_window_before = 0 < first_window.line < first_stop.line
-        return self.run.is_resumed and has_epoch and not has_window_before
+        return has_epoch and self.run.is_resumed_without_steps(first_stop.line)
 
     def _unknown_optimizer(self) -> Iterator[Fault]:
         """Yield a fault if the schema does not have the optimizer, or if none is stated, unless Paddle chose it."""

@@ -645,15 +645,12 @@ class RunOrder:
         self.run.keep_interval(stop.key, took_ms)
         counts_milliseconds = self.run.tick_ms == 1
         has_one_clock = stop.rank == part.start.rank
-        may_lack_steps = stop.key in (schema.EPOCH_STOP.key, schema.BLOCK_STOP.key) and self._is_resumed_without_steps()
+        is_of_training = stop.key in (schema.EPOCH_STOP.key, schema.BLOCK_STOP.key)
+        may_lack_steps = is_of_training and self.run.is_resumed_without_steps(stop.line)
         is_impossible = took_ms < 0 or (took_ms == 0 and counts_milliseconds and not may_lack_steps)
         if has_one_clock and is_impossible:
             self._add_breach("epoch-time", stop, f"{stop.key} {took_ms} ms after its start")
         return took_ms
-
-    def _is_resumed_without_steps(self) -> bool:
-        """Return whether the run went on from a checkpoint, and has logged no window of training steps so far."""
-        return self.run.is_resumed and self.run.number_of_events(schema.STEP_WINDOW) == 0
 
     def _warn_of_other_epoch(self, event: Event, what: str, number: int | None, expected: tuple[int, ...]) -> None:
         """Warn if an event states another epoch than it should.
