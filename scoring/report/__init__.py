@@ -22,7 +22,7 @@ from scoring.report import render
 from scoring.report.build import GivenLog, build, read_findings
 from scoring.report.content import Curve, Group, Report, ReportedRun, ScalingRow, values_of
 
-NAMES_OF_STANDARD_OUTPUT = ("-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
+_NUMBER_OF_STREAM = {"/dev/stdout": 1, "/dev/stderr": 2}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -107,7 +107,7 @@ def _is_standard_output(file: str) -> bool:
     Args:
         file: Path of a file to write to, or `-` for standard output.
     """
-    if file in NAMES_OF_STANDARD_OUTPUT:
+    if file == "-" or _number_of_open_file(file) == 1:
         return True
     try:
         there = Path(file).stat()
@@ -248,10 +248,8 @@ def _number_of_open_file(file: str) -> int | None:
     Args:
         file: Path of a file to write to.
     """
-    if file == "/dev/stderr":
-        return 2
-    by_number = re.fullmatch(r"/(?:dev|proc/self)/fd/([0-9]{1,9})", file)
-    return int(by_number[1]) if by_number else None
+    by_number = re.fullmatch(r"/(?:dev|proc/self)/fd/(0|[1-9][0-9]{0,8})", file)
+    return int(by_number[1]) if by_number else _NUMBER_OF_STREAM.get(file)
 
 
 def values(report: Report) -> JsonObject:
