@@ -395,6 +395,13 @@ def test_strict_adds_what_is_common_to_all_benchmarks(tmp_path: Path) -> None:
     assert rules_broken(files[1]) == {"runs-differ"}
 
 
+def _rules_of_a_key(rule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The rules that are read from a file of one key, which has this rule."""
+    (tmp_path / "rules.yaml").write_text(f"- KEY:\n    NAME: some_key\n    {rule}\n")
+    monkeypatch.setattr(rule_files, "RULES", tmp_path)
+    return rule_files.load.__wrapped__("rules.yaml")
+
+
 @pytest.mark.parametrize(
     ("rule", "named"),
     [
@@ -411,10 +418,8 @@ def test_strict_adds_what_is_common_to_all_benchmarks(tmp_path: Path) -> None:
     ],
 )
 def test_a_form_that_is_not_known_is_an_error_that_names_it(rule: str, named: str, tmp_path: Path, monkeypatch) -> None:
-    (tmp_path / "rules.yaml").write_text(f"- KEY:\n    NAME: some_key\n    {rule}\n")
-    monkeypatch.setattr(rule_files, "RULES", tmp_path)
     with pytest.raises(ValueError, match=r"rules\.yaml: ") as raised:
-        rule_files.load.__wrapped__("rules.yaml")
+        _rules_of_a_key(rule, tmp_path, monkeypatch)
     assert named in str(raised.value)
 
 
@@ -427,9 +432,7 @@ def test_a_form_that_is_not_known_is_an_error_that_names_it(rule: str, named: st
     ],
 )
 def test_one_of_two_checks_in_words(check: str, words: str, tmp_path: Path, monkeypatch) -> None:
-    (tmp_path / "rules.yaml").write_text(f'- KEY:\n    NAME: some_key\n    CHECK: "{check}"\n')
-    monkeypatch.setattr(rule_files, "RULES", tmp_path)
-    [rule_check] = rule_files.load.__wrapped__("rules.yaml").rules["some_key"].checks
+    [rule_check] = _rules_of_a_key(f'CHECK: "{check}"', tmp_path, monkeypatch).rules["some_key"].checks
     assert rule_check.words == words
 
 
