@@ -97,7 +97,7 @@ def _impossible_all_reduces(run: LoggedRun, program: JsonObject, devices: int) -
     all_reduces = program["all_reduces"]
     sums_gradients = all_reduces > 0
     must_sum_gradients = devices > 1
-    if sums_gradients != must_sum_gradients:
+    if all_reduces < 0 or sums_gradients != must_sum_gradients:
         yield f"a program of {all_reduces} all-reduces for {devices} devices"
         return
     operators = program["operators"].get(_ALL_REDUCE, 0)
