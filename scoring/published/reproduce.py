@@ -25,7 +25,7 @@ from scoring.figure.rates import devices_per_printed_rate
 from scoring.figure.score import Score, score
 from scoring.importers import read_record
 from scoring.published.log_rules import LOGS_CSV, Rule, find_rule, published_of
-from scoring.published.table import Published, read_published, read_rows, select
+from scoring.published.table import Figure, Published, read_published, read_rows, select
 from scoring.record import InputError, Record, TooFewRunsError
 
 BORNE_OUT = "borne out"
@@ -85,12 +85,12 @@ def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> 
           otherwise "not borne out", "not decided" or "not recomputed"
         - "difference": recomputed / published - 1; None for "not recomputed"
         - "borne_out": the same verdict as True or False; None for "not decided" and "not recomputed"
-        - "as_recorded": True if the logs give a figure, and published.csv already has a note that they do not bear the
-          published figure out (`log_note`). `main` does not count such a known mismatch as a fault. Whether the logs
-          give the very figure of the note is not checked.
+        - "as_recorded": True if published.csv already has a note that the logs do not bear the published figure out
+          (`log_note`), and the logs give the figure of that note. `main` does not count such a known mismatch as a
+          fault.
     """
     recomputed = _recompute(rule, paths, published)
-    is_known_mismatch = recomputed.figure is not None and published.log_note is not None
+    is_known_mismatch = recomputed.figure is not None and _is_figure_of_note(recomputed.figure, published)
     notes = list(recomputed.notes)
     if rule.is_assumed:  # by this rule, as much warm-up is dropped as the publisher dropped in its other logs
         notes.insert(0, "the publisher does not say how many windows it dropped: as in its other logs")
@@ -164,8 +164,8 @@ def _judge(rule: Rule, result: Score, records: Sequence[Record], published: Publ
     """
     logs_figure = _figure_of_logs(rule, result, records, published)
     differing_conditions = _conditions_that_differ(records, published)
-    agrees_in_all_digits = _rounds_to_published(logs_figure.value, published)
-    agrees = agrees_in_all_digits or _is_within_tolerance(logs_figure.value, published)
+    agrees_in_all_digits = _rounds_to(published.value, logs_figure.value)
+    agrees = agrees_in_all_digits or _is_within_tolerance(logs_figure.value, published.value)
     verdict = NOT_BORNE_OUT if differing_conditions else _verdict_on_figure(rule, agrees=agrees)
 
     notes = []
@@ -176,8 +176,24 @@ def _judge(rule: Rule, result: Score, records: Sequence[Record], published: Publ
     if verdict == BORNE_OUT and not agrees_in_all_digits:
         notes.append(f"within {percent(TOLERANCE, decimals=2)}, not to all digits")
     if published.log_note:
-        notes.append(f"known: {published.log_note}")
+        is_known = verdict == BORNE_OUT or _is_figure_of_note(logs_figure.value, published)
+        head = "known" if is_known else "not the figure that published.csv has a note on"
+        notes.append(f"{head}: {published.log_note}")
     return Judgement(verdict, logs_figure.value, notes)
+
+
+def _is_figure_of_note(value: float, published: Published) -> bool:
+    """Return whether published.csv has a note that logs do not bear a figure out, and the logs still give its figure.
+
+    Args:
+        value: The figure of the logs.
+        published: The published figure. Its `log_value` is the figure of the logs when the note was written; None if
+            the note is about something else than the figure.
+    """
+    if published.log_note is None:
+        return False
+    noted = published.log_value
+    return noted is None or _is_within_tolerance(value, noted) or _rounds_to(noted, value)
 
 
 def _verdict_on_figure(rule: Rule, *, agrees: bool) -> str:
@@ -214,21 +230,21 @@ def _figure_of_logs(rule: Rule, result: Score, records: Sequence[Record], publis
     """
     scored_figure = result.value * (rule.factor or 1.0)
     closing_figure = None
-    if not _is_within_tolerance(scored_figure, published):
+    if not _is_within_tolerance(scored_figure, published.value):
         closing_figure = _closing_figure_if_published(records, published)
     if closing_figure is None:
         return LogsFigure(scored_figure, is_closing_figure=False)
     return LogsFigure(closing_figure, is_closing_figure=True)
 
 
-def _is_within_tolerance(value: float, published: Published) -> bool:
-    """Return whether a figure differs from the published one by at most TOLERANCE, as a share of the published one.
+def _is_within_tolerance(value: float, printed: Figure) -> bool:
+    """Return whether a figure differs from a printed one by at most TOLERANCE, as a share of the printed one.
 
     Args:
         value: The figure.
-        published: The published figure.
+        printed: The figure as printed, such as the published one.
     """
-    return abs(value / published.value - 1) <= TOLERANCE
+    return abs(value / printed - 1) <= TOLERANCE
 
 
 def _closing_figure_if_published(records: Sequence[Record], published: Published) -> float | None:
@@ -247,7 +263,7 @@ def _closing_figure_if_published(records: Sequence[Record], published: Published
     if len(records) != 1 or records[0].summary_rate is None:
         return None
     closing_figure = records[0].summary_rate * devices_per_printed_rate(records[0])
-    return closing_figure if _rounds_to_published(closing_figure, published) else None
+    return closing_figure if _rounds_to(published.value, closing_figure) else None
 
 
 def _notes_on_score(rule: Rule, result: Score, records: Sequence[Record]) -> list[str]:
@@ -314,16 +330,15 @@ def _read_log(path: Path, rule: Rule) -> Record:
     return read_record(path, devices=devices, batch_per_device=batch)
 
 
-def _rounds_to_published(value: float, published: Published) -> bool:
-    """Return whether a figure, rounded or cut off to the printed digits of the published one, equals it.
+def _rounds_to(printed: Figure, value: float) -> bool:
+    """Return whether a figure, rounded or cut off to the digits of a printed one, equals it.
 
     Args:
-        value: The figure. 243.578 equals a published 244, to which it rounds, and a published 243, to which it is cut
-            off.
-        published: The published figure.
+        printed: The figure as printed, such as the published one.
+        value: The figure. 243.578 equals a printed 244, to which it rounds, and a printed 243, to which it is cut off.
     """
-    cut = math.floor(value * 10**published.digits) / 10**published.digits
-    return published.value in (round(value, published.digits), cut)
+    cut = math.floor(value * 10**printed.digits) / 10**printed.digits
+    return printed in (round(value, printed.digits), cut)
 
 
 def _conditions_that_differ(records: Sequence[Record], published: Published) -> list[str]:
@@ -428,7 +443,7 @@ def main(args: argparse.Namespace) -> int:
 
     Returns:
         The exit status: 1 if logs cannot be scored, or if they do not bear out a figure and published.csv has no note
-        on that; else 0.
+        on that with the logs' figure; else 0.
 
     Raises:
         InputError: The folder holds no files, or the table of --map has a mistake. For example, its rule matches not

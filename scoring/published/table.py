@@ -37,6 +37,11 @@ class Figure(float):
         figure.printed = printed
         return figure
 
+    @property
+    def digits(self) -> int:
+        """Return how many digits are printed behind the decimal point."""
+        return len(self.printed.partition(".")[2])
+
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
@@ -62,7 +67,7 @@ class Published:
     run: int | None
     protocol: str | None
     date: str | None
-    log_value: float | None
+    log_value: Figure | None
     log_note: str | None
     note: str | None
     line: int
@@ -83,11 +88,6 @@ class Published:
     def framework_name(self) -> str:
         """Return the framework without the release 2.5, which one report names with it."""
         return self.framework.split(" 2.5")[0]
-
-    @property
-    def digits(self) -> int:
-        """Return how many digits are printed behind the decimal point."""
-        return len(self.printed.partition(".")[2])
 
 
 def read_rows(path: Path, kind: type[_Row]) -> list[_Row]:
