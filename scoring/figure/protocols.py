@@ -337,10 +337,11 @@ def _first_conflict(protocol: Protocol) -> str:
     measures_whole_runs = protocol.over_steps == "run_time"
     if is_run_time != measures_whole_runs:  # only one of the two is set
         return "`figure: run_time` goes with `over_steps: run_time`, and only with it"
-    # The figure that the log itself closes with has no steps to leave out.
+    # A whole run, or the figure that the log itself closes with, has no steps to leave out.
+    has_no_steps = protocol.over_steps in ("run_time", "own_summary")
     skips_or_takes = protocol.skip != 0 or protocol.take_steps is not None
-    if protocol.over_steps == "own_summary" and skips_or_takes:
-        return "own_summary reads one line; want `skip: 0 windows` and no take"
+    if has_no_steps and skips_or_takes:
+        return f"`over_steps: {protocol.over_steps}` leaves no steps out; want `skip: 0 windows` and no take"
     # The images between two time stamps are counted by the steps between them.
     if protocol.over_steps == "between_stamps" and protocol.skip_unit != "step":
         return "between_stamps counts from a step; want `skip: N steps`"
@@ -349,6 +350,8 @@ def _first_conflict(protocol: Protocol) -> str:
     skips_epochs = protocol.skip_unit == "epoch"
     if averages_epochs != skips_epochs:  # only one of the two is set
         return "`skip: N epochs` goes with `over_steps: epoch_rates`, and only with it"
+    if averages_epochs and protocol.take_steps is not None:
+        return "`over_steps: epoch_rates` takes whole epochs; leave `take` out"
     return ""
 
 
