@@ -185,7 +185,7 @@ def _training_rate_over(record: Record, rows: Sequence[Window], span_name: str, 
 
     Returns:
         The rate, and a text with the name of the span, the seconds and the rate. None if no positive seconds are left,
-        as where the clock was set back, or where an evaluation goes on into the next epochs.
+        as where the clock was set back.
     """
     left_out = _evaluations_to_leave_out(record, rows, span)
     # `in_words` is " without evaluations", or why they cannot be left out, or "" if there are none to leave out.
@@ -206,8 +206,9 @@ def _evaluations_to_leave_out(record: Record, rows: Sequence[Window], span: Time
 
         - The log has no times of evaluations: 0.0 and "".
         - The log does not state the images of an evaluation: 0.0 and _NOT_LEFT_OUT, a phrase that gives this reason.
-        - Some evaluations begin within the span, but within no epoch: the sum of their seconds, and " without
-          evaluations". Each counts for at most MAX_EVALUATION_RATIO x the time of training on as many images.
+        - Some evaluations begin within the span, but within no epoch: the sum of their seconds up to the next epoch,
+          and " without evaluations". Each counts for at most MAX_EVALUATION_RATIO x the time of training on as many
+          images.
         - Otherwise: 0.0 and "".
     """
     if not record.evaluations:
@@ -234,6 +235,8 @@ def _training_seconds(images: int, rows: Sequence[Window]) -> float:
 def _evaluated_s(evaluations: Sequence[TimeSpan], longest_s: float, rows: Sequence[Window], span: TimeSpan) -> float:
     """Return the sum of the seconds of the evaluations that begin within a span of time but not within an epoch.
 
+    An evaluation counts up to the beginning of the next epoch.
+
     Args:
         evaluations: The times of all evaluations.
         longest_s: The most seconds for which an evaluation counts.
@@ -242,24 +245,24 @@ def _evaluated_s(evaluations: Sequence[TimeSpan], longest_s: float, rows: Sequen
     """
     evaluated_s = 0.0
     for evaluation in evaluations:
-        is_in_span = span.begin_s <= evaluation.begin_s < span.end_s
-        if is_in_span and not _is_within_an_epoch(evaluation.begin_s, rows):
-            evaluated_s += min(evaluation.seconds, longest_s)
+        if not span.begin_s <= evaluation.begin_s < span.end_s:
+            continue
+        pause_end_s = _begin_of_next_epoch_s(evaluation.begin_s, rows, span)
+        seconds = min(evaluation.end_s, pause_end_s) - evaluation.begin_s  # below 0 if it begins within an epoch
+        evaluated_s += max(0.0, min(seconds, longest_s))
     return evaluated_s
 
 
-def _is_within_an_epoch(moment_s: float, rows: Sequence[Window]) -> bool:
-    """Return whether a moment lies within one of the epochs of a log.
+def _begin_of_next_epoch_s(moment_s: float, rows: Sequence[Window], span: TimeSpan) -> float:
+    """Return when the first epoch began that had not ended at a moment, in seconds since the origin of the time stamps.
 
     Args:
-        moment_s: The moment, in seconds since the origin of the time stamps.
+        moment_s: The moment. If it lies within an epoch, the result lies before it.
         rows: The epochs, in order. Each has seconds and the time stamp of its end.
+        span: The span of time that has the moment. Its end is the result if all epochs had ended.
     """
     epochs_ended = bisect.bisect(rows, moment_s, key=_end_s)
-    if epochs_ended == len(rows):
-        return False
-    first_not_ended = rows[epochs_ended]
-    return _begin_s(first_not_ended) < moment_s
+    return span.end_s if epochs_ended == len(rows) else _begin_s(rows[epochs_ended])
 
 
 def _rate_over(record: Record, rows: Sequence[Window], time_name: str, seconds: float) -> RunRate | None:

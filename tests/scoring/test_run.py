@@ -310,6 +310,20 @@ def test_epochs_are_set_against_the_runs_time(tmp_path: Path, sizes: dict, agree
     assert any(says in warning.found for warning in result.warnings) == (not agree)
 
 
+def test_an_evaluation_that_goes_on_into_the_next_epoch_is_left_out_up_to_there(tmp_path: Path) -> None:
+    """The evaluations after epochs 2, 4 and 6 take 0.3 s between epochs, and then 0.5 s of the next epoch."""
+    path = epochs_log(tmp_path / "log.txt", evaluation_ms=300, marked=True)
+    lines = path.read_text().splitlines(keepends=True)
+    for number in (2, 4, 6):
+        [at] = [at for at, line in enumerate(lines) if '"eval_stop"' in line and f'"epoch_num": {number}}}' in line]
+        stop = lines.pop(at)
+        lines.insert(at + 1, samples.moved(stop, 500, 0))  # behind the line of the epoch's start
+    path.write_text("".join(lines))
+    record = read_record(path, devices=8)
+    [check] = [check for check in record.checks if check.what == "epochs against the run's time"]
+    assert check.agree and "first to last epoch without evaluations, 8 s" in str(check)
+
+
 def test_a_figure_far_off_its_run_says_so_where_the_rows_agree(tmp_path: Path) -> None:
     """The warm-up of two epochs of 16, which are five times as slow, is in the run's time and in the rows."""
     path = epochs_log(tmp_path / "log.txt", evaluation_ms=0, last=16, idle_ms=0)
