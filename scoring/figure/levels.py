@@ -116,14 +116,16 @@ def _level_of_groups(name: str, groups: Sequence[Sequence[float]], *, reason_if_
 
     Args:
         name: Name of the level: "window", "run" or "host".
-        groups: The values of each group. Infinite ones count, but are not compared.
-        reason_if_no_pair: Why the spread is not known, for the case that no group has two finite values.
+        groups: The values of each group. NaN stands for a missing figure, which counts, but is not compared.
+        reason_if_no_pair: Why the spread is not known, for the case that no group has two values.
     """
     count = sum(len(values) for values in groups)
     pooled = spread.pooled_sd([_finite(values) for values in groups])
-    if pooled is None:
-        return Level(name=name, count=count, unknown=reason_if_no_pair)
-    return Level(name=name, count=count, relative_sd=pooled.relative_sd)
+    if pooled is not None:
+        return Level(name=name, count=count, relative_sd=pooled.relative_sd)
+    some_group_has_a_pair = any(len(values) > 1 for values in groups)
+    reason = "too few of them have a figure" if some_group_has_a_pair else reason_if_no_pair
+    return Level(name=name, count=count, unknown=reason)
 
 
 def _finite(values: Sequence[float]) -> list[float]:

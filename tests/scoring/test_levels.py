@@ -38,6 +38,13 @@ def test_what_is_not_known_of_a_level_is_said() -> None:
     assert in_words(unsaid) == "2 windows (no run has two windows); 2 runs +-1.41%; hosts: " + levels.HOSTS_UNSAID
 
 
+def test_runs_without_a_figure_are_counted_and_not_called_one_run() -> None:
+    _, *unknown = levels.levels_of_repetition([math.nan, math.nan], [[], []], None)
+    assert in_words(unknown[:1]) == "2 runs (too few of them have a figure)"
+    _, *hosted = levels.levels_of_repetition([math.nan, 2.0], [[], []], ["a", "b"])
+    assert in_words(hosted) == "2 runs (one run of each host); 2 hosts (too few of them have a figure)"
+
+
 def test_a_run_that_did_not_converge_is_not_counted() -> None:
     _, run, host = levels.levels_of_repetition([math.inf, 99.0, 101.0], [[], [], []], ["a", "b", "b"])
     assert (run.count, run.not_converged, host.count, host.not_converged) == (2, 1, 1, 0)
