@@ -38,6 +38,16 @@ class OpenPart:
         """The number of its last epoch; None if its event states no number."""
         return None if self.number is None else self.number + self.epochs - 1
 
+    def was_started_by_another_rank(self, open_part: "OpenPart | None") -> bool:
+        """Return whether the open part of this kind is the same part, and its start was logged by another rank.
+
+        Args:
+            open_part: The open part; None if there is none. Parts without a number are taken for different ones.
+        """
+        if open_part is None or open_part.start.rank == self.start.rank:
+            return False
+        return self.number is not None and self.number == open_part.number
+
     def __str__(self) -> str:
         kind = self.start.key.partition("_")[0]  # "block" of block_start
         return f"the {kind} of line {self.start.line}"

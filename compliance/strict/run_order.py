@@ -363,7 +363,7 @@ class RunOrder:
         """Open a block, which is one or more epochs together, and report what is out of order.
 
         The event should state the number of the block's first epoch, and how many epochs the block has. A block that
-        does not state how many counts as one epoch.
+        does not state how many counts as one epoch. The epochs of a block that several ranks start count once.
 
         Args:
             event: A block_start.
@@ -375,11 +375,12 @@ class RunOrder:
         epoch_count = self._whole_number(event, "epoch_count")
         if epoch_count is not None:
             block = replace(block, epochs=epoch_count)
-        self._epochs_announced += block.epochs
+        if not block.was_started_by_another_rank(self._open_parts.get("block")):
+            self._epochs_announced += block.epochs
         self._open(block, "block")
 
     def _start_epoch(self, event: Event) -> None:
-        """Open and count an epoch, and report what is out of order.
+        """Open and count an epoch, and report what is out of order. An epoch that several ranks start counts once.
 
         It is reported that
 
@@ -396,7 +397,8 @@ class RunOrder:
         self._check_time_of_start(event)
         self._report_if_open(event, "epoch")
         epoch = self._next_part_in_training(event, "epoch")  # its `number` is None if the event states none
-        self._epochs_started += 1
+        if not epoch.was_started_by_another_rank(self._open_parts.get("epoch")):
+            self._epochs_started += 1
         self._evaluated_in_epoch_ms = 0.0
         # The gap since the last block, epoch or evaluation ended, or since the last accuracy if that is later; minus
         # infinity without any. `measured` keeps the gap, because training may have waited for a checkpoint meanwhile.
@@ -415,12 +417,8 @@ class RunOrder:
             part: What has started.
             kind: "block", "epoch" or "eval".
         """
-        open_part = self._open_parts.get(kind)
-        if open_part is not None and open_part.start.rank != part.start.rank:
-            is_same_part = part.number is not None and part.number == open_part.number  # False without a number
-            if is_same_part:
-                return  # with the start of the other rank
-        self._open_parts[kind] = part
+        if not part.was_started_by_another_rank(self._open_parts.get(kind)):
+            self._open_parts[kind] = part
 
     def _next_part_in_training(self, start: Event, kind: str) -> OpenPart:
         """Return the block or epoch that starts at an event. Report an epoch number that is not the next one.

@@ -6,14 +6,24 @@ from pathlib import Path
 import pytest
 
 from tests import make_log
-from tests.compliance.altered import TOKEN, foreign
+from tests.compliance.altered import TOKEN, Altered, foreign
 from tests.compliance.test_official import agreed
 
 
-@pytest.mark.parametrize("label", ["", "{rank}: ", "[1,{rank}]<stdout>:"])
-def test_lines_that_each_rank_repeats_only_warn(label: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("label", "decay", "left_out"),
+    [
+        ("", 14523, ()),
+        ("{rank}: ", 36, ()),  # of as many epochs as the run has: each counts once
+        ("[1,{rank}]<stdout>:", 36, ("epoch_start", "epoch_stop")),
+    ],
+)
+def test_lines_that_each_rank_repeats_only_warn(
+    label: str, decay: int, left_out: tuple[str, ...], tmp_path: Path
+) -> None:
+    log = Altered(foreign(make_log.closed_run())).value("lars_opt_learning_rate_decay_steps", decay)
     lines = []
-    for line in foreign(make_log.closed_run()).splitlines():
+    for line in log.drop_all(*left_out).lines:
         ranks = range(8) if TOKEN in line else range(1)
         lines += [label.format(rank=rank) + line for rank in ranks]
     report = agreed(tmp_path, "\n".join(lines) + "\n")
