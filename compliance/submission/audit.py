@@ -134,27 +134,30 @@ def _questions_about_log(report: Report, folder: Folder, about_repeated_run: Fin
 def _candidate_for_screen(folder: Folder) -> Candidate:
     """Return what the screen for cherry-picked runs compares of a submission: the epochs that its runs needed.
 
-    A run counts only if it states the closed division and passes the official checker. The epochs are those that
-    rcp_checker, a tool of MLCommons, reads from the log. A run is also left out if the tool cannot read the epochs, or
-    reads Infinity or NaN, which a damaged log may state.
+    A run counts only if it states the closed division, passes the official checker and ended with success. The epochs
+    are those that rcp_checker, a tool of MLCommons, reads from the log. A run is also left out if the tool cannot read
+    the epochs, or reads Infinity or NaN, which a damaged log may state.
 
     Args:
         folder: The logs of the submission.
 
     Returns:
         The organisation, the epochs (or samples) of each run that counts, and the `group`: the MLPerf round, and the
-        benchmark and global batch of the first log. Only submissions of one group are compared with each other.
+        benchmark and global batch of the first run that counts. Only submissions of one group are compared with each
+        other.
     """
-    first_run = folder.logs[0].run
-    group = (folder.owner.round, first_run.stated_text(schema.SUBMISSION_BENCHMARK), first_run.global_batch)
+    screened_runs: list[LoggedRun] = []
     epochs_of_runs: list[float] = []
     for report in folder.logs:
         is_closed = report.run.stated_text(schema.SUBMISSION_DIVISION) == "closed"
         is_screened = is_closed and report.passes_official
-        # Epochs (or samples) to the target; None if rcp_checker cannot read the log.
+        # Epochs (or samples) to the target: NOT_CONVERGED without success, None if rcp_checker cannot read the log.
         epochs = report.run.as_tools_read.to_target
-        if is_screened and epochs is not None and math.isfinite(epochs):
+        if is_screened and epochs is not None and math.isfinite(epochs) and epochs != convergence.NOT_CONVERGED:
+            screened_runs.append(report.run)
             epochs_of_runs.append(epochs)
+    first_run = screened_runs[0] if screened_runs else NOTHING
+    group = (folder.owner.round, first_run.stated_text(schema.SUBMISSION_BENCHMARK), first_run.global_batch)
     organisation = organisation_of_submitter(folder.owner.submitter)
     return Candidate(organisation=organisation, group=group, epochs_to_target=tuple(epochs_of_runs))
 

@@ -2,7 +2,7 @@
 
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import pytest
 from compliance.submission.audit import audit
 from compliance.submission.selection import UNUSUAL, Candidate, chance_of_sooner, find_unusually_early
 from tests import make_log
-from tests.compliance.altered import foreign, write
+from tests.compliance.altered import Altered, foreign, write
 
 
 def _round(chance: random.Random, submissions: int, runs: int) -> list[Candidate]:
@@ -101,7 +101,16 @@ def test_a_submission_is_not_compared_with_fewer_runs_of_others_than_it_has() ->
         assert find_unusually_early([soon, late]).keys() == named
 
 
-def test_an_audit_says_unusual_and_refuses_nothing(tmp_path) -> None:
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda log: log,
+        lambda log: log.drop("global_batch_size"),
+        lambda log: log.metadata("run_stop", status="aborted"),  # although it reached the target
+    ],
+)
+def test_an_audit_says_unusual_and_refuses_nothing(spoil: Callable[[Altered], Altered], tmp_path: Path) -> None:
+    """A first log that the screen cannot count hides none of the others."""
     for number in range(4):
         epochs = 36 if number == 0 else 44
         texts = []
@@ -109,6 +118,8 @@ def test_an_audit_says_unusual_and_refuses_nothing(tmp_path) -> None:
             rising = (0.2 + 0.05 * place + seed / 1000 for place in range(epochs // 4 - 1))
             run = make_log.closed_run(seed=9 * number + seed, epochs=epochs, accuracies=(*rising, 0.7604))
             texts.append(foreign(run))
+        if number == 0:
+            texts[0] = spoil(Altered(texts[0])).text
         write(tmp_path / f"v4.0/Org{number}/results/system/resnet", *texts)
     said = {row.submitter: [q.actual for q in row.questions if q.rule == "selected-runs"] for row in audit(tmp_path)}
     assert [name for name, actual in said.items() if actual] == ["Org0"]
