@@ -202,7 +202,8 @@ def _are_devices_from_batch(log: str | Path, record: Record, options: dict[str, 
 
     For example, a log states only the batch of all devices, 1024, and the user gives --batch 128. The record then has
     1024 / 128 = 8 devices, a number that is wrong if --batch is wrong. The record does not say how its number was
-    found. So the log is read again without --batch: a number that was worked out from --batch is then not known.
+    found. So the log is read again without --batch: a number that was worked out from --batch is then not known, or is
+    another one, by the batch of one device that the log states.
 
     Args:
         log: Path of the log.
@@ -214,7 +215,7 @@ def _are_devices_from_batch(log: str | Path, record: Record, options: dict[str, 
         return False
     # The same options as before, but without --batch
     record_without_option = read_record(log, **(options | {"batch_per_device": None}))
-    return record_without_option.devices is None  # known if the log itself tells the number, or --devices
+    return record_without_option.devices != record.devices  # the same if the log itself tells the number, or --devices
 
 
 def _refuse_other_batch(record: Record, description: SystemDescription) -> None:

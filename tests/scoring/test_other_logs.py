@@ -73,17 +73,32 @@ def test_lists_of_gpus(tmp_path: Path, gpus: str, devices: int | None) -> None:
     assert read(tmp_path, mxnet(f"gpus : {gpus}  ")).devices == devices
 
 
+def described(folder: Path, text: str) -> Path:
+    """The log of a submission, whose system is described as two nodes of eight devices."""
+    log = folder / "Lab" / "results" / "v100_n2" / "resnet" / "result_0.txt"
+    log.parent.mkdir(parents=True)
+    log.write_text(text)
+    description = folder / "Lab" / "systems" / "v100_n2.json"
+    description.parent.mkdir()
+    description.write_text('{"number_of_nodes": 2, "accelerators_per_node": 8}')
+    return log
+
+
 @pytest.mark.parametrize("batch", [32, 64])
 def test_devices_that_a_log_states_need_no_description(tmp_path: Path, batch: int) -> None:
     """The line of the parameters has both the eight GPUs and the batch of all: 256. The description is another's."""
-    log = tmp_path / "Lab" / "results" / "v100_n2" / "resnet" / "result_0.txt"
-    log.parent.mkdir(parents=True)
-    log.write_text(mxnet("gpus : [0, 1, 2, 3, 4, 5, 6, 7]  "))
-    description = tmp_path / "Lab" / "systems" / "v100_n2.json"
-    description.parent.mkdir()
-    description.write_text('{"number_of_nodes": 2, "accelerators_per_node": 8}')
+    log = described(tmp_path, mxnet("gpus : [0, 1, 2, 3, 4, 5, 6, 7]  "))
     record = read_described(log, batch_per_device=batch)
     assert (record.devices, record.batch_per_device, record.described_by) == (8, batch, None)
+
+
+def test_devices_by_a_batch_that_replaces_the_logs_own_are_held_to_the_description(tmp_path: Path) -> None:
+    """The log says batches of 256 and of 32, and four GPUs or eight: only the batches give a number of devices."""
+    gpus = "gpus : [0, 1, 2, 3, 4, 5, 6, 7]"
+    log = described(tmp_path, samples.nvidia_mxnet(run()).replace(gpus, "gpus : [0, 1, 2, 3]"))
+    assert read_described(log).devices == 8
+    with pytest.raises(InputError, match="--batch says 64 images"):
+        read_described(log, batch_per_device=64)
 
 
 @pytest.mark.parametrize(("gpus", "devices"), [("[0]", 1), ("[0, 1, 2, 3, 4, 5, 6, 7]", None)])
