@@ -378,10 +378,9 @@ def _what_is_shared(run: LoggedRun, other: LoggedRun, name_of_other: str, rulese
 def _runs_at_one_accuracy(members: Sequence[Report], rule: StrictRule) -> Iterator[BlamedRun]:
     """Yield a breach for each run that ends at the accuracy at which most runs of a submission end, if too many do.
 
-    Many runs that end at exactly the same accuracy are a sign of copied logs. If the submission's first run is one of
-    these runs, it is counted, but gets no breach, because the first run is no copy of an earlier one. If all
-    accuracies of the submission are rounded to four digits, nothing is yielded, because rounded accuracies may well be
-    equal by chance.
+    Many runs that end at exactly the same accuracy are a sign of copied logs. The first of these runs is counted, but
+    gets no breach, because it is no copy of an earlier one. If all accuracies of the submission are rounded to four
+    digits, nothing is yielded, because rounded accuracies may well be equal by chance.
 
     Args:
         members: The reports on the logs of one submission.
@@ -391,11 +390,11 @@ def _runs_at_one_accuracy(members: Sequence[Report], rule: StrictRule) -> Iterat
     shared_accuracy = shared_last_accuracy([report.run for report in members], too_many_runs)
     if shared_accuracy is None:  # fewer runs share an accuracy, or all accuracies are rounded to four digits
         return
-    for report in members[1:]:  # without the submission's first run
-        evaluations = report.run.evaluations
-        if evaluations and evaluations[-1].value == shared_accuracy:
-            actual = f"several runs end at an accuracy of {shared_accuracy!r}"
-            yield BlamedRun(report, breach(rule, actual, line=evaluations[-1].line))
+    evaluated = [report for report in members if report.run.evaluations]
+    sharing = [report for report in evaluated if report.run.evaluations[-1].value == shared_accuracy]
+    for report in sharing[1:]:  # without the first of them
+        actual = f"several runs end at an accuracy of {shared_accuracy!r}"
+        yield BlamedRun(report, breach(rule, actual, line=report.run.evaluations[-1].line))
 
 
 def _hosts_at_once(run: LoggedRun, other: LoggedRun, name_of_other: str) -> str:
