@@ -228,7 +228,7 @@ def _judge_failed_runs(failed: Sequence[ReportedRun], groups: Sequence[Group], p
       allow
     - a warning, in any other case: each group has no more failed runs than are allowed
 
-    The text of the verdict has the status of the first failed run. As a rule, the status of all of them is "aborted".
+    The text of the verdict has each status that a failed run has. As a rule, the status of all of them is "aborted".
 
     Args:
         failed: Training runs that ended without success, at least one.
@@ -236,7 +236,8 @@ def _judge_failed_runs(failed: Sequence[ReportedRun], groups: Sequence[Group], p
         protocol: Rules by which runs become a figure. The number of runs that they drop counts only if the benchmark is
             not known, or no round of MLPerf has it; the rules of the rounds count for any other benchmark.
     """
-    text = f"{_numbers_in_words(failed, runs_of(groups))} ended without success ({failed[0].record.status})"
+    statuses = ", ".join(dict.fromkeys(str(run.record.status) for run in failed))
+    text = f"{_numbers_in_words(failed, runs_of(groups))} ended without success ({statuses})"
     fix = "Read the ends of their logs for why they stopped."
     failures_of_groups = []  # for each group: how many runs failed, and how many may fail (None: the rounds differ)
     for group in groups:
@@ -248,7 +249,7 @@ def _judge_failed_runs(failed: Sequence[ReportedRun], groups: Sequence[Group], p
         text += "; how many may fail depends on the round of MLPerf, which the logs do not say"
         return Verdict(check="quality", status=UNKNOWN, found=text, fix=fix)
     # The failed runs of each group are among the runs that its result drops.
-    text += "; the benchmark's rules drop as many of its runs"
+    text += "; the rules of the result drop at least as many of the slowest runs"
     return Verdict(check="quality", status=WARNING, found=text, fix=fix)
 
 

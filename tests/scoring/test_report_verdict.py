@@ -24,14 +24,15 @@ def test_a_run_that_the_benchmarks_rules_drop_is_no_end_of_the_result(published_
 
     assert quality(*runs) == "warning"
     text = report(*runs, "--protocol", "window").stdout
-    assert "the benchmark's rules drop as many" in text
+    assert "ended without success (aborted); the rules of the result drop at least as many" in text
     assert r"28.65 min: time to train: run\_start to run\_stop, median of 4 runs that ended with success, of 5" in text
     assert "window: skip 20 steps or a marked warm-up, images over time; mean of 5 runs" in text
     assert "| devices not said |" in text  # the figure of a device, which was measured
     assert quality(*runs[:4]) == "fatal"
     second = tmp_path / "result_0.txt"
-    second.write_text(runs[0].read_text().replace('"status": "success"', '"status": "aborted"'))
+    second.write_text(runs[0].read_text().replace('"status": "success"', '"status": "failed"'))
     assert quality(second, *runs[1:]) == "fatal"
+    assert "ended without success (failed, aborted)" in report(second, *runs[1:], "--protocol", "window").stdout
 
 
 def test_how_many_runs_may_fail_is_open_where_rounds_ask_for_other_numbers(
