@@ -478,12 +478,14 @@ class FormatReader:
             InputError: A row prints a rate not in images/s or samples/s, or the run has over MAX_ROWS rows.
         """
         numbered_lines = self.lines.without_repeated_rows(self.row_marker)
-        for line, text, values in rows(numbered_lines, self.row_marker, self.whole_line_marker, self.row_pattern):
-            self._search_for_evidence(line, text, is_row=values is not None)
-            if values is not None:
+        for row in rows(numbered_lines, self.row_marker, self.whole_line_marker, self.row_pattern):
+            line, text = row.line, row.text
+            self._search_for_evidence(line, text, is_row=row.values is not None)
+            if row.values is not None:
                 self.lines.confirm_run()  # a row: so the start noted last is the start of a run
-                self.unread_rows.forget(line)  # takes back a note on the first half of this row
-                self._read_row(line, text, values)
+                if row.is_joined:
+                    self.unread_rows.forget(line)  # takes back a note on the first half of this row
+                self._read_row(line, text, row.values)
                 continue
 
             # A row that is not whole, or another line that has the marker, such as the summary of an epoch.

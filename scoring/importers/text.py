@@ -32,6 +32,7 @@ class Row(NamedTuple):
     line: int
     text: str
     values: Values | None
+    is_joined: bool = False  # of two lines between which another process wrote; the first was given without values
 
 
 @dataclass(frozen=True)
@@ -173,7 +174,7 @@ def _joined(first_half: Row, number: int, line: str, pattern: RowPattern) -> Row
     values = pattern.search(text)
     if values is None:
         return None
-    return Row(first_half.line, text, values)
+    return Row(first_half.line, text, values, is_joined=True)
 
 
 def _cut_at_rows(line: str, marker: str, head: re.Pattern[str]) -> list[str]:

@@ -52,6 +52,17 @@ def test_a_row_that_cannot_be_read_is_left_out_and_said(tmp_path: Path, name: st
     assert (status, warned) == (0, [*record.problems])
 
 
+def test_a_row_that_cannot_be_read_is_said_beside_a_whole_row_of_its_line(tmp_path: Path) -> None:
+    text = samples.mmseg(run())
+    rows = len(read(tmp_path, text).windows)
+    third = read(tmp_path, text).windows[2].line
+    lines = with_figure("mmseg", text, third, "nan").splitlines(keepends=True)
+    lines[third - 1] = lines[third - 1].replace("\n", " ")  # the next row stands on the same line
+    record = read(tmp_path, "".join(lines))
+    assert len(record.windows) == rows - 1
+    assert record.problems == (f"line {third}: 1 of {rows} rows left out, without a rate or time that can be read",)
+
+
 @pytest.mark.parametrize("name", sorted(set(samples.WRITERS) - {"mllog", "keras"}))
 def test_rows_that_are_missing_are_said(tmp_path: Path, name: str) -> None:
     """A full disk took a piece of the log: one row's rate then stands for the steps of six. The others keep theirs."""
