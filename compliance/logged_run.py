@@ -178,6 +178,12 @@ class LoggedRun:
         return int(value) if is_whole_number else None
 
     @property
+    def workload_name(self) -> str:
+        """Return the value of the setting WORKLOAD, such as "rn50"; empty if it is missing or not a text."""
+        name = self.settings.get("WORKLOAD")
+        return name if isinstance(name, str) else ""
+
+    @property
     def recipe_target(self) -> float | None:
         """Return the quality target among the header's settings, a number named RECIPE.target_...; None without one."""
         for name, value in self.settings.items():

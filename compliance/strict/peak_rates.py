@@ -55,7 +55,7 @@ def rates_beyond_peak(run: LoggedRun, order: RunOrder, nodes: list[JsonObject]) 
           above 0.
         - The list is empty if the peak of the devices is not known.
     """
-    workload = workloads.find(str(run.settings.get("WORKLOAD")))  # None if this project has no such workload
+    workload = workloads.find(run.workload_name)  # None if this project has no such workload
     if workload is None or workload.training_flop is None or not nodes:  # `training_flop`: the FLOP of an image
         return []
     try:

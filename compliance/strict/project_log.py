@@ -510,7 +510,7 @@ class ProjectLog:
             targets: The targets among the settings, by their names. A target may be None.
         """
         stop = self.run.stop
-        has_known_recipe = str(self.run.settings["WORKLOAD"]) in own_log_rules().recipe_settings
+        has_known_recipe = self.run.workload_name in own_log_rules().recipe_settings
         has_target = any(target is not None for target in targets.values())
         if stop is None or self.run.status != "success" or has_target or not has_known_recipe:
             return

@@ -49,7 +49,7 @@ def missing_settings(run: LoggedRun) -> list[str]:
     """
     settings = run.settings
     needed = set(own_log_rules().settings)
-    needed_by_recipe = own_log_rules().recipe_settings.get(str(settings.get("WORKLOAD")))
+    needed_by_recipe = own_log_rules().recipe_settings.get(run.workload_name)
     if needed_by_recipe is not None:  # None: the workload is not known
         needed.update(needed_by_recipe)
         needed.update(recipe_settings_of_hyperparameters(run).values())
@@ -139,7 +139,7 @@ def _consequences_of_workload(run: LoggedRun) -> list[_Expectation]:
     Args:
         run: The facts that the log states of the run. If its workload is unknown, None is expected for both.
     """
-    workload = workloads.find(str(run.settings["WORKLOAD"]))
+    workload = workloads.find(run.workload_name)
     model = workload.model if workload else None
     benchmark = workload.benchmark if workload else None
     return [
@@ -297,7 +297,7 @@ def _consequences_of_recipe(run: LoggedRun, summary: schema.RunSummary) -> list[
         summary: The value of the event run_summary: the devices, and the images of a step on each.
     """
     settings = run.settings
-    if str(settings["WORKLOAD"]) not in own_log_rules().recipe_settings:
+    if run.workload_name not in own_log_rules().recipe_settings:
         return []
     bn_span = _bn_span(run, summary)
     expectations = [_Expectation("model_bn_span", follows_from="the batch, STRATEGY and the recipe", expected=bn_span)]
@@ -328,7 +328,7 @@ def _values_fixed_by_recipe(run: LoggedRun) -> list[_Expectation]:
         the setting IMAGE_SIZE is not 0, because the job then sets the size itself. With 0, the size is the recipe's.
     """
     settings = run.settings
-    workload = workloads.find(str(settings["WORKLOAD"]))
+    workload = workloads.find(run.workload_name)
     name = settings.get("RECIPE.name")
     if workload is None or not isinstance(name, str):
         return []
