@@ -1,5 +1,6 @@
 """Warnings about the windows of one run: what changes through it, what sticks out, and what all ranks wait for."""
 
+import collections
 import itertools
 import math
 import statistics
@@ -457,11 +458,22 @@ def _has_trend(values: Sequence[float]) -> bool:
     pairs = list(itertools.combinations(chosen, 2))
     rising_pairs = sum(later > earlier for earlier, later in pairs)
     falling_pairs = sum(later < earlier for earlier, later in pairs)
-    # Without a trend, about as many pairs rise as fall. Their difference then has this standard deviation.
-    count = len(chosen)
-    deviation = math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
+    # Without a trend, about as many pairs rise as fall. Their difference then has this standard deviation, which equal
+    # values make smaller.
+    counts_of_equal_values = collections.Counter(chosen).values()
+    variance_lost = sum(_variance_of_pairs(count) for count in counts_of_equal_values)
+    deviation = math.sqrt(_variance_of_pairs(len(chosen)) - variance_lost)
     # Without a trend, a difference of over 2.576 deviations, up or down, has a probability of 1 %.
     return abs(rising_pairs - falling_pairs) > NORMAL_QUANTILE_99 * deviation
+
+
+def _variance_of_pairs(count: int) -> float:
+    """Return the variance of the rising pairs less the falling pairs of different values in random order (Kendall).
+
+    Args:
+        count: The number of values. A single one has no pairs, and a variance of 0.
+    """
+    return count * (count - 1) * (2 * count + 5) / 18
 
 
 def _look_like_running_averages(times: Sequence[float]) -> bool:

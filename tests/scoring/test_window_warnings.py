@@ -50,6 +50,7 @@ RUNNING = [statistics.fmean(UNEVEN[: at + 1]) for at in range(200)]
         (record_of(noise(9) + noise(91, 0.56)), False, {}),  # in the first tenth, which may be warm-up
         (record_of([*noise(20), 5.0, *noise(40)]), False, {"outlying_window": "1 of 61 windows"}),
         (record_of([time * (1 + at / 1000) for at, time in enumerate(noise(100))]), False, {"drift": "drifts by +"}),
+        (record_of([0.4] * 8 + [0.41] * 4), False, {"drift": "by +2.5%"}),  # of a log that prints two digits
         (record_of(SLOWED), False, {"throttling": "from window 61 of 100 on"}),
         (record_of(SLOWED, powers=[300.0] * 60 + [210.0] * 40), False, {"throttling": "300 W before, 210 W after"}),
         (record_of(SLOWED, waits=[0.005] * 60 + [0.065] * 40), False, {"data_stall": "", "drift": ""}),
