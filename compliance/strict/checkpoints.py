@@ -4,6 +4,7 @@ import bisect
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 from compliance.logged_run import EVENTS_KEPT, LoggedRun
 from compliance.strict.possible_values import is_possible_checkpoint
@@ -18,6 +19,13 @@ _MOST_WAITED_SHARE = 0.05
 _MOST_MS_BEFORE_INIT_START = 3_600_000.0  # from the first event on, for the nodes to flush their caches
 
 
+class _Wait(NamedTuple):
+    """How long training stood still for a checkpoint, and the line of the event that states it."""
+
+    waited_ms: float
+    line: int
+
+
 class Checkpoints:
     """Follows the checkpoints of a run in its log.
 
@@ -26,43 +34,39 @@ class Checkpoints:
     text is empty if nothing is wrong.
     """
 
-    def __init__(self, run: LoggedRun, most_difference_ms: Callable[[float], float]) -> None:
+    def __init__(self, run: LoggedRun, tolerance_ms: Callable[[float], float]) -> None:
         """Prepare to check the checkpoints of a run, before the first event of its log.
 
         Args:
             run: The facts that the log states of the run.
-            most_difference_ms: A function that takes a duration by the log's clock. The function returns by how much
-                the same duration may differ where an event states it. Both are in milliseconds.
+            tolerance_ms: Gives the tolerance for a duration by the log's clock, such as 200 ms for 10,000 ms: by so
+                much an event may state another duration.
         """
         self._run = run
-        self._most_difference_ms = most_difference_ms
-        # By the step after which a checkpoint was begun: how long training waited for it, and the line of its event.
-        self._waited_ms_by_step: dict[int, float] = {}
-        self._line_by_step: dict[int, int] = {}
-        # The steps at which the windows so far ended: a checkpoint is begun only after such a step. Empty: no window
-        # has ended yet. None: not all of these steps are known, because one could not be read, or there were too many.
-        self._ends_of_windows: set[int] | None = set()
+        self._tolerance_ms = tolerance_ms
+        self._wait_by_step: dict[int, _Wait] = {}  # by the step after which the checkpoint was begun
+        self._ends_of_windows: set[int] = set()  # the last step of each window so far
+        self._are_all_ends_known = True  # False once a window could not be read, or there were too many
         self._steps_before_log: int | None = None  # the steps before the first window; None: there is no window yet
-        # By the number of an epoch: the gap before its start, which is the time since the last end of a block, epoch or
-        # evaluation, or since the last accuracy. In the gap before epoch 5, for instance, training may have waited for
-        # the checkpoint of epoch 4.
-        self._ms_before_epoch: dict[int, float] = {}
+        self._gap_ms_by_epoch: dict[int, float] = {}  # the gap before the start of an epoch: see `epoch_starts`
 
-    def epoch_starts(self, number: int | None, after_ms: float) -> None:
-        """Keep the time before an epoch, in which training may have waited for a checkpoint of the epoch before.
+    def epoch_starts(self, number: int | None, gap_ms: float) -> None:
+        """Keep the gap before an epoch, in which training may have waited for a checkpoint of the epoch before.
+
+        At most EVENTS_KEPT gaps are kept, and none below 0.
 
         Args:
             number: The number of the epoch. None: it is not known, and nothing is kept.
-            after_ms: The time since the epoch or evaluation before it ended. Negative if there is none: it is not kept.
+            gap_ms: The gap in milliseconds: the time since the last end of a block, epoch or evaluation, or since the
+                last accuracy. Minus infinity if there was none.
         """
-        if number is not None and after_ms >= 0 and len(self._ms_before_epoch) < EVENTS_KEPT:
-            self._ms_before_epoch[number] = after_ms
+        if number is not None and gap_ms >= 0 and len(self._gap_ms_by_epoch) < EVENTS_KEPT:
+            self._gap_ms_by_epoch[number] = gap_ms
 
     def window_ends(self, step: int, steps: int) -> None:
         """Note the last step of a window, because a run begins checkpoints only after such steps.
 
         The first window also shows how many steps were done before the log. At most EVENTS_KEPT last steps are kept.
-        With more, `_ends_of_windows` becomes None for good: not all of them are known then.
 
         Args:
             step: The number of the step.
@@ -70,14 +74,14 @@ class Checkpoints:
         """
         if self._steps_before_log is None:
             self._steps_before_log = step - steps
-        if self._ends_of_windows is not None and len(self._ends_of_windows) < EVENTS_KEPT:
+        if len(self._ends_of_windows) < EVENTS_KEPT:
             self._ends_of_windows.add(step)
         else:
-            self._ends_of_windows = None
+            self._are_all_ends_known = False
 
     def forget_windows(self) -> None:
         """Note that the last step of a window is not known."""
-        self._ends_of_windows = None
+        self._are_all_ends_known = False
 
     def take(self, event: Event, last_step: int | None) -> str:
         """Check the event of a checkpoint that was written; if it is right, keep how long training waited for it.
@@ -87,62 +91,30 @@ class Checkpoints:
             last_step: The last step that was done. None if it is not known, as after a malformed window.
 
         Returns:
-            What is wrong; an empty text if nothing is. In the order of the checks, an event is wrong if
-
-            - it does not fit the schema, or its values are impossible;
-            - no window can have ended with its step (`_may_follow`);
-            - training waited longer than the run has lasted (`_keep_wait`).
+            What is wrong; an empty text if nothing is.
         """
         checkpoint = from_json(schema.Checkpoint, event.value)  # None if it does not fit the schema
-        is_possible = checkpoint is not None and is_possible_checkpoint(checkpoint)
-        if checkpoint is None or not is_possible or not self._may_follow(checkpoint.step, last_step):
-            return f"no possible checkpoint of a step that ended a window: {printable(event.value)}"
-        return self._keep_wait(event, step=checkpoint.step, waited_s=checkpoint.blocked_s)
+        if checkpoint is None or not is_possible_checkpoint(checkpoint):
+            return _no_possible_checkpoint(event)
+        return self._take_wait(event, step=checkpoint.step, waited_s=checkpoint.blocked_s, last_step=last_step)
 
     def take_failed(self, event: Event, last_step: int | None) -> str:
-        """Return what is wrong with the event of a checkpoint that could not be written; if nothing is, keep its wait.
+        """Check the event of a checkpoint that could not be written; if it is right, keep how long training waited.
 
         Args:
             event: The event checkpoint_failed, with the checkpoint's step and the wait.
             last_step: The last step that was done. None if it is not known.
 
         Returns:
-            An empty text if nothing is wrong. Otherwise what is: the event does not fit the schema, the wait is
-            below 0, no window can have ended with its step, or the wait is longer than the run so far.
+            What is wrong; an empty text if nothing is.
         """
         failed = from_json(schema.FailedCheckpoint, event.value)  # None if it does not fit the schema
-        if failed is None or failed.blocked_s < 0 or not self._may_follow(failed.step, last_step):
-            return f"no possible checkpoint of a step that ended a window: {printable(event.value)}"
-        return self._keep_wait(event, step=failed.step, waited_s=failed.blocked_s)
+        if failed is None or failed.blocked_s < 0:
+            return _no_possible_checkpoint(event)
+        return self._take_wait(event, step=failed.step, waited_s=failed.blocked_s, last_step=last_step)
 
-    def _may_follow(self, step: int, last_step: int | None) -> bool:
-        """Return whether a checkpoint may have been begun after a step: a run begins one only where a window ends.
-
-        1. If not all steps at which windows ended are known, `step` may be any step from 1 to `last_step`.
-        2. If all are known, `step` may be one of these steps.
-        3. In a resumed run, `step` may also be a step that was done before this log, because a run that was resumed at
-           the end of an epoch may write the checkpoint of this epoch once more. If the log has no window yet, it is not
-           known how many steps were done before, and `step` may be any step from 1 on.
-
-        Args:
-            step: The number of the step.
-            last_step: The last step that was done, which is only used in case 1. None if the last step is not known:
-                then `step` may be any step from 1 on.
-        """
-        if self._ends_of_windows is None:  # not all are known
-            is_not_ahead = last_step is None or step <= last_step
-            return step > 0 and is_not_ahead
-        if step in self._ends_of_windows:
-            return True
-        is_before_log = self._steps_before_log is None or step <= self._steps_before_log
-        return self._run.is_resumed and step > 0 and is_before_log
-
-    def _keep_wait(self, event: Event, *, step: int, waited_s: float) -> str:
-        """Keep how long training waited for a checkpoint; or return a complaint if this wait is impossibly long.
-
-        The event of the checkpoint is logged after the wait. So the wait cannot be longer than the time from run_start
-        to the event: an event 5 s after run_start cannot state a wait of 9 s. As a tolerance, the wait may be longer by
-        `_most_difference_ms` of the time. If the log has no run_start yet, the wait is kept without this check.
+    def _take_wait(self, event: Event, *, step: int, waited_s: float, last_step: int | None) -> str:
+        """Keep the wait for a checkpoint, unless the checkpoint's step or the wait is impossible.
 
         At most EVENTS_KEPT waits are kept.
 
@@ -150,135 +122,182 @@ class Checkpoints:
             event: The event of the checkpoint.
             step: The step after which the checkpoint was begun.
             waited_s: The wait, in seconds.
+            last_step: The last step that was done. None if it is not known.
 
         Returns:
-            The complaint. An empty text if the wait is not too long.
+            What is wrong; an empty text if nothing is.
         """
-        if self._run.start_ms is not None:
-            passed_ms = event.time_ms - self._run.start_ms
-            # `_most_difference_ms` gives how far a stated time may differ from `passed_ms`, a time by the log's clock.
-            if waited_s * 1000 > passed_ms + self._most_difference_ms(passed_ms):
-                waited = f"a wait of {six_digits(waited_s)} s for a checkpoint"
-                return f"{waited}, {six_digits(passed_ms / 1000)} s after run_start"
-        if len(self._waited_ms_by_step) < EVENTS_KEPT:
-            self._waited_ms_by_step[step] = waited_s * 1000
-            self._line_by_step[step] = event.line
+        if not self._may_follow(step, last_step):
+            return _no_possible_checkpoint(event)
+        complaint = self._wait_longer_than_run(event, waited_s)
+        if complaint:
+            return complaint
+        if len(self._wait_by_step) < EVENTS_KEPT:
+            self._wait_by_step[step] = _Wait(waited_ms=waited_s * 1000, line=event.line)
         return ""
 
-    def waits(self, epoch_steps: int) -> "Waits":
-        """Return the waits for the checkpoints that were begun within the epochs of this log.
+    def _may_follow(self, step: int, last_step: int | None) -> bool:
+        """Return whether a checkpoint may have been begun after a step: a run begins one only where a window ends.
 
-        The wait for a checkpoint is left out in two cases, in which no epoch of this log contains the wait:
+        Args:
+            step: The number of the step.
+            last_step: The last step that was done. None if it is not known.
+        """
+        if self._are_all_ends_known:
+            return step in self._ends_of_windows or self._may_be_before_log(step)
+        is_ahead = last_step is not None and step > last_step
+        return step > 0 and not is_ahead
 
-        - The checkpoint was due after an epoch, so training waited between two epochs.
-        - No window of this log ended with the checkpoint's step. The checkpoint is then of a step before the log: a run
-          that was resumed at the end of an epoch may write the checkpoint of this epoch once more.
+    def _may_be_before_log(self, step: int) -> bool:
+        """Return whether a step may be one that a resumed run did before this log began.
 
-        The second case is only looked for if all steps at which windows ended are known.
+        A run that is resumed at the end of an epoch may write the checkpoint of this epoch once more.
+
+        Args:
+            step: The number of the step.
+        """
+        if not self._run.is_resumed or step < 1:
+            return False
+        if self._steps_before_log is None:  # no window has come yet, so any step may be before the log
+            return True
+        return step <= self._steps_before_log
+
+    def _wait_longer_than_run(self, event: Event, waited_s: float) -> str:
+        """Return a complaint if a wait for a checkpoint is longer than the time since run_start; else an empty text.
+
+        The event of a checkpoint is logged after the wait. So an event 5 s after run_start cannot state a wait of 9 s.
+
+        Args:
+            event: The event of the checkpoint.
+            waited_s: The wait, in seconds.
+        """
+        if self._run.start_ms is None:
+            return ""
+        passed_ms = event.time_ms - self._run.start_ms
+        if waited_s * 1000 <= passed_ms + self._tolerance_ms(passed_ms):
+            return ""
+        waited = f"a wait of {six_digits(waited_s)} s for a checkpoint"
+        return f"{waited}, {six_digits(passed_ms / 1000)} s after run_start"
+
+    def waits_within_epochs(self, epoch_steps: int) -> "Waits":
+        """Return the waits that lie within the epochs of this log, and so lengthen these epochs by the log's clock.
 
         Args:
             epoch_steps: The steps of an epoch; 0 if they are not known.
         """
         within_epochs = {}
-        for step, waited_ms in self._waited_ms_by_step.items():
-            # None: not all ends of windows are known, so any step may be one.
-            may_end_window = self._ends_of_windows is None or step in self._ends_of_windows
-            if may_end_window and not self._is_due_after_epoch(step, epoch_steps):
-                within_epochs[step] = waited_ms
+        for step, wait in self._wait_by_step.items():
+            is_between_epochs = self._epoch_before_checkpoint(step, epoch_steps) is not None
+            # A resumed run may write the checkpoint of a step before this log, at which no window of this log ends.
+            is_before_log = self._are_all_ends_known and step not in self._ends_of_windows
+            if not is_between_epochs and not is_before_log:
+                within_epochs[step] = wait.waited_ms
         return Waits(within_epochs)
 
-    def _is_due_after_epoch(self, step: int, epoch_steps: int) -> bool:
-        """Return whether a step ends an epoch after which CHECKPOINT_EPOCHS asks for a checkpoint.
+    def _epoch_before_checkpoint(self, step: int, epoch_steps: int) -> int | None:
+        """Return the epoch that ends with a step and must be followed by a checkpoint, by CHECKPOINT_EPOCHS.
 
-        The wait for such a checkpoint comes after the epoch, so it is no time of the epoch.
+        With epochs of 12 steps and CHECKPOINT_EPOCHS=2, the steps 24 and 48 give the epochs 2 and 4.
 
         Args:
             step: The number of the step, from 1.
             epoch_steps: The steps of an epoch; 0 if they are not known.
+
+        Returns:
+            The number of the epoch. None if no checkpoint is due after an epoch that ends with this step.
         """
         every_epochs = self._run.whole_setting("CHECKPOINT_EPOCHS")
         if every_epochs is None:
-            return False
-        steps_between = every_epochs * epoch_steps  # 0: none is due by epochs
-        return steps_between > 0 and step % steps_between == 0
+            return None
+        steps_between = every_epochs * epoch_steps
+        if steps_between <= 0 or step % steps_between != 0:
+            return None
+        return step // epoch_steps
 
     def wait_beyond_next_epoch(self, epoch_steps: int) -> str:
-        """Return a complaint if a wait for a checkpoint after an epoch is longer than the gap before the next epoch.
+        """Return a complaint about the first wait after an epoch that is longer than the gap before the next epoch.
 
-        The gap is the time from the end of the epoch, or of the evaluation that follows it, to the start of the next
-        epoch. Training waits for the checkpoint in this gap, so a longer wait contradicts the log's clock. Only
-        checkpoints that CHECKPOINT_EPOCHS asks for come after an epoch.
+        Training waits for the checkpoint of an epoch in this gap: after the epoch, or after the evaluation that follows
+        it, and before the next epoch. So a longer wait contradicts the log's clock.
 
         Args:
             epoch_steps: The steps of an epoch; 0 if they are not known.
 
         Returns:
-            The complaint, about the first such checkpoint. An empty text if there is none.
+            The complaint; an empty text if there is none.
         """
-        for step, waited_ms in self._waited_ms_by_step.items():
-            if not self._is_due_after_epoch(step, epoch_steps):
+        for step, wait in self._wait_by_step.items():
+            epoch = self._epoch_before_checkpoint(step, epoch_steps)
+            if epoch is None or epoch + 1 not in self._gap_ms_by_epoch:
                 continue
-            epoch = step // epoch_steps  # `epoch_steps` is above 0: with 0, no checkpoint is due after an epoch
-            # If no gap is known, as without a next epoch, gap and tolerance are infinite: no wait is too long.
-            gap_ms = self._ms_before_epoch.get(epoch + 1, math.inf)
-            if waited_ms > gap_ms + self._most_difference_ms(gap_ms):
-                waited = f"a wait of {six_digits(waited_ms / 1000)} s for the checkpoint after epoch {epoch}"
+            gap_ms = self._gap_ms_by_epoch[epoch + 1]
+            if wait.waited_ms > gap_ms + self._tolerance_ms(gap_ms):
+                waited = f"a wait of {six_digits(wait.waited_ms / 1000)} s for the checkpoint after epoch {epoch}"
                 return f"{waited}, and the next epoch starts {six_digits(gap_ms / 1000)} s after what was before it"
         return ""
 
-    def waits_without_room(self, room_ms_by_step: Mapping[int, float], epoch_steps: int) -> Iterator[tuple[int, str]]:
-        """Yield a complaint about each checkpoint within an epoch that states a longer wait than the log allows.
-
-        Training waits for such a checkpoint between two windows, or between the last window and the end of the epoch.
-        The most time that the log's clock leaves there for a wait is called the room. For instance, with a room of
-        3.2 s a wait of 4 s is too long. Checkpoints due after an epoch are left out: `wait_beyond_next_epoch` checks
-        these.
+    def waits_longer_than_possible(
+        self, longest_ms_by_step: Mapping[int, float], epoch_steps: int
+    ) -> Iterator[tuple[int, str]]:
+        """Yield a complaint about each wait within an epoch that is longer than the log's clock allows.
 
         Args:
-            room_ms_by_step: The room in milliseconds, by the step after which the checkpoint was begun. If the step is
-                missing here, no wait is too long. If the room is below 0, as when the next window states more time than
-                passed by the log's clock, any wait is too long.
+            longest_ms_by_step: The longest wait that is possible after a step, in milliseconds. It may be below 0, as
+                when the next window states more time than passed by the log's clock. A step that is missing here may
+                have any wait.
             epoch_steps: The steps of an epoch; 0 if they are not known.
 
         Yields:
             The line of the checkpoint's event, and what is wrong in words.
         """
-        for step, waited_ms in self._waited_ms_by_step.items():
-            room_ms = room_ms_by_step.get(step, math.inf)
-            if waited_ms > room_ms and not self._is_due_after_epoch(step, epoch_steps):
-                waited = f"a wait of {six_digits(waited_ms / 1000)} s for the checkpoint of step {step}"
-                # A room below 0 is shown as 0.
-                left = f"what follows leaves {six_digits(max(room_ms, 0.0) / 1000)} s at most"
-                yield self._line_by_step[step], f"{waited}; {left}"
+        for step, wait in self._wait_by_step.items():
+            if self._epoch_before_checkpoint(step, epoch_steps) is not None:
+                continue  # after an epoch: `wait_beyond_next_epoch` checks it
+            longest_ms = longest_ms_by_step.get(step, math.inf)
+            if wait.waited_ms > longest_ms:
+                waited = f"a wait of {six_digits(wait.waited_ms / 1000)} s for the checkpoint of step {step}"
+                left = f"what follows leaves {six_digits(max(longest_ms, 0.0) / 1000)} s at most"
+                yield wait.line, f"{waited}; {left}"
 
     def more_than_due(self, epoch_steps: int) -> str:
         """Return a complaint if the run made more checkpoints by time than CHECKPOINT_MINUTES asks for.
 
-        A checkpoint by time is any that CHECKPOINT_EPOCHS does not ask for. With CHECKPOINT_MINUTES=10, a run of 35
-        minutes may make 3. A run without success may make one more, when a signal ends it.
+        A checkpoint by time is any that CHECKPOINT_EPOCHS does not ask for.
 
         Args:
             epoch_steps: The steps of an epoch; 0 if they are not known.
 
         Returns:
-            The complaint. An empty text if there are not too many, if one of the two settings is no whole number of
-            usable size, or if the log has no run_stop.
+            The complaint, which names the first checkpoint too many. An empty text if there is none, if one of the two
+            settings is no whole number, or if the log has no run_stop.
         """
         every_epochs = self._run.whole_setting("CHECKPOINT_EPOCHS")
         every_minutes = self._run.whole_setting("CHECKPOINT_MINUTES")
         stop = self._run.stop
         if every_epochs is None or every_minutes is None or stop is None:
             return ""
-        by_time = [step for step in self._waited_ms_by_step if not self._is_due_after_epoch(step, epoch_steps)]
+        by_time = [step for step in self._wait_by_step if self._epoch_before_checkpoint(step, epoch_steps) is None]
         minutes = self._most_minutes_of_run(stop)
-        most = max(int(minutes / every_minutes), 0) if every_minutes > 0 else 0  # 0: none by time
-        if self._run.status != "success":
-            most += 1
+        most = self._most_checkpoints_by_time(minutes, every_minutes)
         if len(by_time) <= most:
             return ""
         first_too_many = by_time[most]
         due = f"CHECKPOINT_MINUTES is {every_minutes}, CHECKPOINT_EPOCHS {every_epochs}"
         return f"a checkpoint of step {first_too_many}, the run took {six_digits(minutes)} minutes; {due}"
+
+    def _most_checkpoints_by_time(self, minutes: float, every_minutes: int) -> int:
+        """Return how many checkpoints by time a run may make: 3 in 35 minutes with CHECKPOINT_MINUTES=10.
+
+        Args:
+            minutes: How long the run took.
+            every_minutes: The setting CHECKPOINT_MINUTES. With 0 or less, no checkpoint is due by time.
+        """
+        most = 0
+        if every_minutes > 0:
+            most = max(int(minutes / every_minutes), 0)
+        if self._run.status != "success":
+            most += 1  # the last one, made when a signal ends the run
+        return most
 
     def _most_minutes_of_run(self, stop: Event) -> float:
         """Return the most minutes that can have passed from the first step of the run to its run_stop.
@@ -326,7 +345,12 @@ class Waits:
         return f"{waited}, and for {six_digits(windows_s)} s it trained: no rate counts the wait"
 
     def between(self, first: int, last: int) -> float:
-        """Return the time of the checkpoints after the steps from a first to a last one, in milliseconds."""
+        """Return how long training waited for the checkpoints of the steps from a first to a last one, in ms."""
         index_of_first = bisect.bisect_left(self._steps, first)
         index_after_last = bisect.bisect_right(self._steps, last)
         return max(0.0, self._sums_ms[index_after_last] - self._sums_ms[index_of_first])
+
+
+def _no_possible_checkpoint(event: Event) -> str:
+    """Return the complaint about an event whose checkpoint no run can have begun where a window ended."""
+    return f"no possible checkpoint of a step that ended a window: {printable(event.value)}"

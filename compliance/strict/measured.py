@@ -1,26 +1,23 @@
 """Step windows, throughputs and checkpoints must add up: to each other, to their epoch and to the log's clock."""
 
-import functools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 from compliance.logged_run import EVENTS_KEPT, LoggedRun, is_number
 from compliance.rules import FINDINGS_PER_RULE, FindingCollector
-from compliance.strict.checkpoints import Checkpoints
-from compliance.strict.clocked_windows import ClockedWindows, WindowSums, most_delay_after_epoch_ms
+from compliance.strict.checkpoints import Checkpoints, Waits
+from compliance.strict.clocked_windows import ClockedWindows, WindowSums, most_wait_for_ranks_ms
 from compliance.strict.losses import faults_of_losses
 from compliance.strict.planned_steps import Plan, plan_of_run
 from compliance.strict.possible_values import (
     ROUNDING_ERROR_S,
-    are_possible_rank_times,
-    contradiction_of_ranks,
     has_impossible_time,
     images_per_s_of_foreign,
     is_positive_throughput,
     is_possible_window,
 )
-from compliance.strict.schema_types import fits
+from compliance.strict.rank_times import RankTimesOfWindows
 from compliance.strict.sensors import Sensors
 from compliance.strict.set_clock import SetClock
 from runlog import schema
@@ -80,12 +77,9 @@ class Measured:
         self._run = run
         self._collector = collector
         self._plan = Plan()
-        self._rank_times_ms: float | None = None  # the time of the last of them; None: none since the last window
-        self._rank_times_seen = 0  # events rank_times since the last window, also malformed ones
-        self._rank_times: tuple[int, schema.RankTimes] | None = None  # of the last of them: their step and the times
-        self._window_began_ms = 0.0  # by the log's clock: the time of the last window, or of the start of its epoch
+        self._rank_times = RankTimesOfWindows(run)
         self._epoch_sums = WindowSums()
-        self._clocked = ClockedWindows(self._most_difference_ms)
+        self._clocked_windows = ClockedWindows(self._tolerance_ms)
         self._set_clock = SetClock(run)
         self._windows_seen = 0  # events step_window, also malformed ones
         self._losses_not_read = 0  # of the first LOSSES_KEPT windows, those of malformed ones
@@ -94,12 +88,12 @@ class Measured:
         self._last_epoch: int | None = None
         self._last_epoch_training_ms: float | None = None  # without the evaluations in it
         self._stated_times_of_open_epoch: list[_StatedTime] = []
-        self._checkpoints = Checkpoints(run, self._most_difference_ms)
+        self._checkpoints = Checkpoints(run, self._tolerance_ms)
         self._short_throughputs: list[_ShortThroughput] = []
         self._last_epoch_of_throughput: int | None = None  # that the epoch_throughput before stated
         self._handlers: dict[str, Callable[[Event], None]] = {
             schema.STEP_WINDOW.key: self._take_step_window,
-            schema.RANK_TIMES.key: self._keep_rank_times,
+            schema.RANK_TIMES.key: self._take_rank_times,
             schema.CHECKPOINT.key: self._take_checkpoint,
             schema.CHECKPOINT_FAILED.key: self._take_failed_checkpoint,
             schema.CLOCK_SET.key: self._take_clock_set,
@@ -143,33 +137,24 @@ class Measured:
             start: The event from which they count: a run_start or an epoch_start.
         """
         self._epoch_sums = WindowSums(since_ms=start.time_ms)
-        self._window_began_ms = start.time_ms
+        self._rank_times.begin_window(start.time_ms)
 
-    def epoch_starts(self, start: Event, number: int | None, *, after_ms: float) -> None:
+    def epoch_starts(self, start: Event, number: int | None, *, gap_ms: float) -> None:
         """Begin an epoch: from here on its windows are summed and held against the log's clock.
-
-        `_checkpoints` keeps the gap before the epoch, because training may have waited in the gap for a checkpoint of
-        the epoch before.
 
         Args:
             start: The epoch_start.
-            number: The number of the epoch. None if the event states none: `_clocked` then follows no windows, and the
-                gap is not kept.
-            after_ms: The gap, in milliseconds: the time since the last event that ended a block, epoch or evaluation,
-                or that was an accuracy. Minus infinity if there was no such event. A gap below 0, also from a clock
-                that was set back, is not kept.
+            number: The number of the epoch. None if the event states none.
+            gap_ms: The time since the last event that ended a block, epoch or evaluation, or that was an accuracy, in
+                milliseconds. Minus infinity if there was no such event.
         """
         self._open_epoch = number
         self.begin_window_sums(start)
-        self._clocked.epoch_starts(number, start.time_ms)  # follows no windows if the number is None
-        self._checkpoints.epoch_starts(number, after_ms)  # keeps the gap, unless it is below 0 or the number is None
+        self._clocked_windows.epoch_starts(number, start.time_ms)
+        self._checkpoints.epoch_starts(number, gap_ms)  # training may have waited for a checkpoint in the gap
 
     def epoch_stops(self, number: int | None, training_ms: float) -> None:
-        """End an epoch: keep its training time, and compare the times stated for the epoch so far with that time.
-
-        An event epoch_throughput states how long its epoch took. `_stated_times_of_open_epoch` has those that came
-        while the epoch was open, FINDINGS_PER_RULE at most. An epoch_throughput that comes later is compared when it
-        comes, with what is kept here as `_last_epoch` and `_last_epoch_training_ms`.
+        """End an epoch, and compare the times that events epoch_throughput have stated for it so far.
 
         Args:
             number: The number that the epoch stated at its start; None if it stated none.
@@ -177,30 +162,25 @@ class Measured:
                 milliseconds.
         """
         self._open_epoch = None
-        self._clocked.epoch_stops(training_ms)  # keeps the most time that the epoch's end can be after the last window
+        self._clocked_windows.epoch_stops(training_ms)
         self._last_epoch = number
         self._last_epoch_training_ms = training_ms
         for stated in self._stated_times_of_open_epoch:
-            self._compare_time(stated)  # with `_last_epoch_training_ms`, which is why that is set above
+            self._compare_time(stated)  # with the two values above
         self._stated_times_of_open_epoch.clear()
 
     def _take_clock_set(self, event: Event) -> None:
-        """Report a clock_set that no run can have logged, and note by how much the clock was set ahead.
-
-        `_set_clock` says what is wrong with the event, whether the clock was set ahead or back. A clock that was set
-        ahead (a value above 0) also makes the epoch seem longer by the log's clock, which two comparisons allow for:
-
-        - with its epoch_throughput, by `_epoch_sums`;
-        - with its windows, by `_clocked`.
+        """Report a clock_set that no run can have logged, and allow for a setting ahead where times are compared.
 
         Args:
-            event: A clock_set. A run logs one after a window, the training of an epoch or an evaluation, if the clock
-                was set since the run last looked.
+            event: A clock_set, such as one of 60 s, which a run logs once it sees that its clock was set.
         """
-        self._report_if_any(event.line, self._set_clock.note_and_check(event, self._last_step))
-        if is_number(event.value) and event.value > 0:
-            self._epoch_sums.add_leap(1000 * event.value)
-            self._clocked.clock_was_set_ahead(1000 * event.value)
+        self._report_if_any(event.line, self._set_clock.take(event, self._last_step))
+        was_set_ahead = is_number(event.value) and event.value > 0
+        if was_set_ahead:  # so the epoch seems longer by the log's clock than its throughput and its windows state
+            ahead_ms = 1000 * event.value
+            self._epoch_sums.add_leap(ahead_ms)
+            self._clocked_windows.clock_was_set_ahead(ahead_ms)
 
     def check_losses_and_last_step(self, line: int) -> None:
         """Report impossible losses and an unplanned last step, if the log is of this project.
@@ -225,39 +205,46 @@ class Measured:
     def judge_waits_for_checkpoints(self) -> None:
         """Report stated times that are too short even with the waits for checkpoints, and impossible checkpoints.
 
-        A wait is the time that training stood still for a checkpoint, as the checkpoint's event states it. The times
-        that windows and epochs state have no waits in them, so they may be shorter than the times by the log's clock.
-        The difference, as far as it is beyond the tolerance, is called missing time here.
-
-        An epoch_throughput is reported, in any log, if its missing time is longer than the waits within its epoch. Then
-        these are reported, only in a log of this project and in this order:
-
-        - the missing time of an epoch's windows, in sum, is longer than the waits before their end and the settings of
-          the clock ahead together (`unexplained`);
-        - training waited for checkpoints within epochs for much of its time: only a warning (`long_waits`);
-        - a wait is longer than the time between its window and the next one or the end of the epoch
-          (`waits_without_room`);
-        - there are more checkpoints than were due (`more_than_due`);
-        - a wait after an epoch is longer than the gap before the next epoch (`wait_beyond_next_epoch`).
+        A wait is the time that training stood still for a checkpoint, as the checkpoint's event states it. No window or
+        epoch states it, so their stated times may be shorter than those by the log's clock.
 
         Call this after the last event of the log, because a checkpoint is logged once it is written, maybe after its
         epoch.
         """
         epoch_steps = self._plan.epoch_steps
-        waits = self._checkpoints.waits(epoch_steps)
-        for short in self._short_throughputs:  # each epoch_throughput with missing time
-            first_step, last_step = self._steps_of_epoch(short.epoch)
-            if short.missing_ms > waits.between(first_step, last_step):
-                self._collector.add_breach(THROUGHPUT_RULE, short.line, short.breach)
-        for window in self._clocked.unexplained(waits, epoch_steps):
+        waits = self._checkpoints.waits_within_epochs(epoch_steps)
+        self._report_short_throughputs(waits)
+        for window in self._clocked_windows.unexplained(waits, epoch_steps):
             self.report_if_project_log(window.line, window.words)
-        long_waits = waits.long_waits(self.all_windows_s) if self._run.is_project_log else ""
-        if long_waits:
-            self._collector.add_breach(THROUGHPUT_RULE, None, long_waits, severity="warning")
-        for line, what in self._checkpoints.waits_without_room(self._clocked.room_ms, epoch_steps):
+        if self._run.is_project_log:
+            self._warn_of_long_waits(waits)
+
+        longest_wait_ms = self._clocked_windows.longest_wait_ms
+        for line, what in self._checkpoints.waits_longer_than_possible(longest_wait_ms, epoch_steps):
             self.report_if_project_log(line, what)
         self._report_if_any(None, self._checkpoints.more_than_due(epoch_steps))
         self._report_if_any(None, self._checkpoints.wait_beyond_next_epoch(epoch_steps))
+
+    def _report_short_throughputs(self, waits: Waits) -> None:
+        """Report, in any log, each epoch_throughput whose missing time is longer than the waits within its epoch.
+
+        Args:
+            waits: How long training waited for the checkpoint of each step.
+        """
+        for short in self._short_throughputs:
+            first_step, last_step = self._steps_of_epoch(short.epoch)
+            if short.missing_ms > waits.between(first_step, last_step):
+                self._collector.add_breach(THROUGHPUT_RULE, short.line, short.breach)
+
+    def _warn_of_long_waits(self, waits: Waits) -> None:
+        """Warn if training waited for checkpoints for much of its time.
+
+        Args:
+            waits: How long training waited for the checkpoint of each step.
+        """
+        long_waits = waits.long_waits(self.all_windows_s)
+        if long_waits:
+            self._collector.add_breach(THROUGHPUT_RULE, None, long_waits, severity="warning")
 
     def _steps_of_epoch(self, epoch: int) -> tuple[int, int]:
         """Return the first and the last step of an epoch.
@@ -282,35 +269,24 @@ class Measured:
     def _take_step_window(self, event: Event) -> None:
         """Check an event step_window, which has the figures of the steps between two lines of progress.
 
-        - If its value and its metadata fit the schema and are possible, `_add_and_compare` adds the window to the sums
-          and compares it with the planned steps, the log's clock and the ranks.
-        - In any other case the event is reported, if the log is of this project. `_forget_sums_and_last_step` then
-          notes that the images of the run, the sums of this epoch and the last step are not known. The next good window
-          states a last step again.
-
-        In both cases `_keep_loss_and_time` keeps the loss and the time of the first LOSSES_KEPT windows, because runs
-        are compared window by window. A window that does not fit the schema takes its place, too, without a loss and
-        with the time 0.
-
         Args:
             event: The step_window.
         """
         self._windows_seen += 1
         is_first = self._windows_seen == 1
         if is_first:
-            self._make_plan()  # of the steps, by the settings, which are known by now
+            self._make_plan()
         window = from_json(schema.StepWindow, event.value)  # None if it does not fit the schema
         position = from_json(schema.InWindow, event.metadata)  # None if it does not fit the schema
-        self._keep_loss_and_time(window)  # also takes None
-        if window is None or position is None or not is_possible_window(window, position.step):
-            self.report_if_project_log(
-                event.line, f"a step_window is not as the schema has it: {printable(event.value)}"
-            )
-            self._forget_sums_and_last_step()
-            return
-        self._add_and_compare(event, window, position)
+        self._keep_loss_and_time(window)  # of a malformed window, too, because runs are compared window by window
+        if window is not None and position is not None and is_possible_window(window, position.step):
+            self._take_possible_window(event, window, position)
+        else:
+            what = f"a step_window is not as the schema has it: {printable(event.value)}"
+            self.report_if_project_log(event.line, what)
+            self._note_unknown_window()
 
-    def _add_and_compare(self, event: Event, window: schema.StepWindow, position: schema.InWindow) -> None:
+    def _take_possible_window(self, event: Event, window: schema.StepWindow, position: schema.InWindow) -> None:
         """Add a window to all sums, and compare it with the plan of the steps, the log's clock and the ranks' times.
 
         What disagrees is reported if the log is of this project.
@@ -323,20 +299,28 @@ class Measured:
         previous_step = self._last_step
         if previous_step is None:  # not known: this window is believed
             previous_step = position.step - window.steps
-        # The window's first event shows when it ended: its rank_times, or without one the step_window.
-        end_ms = event.time_ms if self._rank_times_ms is None else self._rank_times_ms
         self._last_step = position.step
+        self._add_to_sums(event.line, window)
 
-        self._add_to_sums(event.line, window)  # first, because `_compare_with_clock` needs the sums with this window
         self._compare_with_plan(event.line, window, position, previous_step)
-        self._compare_with_clock(event)  # reports windows that state more time in sum than has passed
-        # Keeps windows that state too little time in sum, for the end of the log: checkpoints may explain that.
-        self._clocked.take(event.line, last_step=position.step, time_s=window.time_s, end_ms=end_ms)
-        self._compare_with_ranks(event, window, position.step)  # forgets `_rank_times_ms`, which `end_ms` needs above
+        self._compare_sum_with_clock(event)  # the sum must have this window in it already
+        self._clocked_windows.take(
+            event.line, last_step=position.step, time_s=window.time_s, end_ms=self._end_of_window_ms(event)
+        )
+        self._report_if_any(event.line, self._rank_times.compare_with_window(event, window, position.step))
 
-        # For the checks of the checkpoint and clock_set events that follow this window.
+        # For what follows this window: rank_times, checkpoints and settings of the clock.
+        self._rank_times.window_ends(event.time_ms)
         self._checkpoints.window_ends(position.step, window.steps)
         self._set_clock.window_ends(event.time_ms, window.time_s)
+
+    def _end_of_window_ms(self, event: Event) -> float:
+        """Return when a window ended: the time of its first event, its rank_times, or without one its step_window.
+
+        Args:
+            event: The step_window.
+        """
+        return event.time_ms if self._rank_times.logged_ms is None else self._rank_times.logged_ms
 
     def _add_to_sums(self, line: int, window: schema.StepWindow) -> None:
         """Add a window to the sums over the run and over the epoch, to the sensors' extremes and to the fastest window.
@@ -354,15 +338,15 @@ class Measured:
             rate_of_window = Fastest(images_per_s=window.images / window.time_s, line=line)
             self.fastest = max(self.fastest, rate_of_window)  # by images/s, the first field
 
-    def _forget_sums_and_last_step(self) -> None:
+    def _note_unknown_window(self) -> None:
         """Note that the steps, images and times of a window are not known: the window is malformed or impossible."""
         self._last_step = None
         self._checkpoints.forget_windows()
         self.all_images = None
         self._epoch_sums.are_complete = False
-        self._clocked.stop_following()
+        self._clocked_windows.stop_following()
         self._set_clock.forget()
-        self._take_rank_times()  # they were of that window
+        self._rank_times.forget()
 
     def _keep_loss_and_time(self, window: schema.StepWindow | None) -> None:
         """Keep a window's loss and time for the comparison with other runs, up to LOSSES_KEPT windows.
@@ -386,15 +370,9 @@ class Measured:
     def _compare_with_plan(
         self, line: int, window: schema.StepWindow, position: schema.InWindow, previous_step: int
     ) -> None:
-        """Report the first fault of a window by the plan of the settings, if the log is of this project.
+        """Report at most one fault of a window against the planned steps, if the log is of this project.
 
-        The plan tells how many steps the window after `previous_step` has, and its phase. With epochs of 12 steps and
-        windows of 5, for instance, the windows of an epoch have 5, 5 and 2 steps. The faults, in this order:
-
-        - The window does not begin at `previous_step`, or its number of steps or images is not the planned one.
-        - The window's phase is not the planned one, or its epoch is not the one that it must state
-          (`_epoch_of_windows`).
-        - The window's own times are impossible: for instance, the window waited longer for data than it took in all.
+        With epochs of 12 steps and windows of 5, for instance, the windows of an epoch must have 5, 5 and 2 steps.
 
         Args:
             line: The line of the event step_window.
@@ -402,21 +380,20 @@ class Measured:
             position: Its metadata: the step at which the window ends, its phase and its epoch.
             previous_step: The step at which the window before it ended.
         """
-        planned = self._plan.next_window(previous_step, position.epoch_num)  # may be wrong if the stated epoch is
+        planned = self._plan.next_window(previous_step, position.epoch_num)
         begins_at_previous = position.step - window.steps == previous_step
         has_planned_steps = window.steps == planned.steps
         has_planned_images = window.images == window.steps * self._plan.batch
+        has_planned_size = begins_at_previous and has_planned_steps and has_planned_images
         is_in_planned_phase = position.phase == planned.phase
         is_in_open_epoch = position.epoch_num == self._epoch_of_windows
-        if not (begins_at_previous and has_planned_steps and has_planned_images):
+        if not has_planned_size:
             done = f"{window.steps} steps, {window.images} images"
-            self.report_if_project_log(
-                line, f"a window of {done}, to step {position.step}; {previous_step} was the last"
-            )
+            what = f"a window of {done}, to step {position.step}; {previous_step} was the last"
+            self.report_if_project_log(line, what)
         elif not (is_in_planned_phase and is_in_open_epoch):
-            self.report_if_project_log(
-                line, f"a window of phase {printable(position.phase)} and epoch {position.epoch_num} here"
-            )
+            what = f"a window of phase {printable(position.phase)} and epoch {position.epoch_num} here"
+            self.report_if_project_log(line, what)
         elif has_impossible_time(window):
             waited = f"{window.data_wait_s} s waited for data"
             self.report_if_project_log(line, f"a window of {window.time_s} s, of which {waited}")
@@ -427,126 +404,36 @@ class Measured:
         only_measures_throughput = self._plan.measured_end != 0
         return 1 if only_measures_throughput else self._open_epoch
 
-    def _compare_with_clock(self, event: Event) -> None:
+    def _compare_sum_with_clock(self, event: Event) -> None:
         """Report that the windows state more time in sum than has passed, if the log is of this project.
 
-        Both times count from the latest epoch_start or run_start to this window. This must hold:
-
-            sum of the windows' times <= passed time * (1 + share) + tolerance of the log's clock
-
-        The share is `_most_clock_difference`, a bound of the rule throughput-agrees: 0.01.
+        Both times count from the latest epoch_start or run_start to this window.
 
         Args:
             event: The latest step_window, up to which the time passed.
         """
         passed_ms = event.time_ms - self._epoch_sums.since_ms
         windows_s = self._epoch_sums.time_s
-        most_ms = passed_ms * (1 + self._most_clock_difference) + self._run.clock_tolerance_ms
+        most_ms = passed_ms * (1 + self._tolerance_share) + self._run.clock_tolerance_ms
         if windows_s * 1000 > most_ms:
-            self.report_if_project_log(
-                event.line, f"windows of {six_digits(windows_s)} s in the {six_digits(passed_ms / 1000)} s up to here"
-            )
+            passed = f"the {six_digits(passed_ms / 1000)} s up to here"
+            self.report_if_project_log(event.line, f"windows of {six_digits(windows_s)} s in {passed}")
 
     @property
-    def _most_clock_difference(self) -> float:
+    def _tolerance_share(self) -> float:
         """The largest share by which a time may differ from the log's clock; 0.01 is 1 %."""
         return self._collector.strict_rules[THROUGHPUT_RULE].bounds["share"]
 
-    def _most_difference_ms(self, clock_ms: float) -> float:
+    def _tolerance_ms(self, clock_ms: float) -> float:
         """Return how far a stated time may differ from the time by the log's clock, in milliseconds.
 
         Args:
             clock_ms: The time by the log's clock, in milliseconds.
         """
-        return self._most_clock_difference * clock_ms + self._run.clock_tolerance_ms
+        return self._tolerance_share * clock_ms + self._run.clock_tolerance_ms
 
-    def _keep_rank_times(self, event: Event) -> None:
-        """Keep the ranks' times in an event rank_times until the step_window that follows, to be compared with it.
-
-        `_rank_times` gets the times and the step of the event. The event is reported instead, if the log is of this
-        project, in the first of these cases that holds:
-
-        - The event is not the first rank_times since the last step_window.
-        - The value does not fit the schema, or cannot be of this run's ranks. Without a run_summary above the event,
-          the number of ranks is not known, so any value is wrong.
-        - The event states no step.
-
-        In all cases `_rank_times_seen` counts the event, and `_rank_times_ms` gets its time, which shows when the
-        window ended.
-
-        Args:
-            event: The event rank_times.
-        """
-        self._rank_times_ms = event.time_ms
-        self._rank_times_seen += 1
-        times = from_json(schema.RankTimes, event.value)  # None if it does not fit the schema
-        position = from_json(schema.AtStep, event.metadata)  # None if it does not fit the schema
-        summary = self._run.summary
-        if self._rank_times_seen > 1:
-            self.report_if_project_log(event.line, "a second rank_times of one window")
-        elif (
-            times is None
-            or summary is None
-            or not are_possible_rank_times(times, ranks=summary.devices, hosts=self._hosts)
-        ):
-            self.report_if_project_log(event.line, f"no rank_times of this run: {printable(event.value)}")
-        elif position is None:
-            self.report_if_project_log(event.line, "a rank_times that states no step")
-        else:
-            self._rank_times = (position.step, times)
-
-    @functools.cached_property
-    def _hosts(self) -> frozenset[str] | None:
-        """Return the hosts that the header describes, above the first window; None if it does not fit the schema."""
-        hardware = self._run.header_section(schema.HARDWARE)
-        if not fits(schema.Hardware, hardware):
-            return None
-        return frozenset(node["host"] for node in hardware["nodes"])
-
-    def _take_rank_times(self) -> tuple[int, schema.RankTimes] | None:
-        """Return the step and the ranks' times that were logged for the window that ends here, and forget them.
-
-        Returns:
-            None if there are none, or if `_keep_rank_times` has reported them as wrong.
-        """
-        rank_times = self._rank_times
-        self._rank_times_ms = None
-        self._rank_times_seen = 0
-        self._rank_times = None
-        return rank_times
-
-    def _compare_with_ranks(self, event: Event, window: schema.StepWindow, step: int) -> None:
-        """Report a window that has no rank_times or does not agree with them, if the log is of this project.
-
-        An event rank_times stands before the step_window of the same steps. The faults:
-
-        - A run of several ranks has no rank_times since the window before.
-        - The rank_times are of another step than the one at which this window ends.
-        - The rank_times contradict the window's own times (`contradiction_of_ranks`).
-
-        A rank_times that `_keep_rank_times` has reported and not kept is not looked at here.
-
-        Args:
-            event: The event step_window.
-            window: Its value: how long the window took, and how much of it rank 0 waited for data.
-            step: The step at which the window ends.
-        """
-        passed_s = (event.time_ms - self._window_began_ms) / 1000
-        self._window_began_ms = event.time_ms  # for the next window
-        are_missing = self._rank_times_seen == 0  # read here, because the next line sets the count back to 0
-        rank_times = self._take_rank_times()  # the step and the times; None if they are missing or wrong
-        summary = self._run.summary
-        if are_missing and summary is not None and summary.devices > 1:
-            self.report_if_project_log(event.line, f"a window without the rank_times of its {summary.devices} ranks")
-        if rank_times is None or summary is None:  # without a run_summary, no rank_times are kept
-            return
-        step_of_times, times = rank_times
-        if step_of_times != step:
-            self.report_if_project_log(
-                event.line, f"a window to step {step} after the rank_times of step {step_of_times}"
-            )
-            return
-        self._report_if_any(event.line, contradiction_of_ranks(times, window, passed_s, ranks=summary.devices))
+    def _take_rank_times(self, event: Event) -> None:
+        self._report_if_any(event.line, self._rank_times.take(event))
 
     def _take_checkpoint(self, event: Event) -> None:
         self._report_if_any(event.line, self._checkpoints.take(event, self._last_step))
@@ -558,17 +445,6 @@ class Measured:
 
     def check_epoch_throughput(self, event: Event, epoch: int | None) -> None:
         """Report what is wrong with an event epoch_throughput, which has the images, seconds and images/s of an epoch.
-
-        If the value does not fit the schema, or if one of the three figures is not above 0, only this is reported.
-        Otherwise these faults are looked for, in this order:
-
-        1. The images/s are not the images over the seconds.
-        2. The epoch_throughput before it was of the same epoch: a fault only in a log of this project, like the next
-           two.
-        3. A total is not the sum over the step windows of the epoch.
-        4. The windows so far do not end at the last step of the epoch.
-        5. The seconds do not agree with the log's clock. If the epoch is still open, this comparison waits for its end.
-        6. The images do not agree with the size of the data set.
 
         Args:
             event: The event epoch_throughput.
@@ -584,28 +460,36 @@ class Measured:
         self._compare_rate(stated, line)
         if epoch is None:
             return
-        if epoch == self._last_epoch_of_throughput:
-            self.report_if_project_log(line, f"a second epoch_throughput of epoch {epoch}")
-        self._last_epoch_of_throughput = epoch
+        # These three are faults in a log of this project alone.
+        self._report_second_throughput(line, epoch)
         self._compare_with_windows(line, epoch, stated)
         self._check_last_step(line, epoch)
+        # These two are breaches in any log.
         self._compare_time_after_epoch(_StatedTime(line=line, epoch=epoch, time_s=stated.time_s))
         self._compare_with_data_set(stated, line)
 
-    def _compare_time_after_epoch(self, stated: _StatedTime) -> None:
-        """Compare the stated time of an epoch with the log's clock: now, or at its epoch_stop if the epoch is open.
+    def _report_second_throughput(self, line: int, epoch: int) -> None:
+        """Report an epoch_throughput of the same epoch as the one before, if the log is of this project.
 
-        At most FINDINGS_PER_RULE times of an open epoch wait for its epoch_stop, because more would not be reported.
+        Args:
+            line: The line of the event epoch_throughput.
+            epoch: The number of the epoch that the event states.
+        """
+        if epoch == self._last_epoch_of_throughput:
+            self.report_if_project_log(line, f"a second epoch_throughput of epoch {epoch}")
+        self._last_epoch_of_throughput = epoch
+
+    def _compare_time_after_epoch(self, stated: _StatedTime) -> None:
+        """Compare the stated time of an epoch with the log's clock: at its epoch_stop if it is open, otherwise now.
 
         Args:
             stated: The time that an event epoch_throughput states, with its epoch and its line.
         """
         is_epoch_open = self._open_epoch == stated.epoch
-        if is_epoch_open:
-            if len(self._stated_times_of_open_epoch) < FINDINGS_PER_RULE:
-                self._stated_times_of_open_epoch.append(stated)  # `epoch_stops` will compare it
-        else:
+        if not is_epoch_open:
             self._compare_time(stated)
+        elif len(self._stated_times_of_open_epoch) < FINDINGS_PER_RULE:  # more findings would not be kept
+            self._stated_times_of_open_epoch.append(stated)  # `epoch_stops` will compare it
 
     def _compare_rate(self, stated: schema.EpochThroughput, line: int) -> None:
         """Report a breach if the images/s of an epoch are not its images over its seconds, but for rounding.
@@ -690,21 +574,9 @@ class Measured:
             self.report_if_project_log(line, f"epoch {epoch} ends with step {self._last_step}, not {planned_last_step}")
 
     def _compare_time(self, stated: _StatedTime) -> None:
-        """Report the time stated for an epoch if it is too long for the log's clock; keep it if it is too short.
+        """Report the time stated for the last epoch if it is too long for the log's clock; keep it if it is too short.
 
-        If the epoch is not the last one trained, only this is reported. Otherwise the stated time
-
-            > clock + tolerance            is too long and is reported
-            < clock - tolerance - delay    is too short and is kept in `_short_throughputs`
-
-        `judge_waits_for_checkpoints` judges a time that is too short at the end of the log, because waits for
-        checkpoints may explain the missing time.
-
-        - clock: the training time, less the time by which the log's clock was set ahead in the epoch.
-          `ms_without_leaps` also needs the stated time, because the clock may have been set before the epoch or in it;
-        - tolerance: how far a stated time may differ from the log's clock (`_most_difference_ms`);
-        - delay: how long rank 0 may wait for the other ranks at the end of the epoch. No stated time has this wait in
-          it.
+        A time that is too short is judged at the end of the log, because waits for checkpoints may explain it.
 
         Args:
             stated: The time that an event epoch_throughput states, with its epoch and its line.
@@ -717,14 +589,16 @@ class Measured:
         between = f"{training_ms / 1000:.3f} s lie between its epoch_start and epoch_stop"
         actual = f"{stated.time_s:.3f} s for epoch {stated.epoch}; {between}"  # what to report
         stated_ms = stated.time_s * 1000
+        # What a setting of the clock ahead added to the training time is subtracted, in favour of the stated time.
         clock_ms = self._epoch_sums.ms_without_leaps(training_ms, stated_ms)
-        allowed_ms = self._most_difference_ms(clock_ms)
-        excess_ms = stated_ms - clock_ms - allowed_ms  # above 0: the stated time is too long
-        missing_ms = clock_ms - stated_ms - allowed_ms - most_delay_after_epoch_ms(self._run)  # above 0: too short
-        if excess_ms > 0:
+        most_ms = clock_ms + self._tolerance_ms(clock_ms)
+        # At the end of the epoch rank 0 may wait for the other ranks, which no stated time contains.
+        least_ms = clock_ms - self._tolerance_ms(clock_ms) - most_wait_for_ranks_ms(self._run)
+        if stated_ms > most_ms:
             self._collector.add_breach(THROUGHPUT_RULE, stated.line, actual)
-        elif missing_ms > 0 and len(self._short_throughputs) < EVENTS_KEPT:  # so that memory is bounded
+        elif stated_ms < least_ms and len(self._short_throughputs) < EVENTS_KEPT:
             actual += "; the clock was set ahead, the run stood still, or the throughput is wrong"
+            missing_ms = least_ms - stated_ms
             self._short_throughputs.append(_ShortThroughput(stated.line, stated.epoch, missing_ms, actual))
 
     def _check_foreign_throughput(self, event: Event) -> None:
@@ -732,7 +606,7 @@ class Measured:
 
         At the stated images/s, the train_samples images of an epoch take a certain time: 1,000,000 images at 20,000
         images/s take 50 s. By the log's clock the epoch took the time `_ms_of_epoch_just_ended`. If the two times
-        differ by more than `_most_difference_ms`, the event breaks the rule throughput-agrees. Nothing is checked if
+        differ by more than `_tolerance_ms`, the event breaks the rule throughput-agrees. Nothing is checked if
         the rate, train_samples or the time of the epoch is not known.
 
         Args:
@@ -747,7 +621,7 @@ class Measured:
         if images_per_s > 0:
             ms_by_rate = images / images_per_s * 1000
         difference_ms = abs(ms_by_rate - clock_ms)
-        if difference_ms > self._most_difference_ms(clock_ms):
+        if difference_ms > self._tolerance_ms(clock_ms):
             rate_by_clock = images / clock_ms * 1000  # images/s, for the message
             actual = f"{images_per_s:.6g} images/s; {images} images in {clock_ms / 1000:.3f} s are {rate_by_clock:.6g}"
             self._collector.add_breach(THROUGHPUT_RULE, event.line, actual)

@@ -403,7 +403,7 @@ class RunOrder:
         # The gap since the last block, epoch or evaluation ended, or since the last accuracy if that is later; minus
         # infinity without any. `measured` keeps the gap, because training may have waited for a checkpoint meanwhile.
         since_last_end_ms = event.time_ms - self._latest_end_ms
-        self.measured.epoch_starts(event, epoch.number, after_ms=since_last_end_ms)
+        self.measured.epoch_starts(event, epoch.number, gap_ms=since_last_end_ms)
         self._open(epoch, "epoch")  # so that `_stop_epoch` finds it
 
     def _open(self, part: OpenPart, kind: str) -> None:

@@ -21,10 +21,10 @@ class SetClock:
 
     def __init__(self, run: LoggedRun) -> None:
         self._run = run
-        self._window_ms: float | None = None  # when the last window was logged; None: not known
-        self._window_before_ms: float | None = None  # when the window before it was logged; None: not known
-        self._window_s = 0.0  # how long the last window took, as it states
-        self._leaps_s = 0.0  # the sum of the leaps that the events clock_set since the last window state
+        self._last_window_ms: float | None = None  # when the last window was logged; None: not known
+        self._previous_window_ms: float | None = None  # when the window before the last was logged; None: not known
+        self._last_window_took_s = 0.0  # how long the last window took, as it states
+        self._leaps_s = 0.0  # the sum of the leaps since the last window
 
     def window_ends(self, time_ms: float, time_s: float) -> None:
         """Take the next window: the events clock_set that follow are held against its time.
@@ -33,69 +33,56 @@ class SetClock:
             time_ms: The time of the window's event.
             time_s: How long the window took, as it states, in seconds.
         """
-        self._window_before_ms = self._window_ms
-        self._window_ms = time_ms
-        self._window_s = time_s
+        self._previous_window_ms = self._last_window_ms
+        self._last_window_ms = time_ms
+        self._last_window_took_s = time_s
         self._leaps_s = 0.0
 
     def forget(self) -> None:
         """Note that a window could not be read."""
-        self._window_ms = None
+        self._last_window_ms = None
 
-    def note_and_check(self, event: Event, last_step: int | None) -> str:
-        """Return in words why an event clock_set is impossible, empty if it is possible; add a leap to `_leaps_s`.
-
-        A run logs a clock_set when somebody has set the system's clock by 1 s or more. The value is 60.0 if the clock
-        was set ahead by a minute, which is called a leap, and -60.0 if the clock was set back by a minute. The first
-        case that holds decides:
-
-        - Impossible: the value is no number or is less than 1 s ahead or back, or the event states no step.
-        - Impossible: the step is not `last_step`.
-        - Possible: the clock was set back.
-        - A leap: the value is added to `_leaps_s`, the sum of the leaps since the last window of steps. The event is
-          impossible if the times in the log did not jump ahead by this sum (`_leap_without_time`).
+    def take(self, event: Event, last_step: int | None) -> str:
+        """Take an event clock_set, such as one of 60 s, and return what is wrong with it.
 
         Args:
             event: The event clock_set.
             last_step: The last step that was done. None if this step is not known: any step is right then.
+
+        Returns:
+            What is wrong; an empty text if nothing is.
         """
-        position = from_json(schema.AtStep, event.metadata)
+        position = from_json(schema.AtStep, event.metadata)  # None if it states no step
         if not is_number(event.value) or abs(event.value) < _LEAST_S or position is None:
             return f"no clock_set of a run: {printable(event.value)} s"
         if last_step is not None and position.step != last_step:
             return f"a clock_set of step {position.step}; {last_step} was the last"
-        if event.value < 0:  # the clock was set back, which `Policy` reports
+        was_set_back = event.value < 0
+        if was_set_back:  # possible at any time; `Policy` reports it
             return ""
-        self._leaps_s += event.value  # `window_ends` sets the sum to 0 at the next window
+        self._leaps_s += event.value
         return self._leap_without_time(event.time_ms)
 
     def _leap_without_time(self, now_ms: float) -> str:
-        """Return a complaint if the log's clock did not jump ahead as the log states; an empty text if it did.
+        """Return a complaint if too little time passed on the log's clock for a leap; an empty text if enough did.
 
-        A leap is a setting of the clock ahead, which the log states as a clock_set. In this log, the clock was set
-        ahead by 60 s during the window W2, which took 5 s:
+        For instance, the clock was set ahead by 60 s during a window of 5 s. So at least 65 s must lie between the line
+        of the window before and the line of the clock_set:
 
-            10:00:00  step_window of W1    `_window_before_ms`, the time of this line
-            10:01:05  step_window of W2    `_window_s`, 5 s by a clock that nobody sets
-            10:01:05  clock_set of 60 s    `now_ms`, the time of this line; `_leaps_s`, 60 s, all leaps since W2
-
-        `needed_ms` is 5 s + 60 s = 65 s. `passed_ms` is the time from the line of W1 to that of the clock_set, 65 s,
-        which is enough. If the clock_set were logged at 10:00:20, only 20 s would have passed, and a complaint would be
-        returned.
+            10:00:00  step_window of the window before
+            10:01:05  step_window of the last window, which took 5 s
+            10:01:05  clock_set of 60 s
 
         Args:
             now_ms: The time of the event clock_set by the log's clock, in milliseconds.
-
-        Returns:
-            The complaint; an empty text if enough time has passed, or if the time of W1 is not known.
         """
-        if self._window_before_ms is None:
+        if self._previous_window_ms is None:
             return ""
-        needed_ms = 1000 * (self._window_s + self._leaps_s)
-        passed_ms = now_ms - self._window_before_ms
-        # In favour of the run, because times are rounded and lines are logged late: 1 % more, 1 s and the tolerance.
-        most_passed_ms = passed_ms * (1 + _MOST_ROUNDING) + MOST_DELAY_MS + self._run.clock_tolerance_ms
-        if needed_ms <= most_passed_ms:
+        needed_ms = 1000 * (self._last_window_took_s + self._leaps_s)
+        passed_ms = now_ms - self._previous_window_ms
+        # In favour of the run, because times are rounded and lines are logged late.
+        allowed_ms = passed_ms * _MOST_ROUNDING + MOST_DELAY_MS + self._run.clock_tolerance_ms
+        if needed_ms <= passed_ms + allowed_ms:
             return ""
         passed = f"{six_digits(passed_ms / 1000)} s have passed since the window before"
         return f"a clock that was set ahead by {six_digits(self._leaps_s)} s; {passed}"

@@ -112,7 +112,7 @@ def check_findings(case: Case, log: Path) -> None:
     The ranks compute on the cores of a busy machine, so one may be later at an epoch's end than on a GPU.
     """
     right = right_findings(case, resumed="resumed" in log.name)
-    with mock.patch.object(measured, "most_delay_after_epoch_ms", autospec=True, return_value=5000.0):
+    with mock.patch.object(measured, "most_wait_for_ranks_ms", autospec=True, return_value=5000.0):
         done = jobs.called(compliance, "check", log, "--json")
     [file] = json.loads(done.stdout)["files"]
     found = []

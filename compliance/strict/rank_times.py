@@ -1,0 +1,111 @@
+"""The events rank_times of a log of this project, each held against the window of steps that it belongs to."""
+
+import functools
+from typing import NamedTuple
+
+from compliance.logged_run import LoggedRun
+from compliance.strict.possible_values import are_possible_rank_times, contradiction_of_ranks
+from compliance.strict.schema_types import fits
+from runlog import schema
+from runlog.reader import Event, from_json
+from runlog.text import printable
+
+
+class _RankTimesAtStep(NamedTuple):
+    """The ranks' times in a window, and the step at which the window ends."""
+
+    step: int
+    times: schema.RankTimes
+
+
+class RankTimesOfWindows:
+    """Follows the events rank_times: a run of several ranks logs one right above the step_window of the same steps.
+
+    The methods that return a text say what a log of this project cannot hold; the text is empty if nothing is wrong.
+    """
+
+    def __init__(self, run: LoggedRun) -> None:
+        self.logged_ms: float | None = None  # the time of the latest one since the last window; None: there is none
+        self._run = run
+        self._seen = 0  # how many since the last window, also wrong ones
+        self._kept: _RankTimesAtStep | None = None  # the first one since the last window, if it is right
+        self._window_began_ms = 0.0  # by the log's clock: the time of the last window, or of the start of its epoch
+
+    def begin_window(self, time_ms: float) -> None:
+        """Note that a window begins with the run or with an epoch.
+
+        Args:
+            time_ms: The time of the run_start or epoch_start.
+        """
+        self._window_began_ms = time_ms
+
+    def take(self, event: Event) -> str:
+        """Keep the ranks' times for the window that follows, and return what is wrong; wrong ones are not kept.
+
+        Args:
+            event: The event rank_times.
+        """
+        self.logged_ms = event.time_ms
+        self._seen += 1
+        if self._seen > 1:
+            return "a second rank_times of one window"
+        times = from_json(schema.RankTimes, event.value)  # None if it does not fit the schema
+        if times is None or not self._are_of_this_run(times):
+            return f"no rank_times of this run: {printable(event.value)}"
+        position = from_json(schema.AtStep, event.metadata)  # None if it does not fit the schema
+        if position is None:
+            return "a rank_times that states no step"
+        self._kept = _RankTimesAtStep(position.step, times)
+        return ""
+
+    def _are_of_this_run(self, times: schema.RankTimes) -> bool:
+        """Return whether the ranks of this run can have these times. False without a run_summary, which has the ranks.
+
+        Args:
+            times: The value of an event rank_times.
+        """
+        summary = self._run.summary
+        return summary is not None and are_possible_rank_times(times, ranks=summary.devices, hosts=self._hosts)
+
+    @functools.cached_property
+    def _hosts(self) -> frozenset[str] | None:
+        """Return the hosts that the header describes, above the first window; None if it does not fit the schema."""
+        hardware = self._run.header_section(schema.HARDWARE)
+        if not fits(schema.Hardware, hardware):
+            return None
+        return frozenset(node["host"] for node in hardware["nodes"])
+
+    def compare_with_window(self, event: Event, window: schema.StepWindow, step: int) -> str:
+        """Return in words how a window contradicts its rank_times, or that it has none in a run of several ranks.
+
+        Args:
+            event: The event step_window, before `window_ends` is called for it.
+            window: Its value: how long the window took, and how much of it rank 0 waited for data.
+            step: The step at which the window ends.
+        """
+        summary = self._run.summary
+        if summary is None:  # then no rank_times are kept
+            return ""
+        if self._seen == 0 and summary.devices > 1:
+            return f"a window without the rank_times of its {summary.devices} ranks"
+        if self._kept is None:  # `take` has said what is wrong with it, or the run has one rank
+            return ""
+        if self._kept.step != step:
+            return f"a window to step {step} after the rank_times of step {self._kept.step}"
+        passed_s = (event.time_ms - self._window_began_ms) / 1000
+        return contradiction_of_ranks(self._kept.times, window, passed_s, ranks=summary.devices)
+
+    def window_ends(self, time_ms: float) -> None:
+        """Begin the next window.
+
+        Args:
+            time_ms: The time of the step_window of the window that ended.
+        """
+        self._window_began_ms = time_ms
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget the events since the last window: they were of a window that ended or could not be read."""
+        self.logged_ms = None
+        self._seen = 0
+        self._kept = None
