@@ -1,6 +1,5 @@
 """The 95 % intervals of a median and of the ratio of two medians, for values of any distribution."""
 
-import bisect
 import itertools
 import math
 import statistics
@@ -12,13 +11,12 @@ from runlog.stats import CONFIDENCE
 def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """Return the 95 % interval of the median of some values of any distribution.
 
-    The median lies between the k-th least and the k-th greatest value with a confidence that depends only on k and on
-    the number of values. The confidence is rarely 95 % for any k, so the bounds are interpolated between the intervals
-    of two neighbouring k. For example, for the ten values 1, 2, ..., 10:
+    The median lies between the k-th least and the k-th greatest value with a confidence that depends only on the rank
+    k and on the number of values. For the ten values 1, 2, ..., 10:
 
-        outer    k = 2    2 to 9          97.9 %
-        result            2.66 to 8.34    95 %, by interpolation
-        inner    k = 3    3 to 8          89.1 %
+        k = 2    2 to 9          97.9 %
+                 2.66 to 8.34    95 %, the result, by interpolation
+        k = 3    3 to 8          89.1 %
 
     Args:
         values: The values, in any order and unit.
@@ -34,89 +32,69 @@ def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
     if n == 5:
         return ordered[0], ordered[-1]
 
-    depth = _deepest_of_enough_confidence(n)  # the greatest k with a confidence of 95 % or more: 2 for ten values
-    outer = _interval_at_depth(depth, ordered)
-    inner = _interval_at_depth(depth + 1, ordered)  # not wider, with a confidence below 95 %
-    # The weight says how far the result lies from the outer towards the inner bounds: 0.66 for ten values.
-    return _interpolated(outer, inner, _weight_of_inner_bounds(depth, n))
-
-
-def _interpolated(outer: tuple[float, float], inner: tuple[float, float], inner_weight: float) -> tuple[float, float]:
-    """Return the interval between two intervals, at a weight.
-
-    Args:
-        outer: The bounds (low, high) at a weight of 0.
-        inner: The bounds (low, high) at a weight of 1.
-        inner_weight: The weight, from 0 to 1.
-    """
-    outer_low, outer_high = outer
-    inner_low, inner_high = inner
-    low = outer_low + inner_weight * (inner_low - outer_low)
-    high = outer_high + inner_weight * (inner_high - outer_high)
+    rank = _greatest_rank_of_enough_confidence(n)  # 2 for ten values
+    # No rank has a confidence of just 95 %, so each bound lies between those of this rank and of the next.
+    inner_weight = _weight_of_inner_bounds(rank, n)  # 0.66 for ten values
+    low = _between(ordered[rank - 1], ordered[rank], inner_weight)
+    high = _between(ordered[-rank], ordered[-(rank + 1)], inner_weight)
     return low, high
 
 
-def _interval_at_depth(depth: int, ordered: Sequence[float]) -> tuple[float, float]:
-    """Return the interval from the `depth`-th least value to the `depth`-th greatest.
+def _between(start: float, end: float, share: float) -> float:
+    """Return the value that lies at a share of the way from one value to another."""
+    return start + share * (end - start)
+
+
+def _greatest_rank_of_enough_confidence(n: int) -> int:
+    """Return the greatest rank k whose interval of the median has a confidence of 95 % or more.
+
+    The interval is from the k-th least to the k-th greatest of n values. The confidence falls from each rank to the
+    next.
 
     Args:
-        depth: The rank of the bounds, counted from 1.
-        ordered: The values in ascending order.
+        n: The number of values, 6 or more, so that rank 1 has enough.
     """
-    return ordered[depth - 1], ordered[-depth]
-
-
-def _deepest_of_enough_confidence(n: int) -> int:
-    """Return the greatest depth whose interval of the median has a confidence of 95 % or more, for n >= 6 values."""
-
-    def is_too_deep(depth: int) -> bool:
-        return _confidence_at_depth(depth, n) < CONFIDENCE
-
-    depths = range(1, n // 2 + 1)  # the confidence falls from each depth to the next
-    return bisect.bisect_left(depths, True, key=is_too_deep)  # as many depths, from 1 on, are not too deep
+    rank = 1
+    while _confidence_of_rank(rank + 1, n) >= CONFIDENCE:
+        rank += 1
+    return rank
 
 
 def _weight_of_inner_bounds(k: int, n: int) -> float:
-    """Return the weight by which the 95 % bounds of a median are interpolated between two pairs of bounds.
+    """Return how far the 95 % bounds of a median lie on the way from the bounds of rank k to those of rank k + 1.
 
-    - outer bounds (weight 0): the k-th least and the k-th greatest value, with a confidence of 95 % or more
-    - inner bounds (weight 1): the next values inwards, of rank k + 1, with a confidence below 95 %
-
-    For example, of n = 10 values, the outer bounds of rank k = 2 have a confidence of 97.9 %, and the inner bounds have
-    89.1 %. The weight for 95 % is 0.66: each 95 % bound lies at 66 % of the way from the outer to the inner bound.
+    For example, of n = 10 values, the second least and the second greatest (k = 2) have a confidence of 97.9 %, and
+    the third ones have 89.1 %. The bounds of 95 % lie at 0.66 of the way.
 
     Args:
-        k: The rank of the outer bounds, as `_deepest_of_enough_confidence` returns it for n.
+        k: The greatest rank whose bounds have a confidence of 95 % or more.
         n: The number of values, 6 or more.
 
     Returns:
-        The weight, from 0 to below 1.
+        The weight of the bounds of rank k + 1, from 0 to below 1.
     """
-    outer_confidence = _confidence_at_depth(k, n)
-    inner_confidence = _confidence_at_depth(k + 1, n)
-    weight_if_linear = (outer_confidence - CONFIDENCE) / (outer_confidence - inner_confidence)  # 0.32 in the example
-    # The confidence does not fall linearly between the two. The correction of Hettmansperger and Sheather (Statistics &
-    # Probability Letters 4, 1986) keeps a weight of 0 or 1, and raises any weight between: 0.32 to 0.66.
+    outer_confidence = _confidence_of_rank(k, n)  # 97.9 % in the example
+    inner_confidence = _confidence_of_rank(k + 1, n)  # 89.1 %
+    weight_if_linear = (outer_confidence - CONFIDENCE) / (outer_confidence - inner_confidence)  # 0.32
+    # The confidence does not fall linearly between the two: Hettmansperger and Sheather's interpolation (Statistics &
+    # Probability Letters 4, 1986) turns 0.32 into 0.66. It keeps 0 and 1.
     return (n - k) * weight_if_linear / (k + (n - 2 * k) * weight_if_linear)
 
 
-def _confidence_at_depth(depth: int, n: int) -> float:
+def _confidence_of_rank(k: int, n: int) -> float:
     """Return the probability that the median lies between the k-th least and the k-th greatest of n values.
 
     The median lies outside if fewer than k of the values are on one side of it. Each value is on either side with a
     probability of 1/2.
 
     Args:
-        depth: The rank k of the two values, counted from 1.
+        k: The rank of the two values, counted from 1.
         n: The number of values.
     """
-    all_ways: int = 2**n  # in which n values may lie on either side
-    ways_outside = 0  # those with fewer than k values on one side
-    ways = 1  # those with `count` values on that side: n! / count! / (n - count)!
-    for count in range(depth):
-        ways_outside += ways
-        ways = ways * (n - count) // (count + 1)
-    return 1 - 2 * (ways_outside / all_ways)
+    # Of all 2**n ways in which n values may lie on either side, those with fewer than k values on one side
+    ways_outside = sum(math.comb(n, values_on_that_side) for values_on_that_side in range(k))
+    share_outside: float = ways_outside / 2**n
+    return 1 - 2 * share_outside  # 2: on one side or on the other
 
 
 def median_ratio_interval(base: Sequence[float], other: Sequence[float]) -> tuple[float, float] | None:
@@ -171,11 +149,14 @@ def _rank_of_bounds(m: int, n: int) -> int:
     # If one set is divided by the true ratio, both have the same distribution. All rankings are then equally likely.
     all_rankings = math.comb(m + n, m)  # 252 in the example
     most_rankings = (1 - CONFIDENCE) / 2 * all_rankings  # 6.3
-    # U of a ranking is the number of quotients below the true ratio (Mann and Whitney). `_rankings_by_u` returns how
-    # many rankings have U = 0, 1, 2, ...: [1, 1, 2, 3, ...]. The sums are the rankings with U < 1, 2, 3, 4, ...
-    rankings_up_to_u = itertools.accumulate(_rankings_by_u(m, n))  # 1, 2, 4, 7, ...
-    rare_enough = [rankings for rankings in rankings_up_to_u if rankings <= most_rankings]  # [1, 2, 4]
-    return len(rare_enough)  # 3 in the example: the last of these sums is the number of rankings with U < 3
+    # The number of quotients below the true ratio is Mann and Whitney's U of the ranking.
+    rankings_by_u = _rankings_by_u(m, n)  # [1, 1, 2, 3, ...]: 1 ranking has U = 0, 1 has U = 1, 2 have U = 2
+    rank = 0
+    rankings_below_next_rank = rankings_by_u[0]  # those with U < rank + 1
+    while rankings_below_next_rank <= most_rankings:
+        rank += 1
+        rankings_below_next_rank += rankings_by_u[rank]
+    return rank
 
 
 def _rankings_by_u(m: int, n: int) -> list[int]:
@@ -184,52 +165,20 @@ def _rankings_by_u(m: int, n: int) -> list[int]:
     Mann and Whitney's U is the number of pairs of a value of the first set and a lower value of the second set. For
     m = 1 and n = 2 the counts are [1, 1, 1], because 0, 1 or 2 values of the second set may be below the single value.
 
-    The counts are the coefficients, from q**0 up, of a polynomial with m factors, the Gaussian binomial (Andrews, The
-    Theory of Partitions, 1976):
-
-        (1 - q**(n + 1)) / (1 - q**1) * (1 - q**(n + 2)) / (1 - q**2) * ... * (1 - q**(n + m)) / (1 - q**m)
-
     Args:
         m: The number of values of the first set.
         n: The number of values of the second set.
     """
-    # Powers above q**(m * n) are cut off in each step: no coefficient of a lower power depends on them.
-    coefficients = [1] + [0] * (m * n)
-    for k in range(1, m + 1):
-        # Times the k-th factor, (1 - q**(n + k)) / (1 - q**k)
-        coefficients = _multiplied_by_one_minus_power(coefficients, n + k)
-        coefficients = _divided_by_one_minus_power(coefficients, k)
-    return coefficients
-
-
-def _multiplied_by_one_minus_power(coefficients: Sequence[int], power: int) -> list[int]:
-    """Return the coefficients of a polynomial in q times 1 - q**power.
-
-    Args:
-        coefficients: The coefficients of the polynomial, from q**0 up.
-        power: The power of q, 1 or more.
-
-    Returns:
-        The coefficients from q**0 up, cut off at the length of `coefficients`.
-    """
-    times_q_to_power = [0] * power + list(coefficients)
-    return [kept - moved for kept, moved in zip(coefficients, times_q_to_power, strict=False)]
-
-
-def _divided_by_one_minus_power(coefficients: Sequence[int], power: int) -> list[int]:
-    """Return the coefficients of a polynomial in q divided by 1 - q**power, cut off at the length of `coefficients`.
-
-    For example, 1 / (1 - q) is 1 + q + q**2 and so on: [1, 0, 0] and a power of 1 give [1, 1, 1].
-
-    Args:
-        coefficients: The coefficients of the polynomial, from q**0 up.
-        power: The power of q, 1 or more.
-
-    Returns:
-        The coefficients of the quotient, from q**0 up.
-    """
-    # quotient = polynomial / (1 - q**power) is the same as quotient = polynomial + q**power * quotient.
-    quotient = list(coefficients)
-    for place in range(power, len(quotient)):
-        quotient[place] += quotient[place - power]  # the lower place already has the quotient's coefficient
-    return quotient
+    # counts_by_second[second] has the counts for `first` values of the first set and `second` values of the second.
+    counts_by_second = [[1] for _ in range(n + 1)]  # without a value of the first set, there is no pair: U = 0
+    for first in range(1, m + 1):
+        counts_with_one_more = [[1]]  # without a value of the second set, there is no pair
+        for second in range(1, n + 1):
+            # The greatest value of all is of the first set, and has `second` lower values in pairs, or it is of the
+            # second set, and is in no pair. Without it, the counts are those of one value less.
+            greatest_is_of_first = [0] * second + counts_by_second[second]
+            greatest_is_of_second = counts_with_one_more[second - 1] + [0] * first
+            both = zip(greatest_is_of_first, greatest_is_of_second, strict=True)
+            counts_with_one_more.append([of_first + of_second for of_first, of_second in both])
+        counts_by_second = counts_with_one_more
+    return counts_by_second[n]
