@@ -2,9 +2,8 @@
 
 import os
 import re
-import stat
 import subprocess
-import tarfile
+from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple
@@ -13,13 +12,7 @@ from runlog.text import printable
 
 REPOSITORY = next((p for p in Path(__file__).resolve().parents[2:3] if (p / "systems").is_dir()), Path.cwd())  # a wheel
 LARGEST_BYTES = 50 * 2**20  # of a file; repo_checker of mlperf-logging refuses a larger one
-# By a user's own settings or attributes git would give other bytes than the commit has, such as lines that end in CRLF,
-# or leave files out.
-_BYTES_AS_COMMITTED = (
-    *("-c", "core.autocrlf=false"),
-    *("-c", "core.eol=lf"),
-    *("-c", f"core.attributesFile={os.devnull}"),
-)
+_LINK, _SUBMODULE, _EXECUTABLE = "120000", "160000", "100755"  # modes of git
 
 
 class UnknownCommitError(ValueError):
@@ -31,6 +24,14 @@ class CodeFile(NamedTuple):
 
     content: bytes
     is_executable: bool
+
+
+class _Entry(NamedTuple):
+    """A row of git's list of a commit's files."""
+
+    mode: str  # of git, such as _EXECUTABLE
+    hash_of_content: str
+    path: str
 
 
 def code_of(commit: str) -> dict[str, CodeFile]:
@@ -46,17 +47,12 @@ def code_of(commit: str) -> dict[str, CodeFile]:
         ValueError: `commit` is no hash, git or the checkout is missing, git cannot read the checkout, or the commit has
             a link or a file over 50 MiB.
     """
+    entries = [entry for entry in _entries_of(commit) if _is_for_package(entry)]
     files = {}
-    with tarfile.open(fileobj=BytesIO(_archive_of(commit))) as archive:
-        for member in archive.getmembers():
-            if member.isdir() or _has_refused_name(member):
-                continue
-            if not member.isfile() or member.size > LARGEST_BYTES:
-                raise ValueError(f"{member.name}: a link or over 50 MB, which repo_checker refuses: leave it out")
-            content = archive.extractfile(member)
-            assert content is not None  # as for any regular file
-            is_executable = bool(member.mode & stat.S_IXUSR)
-            files[member.name] = CodeFile(content.read(), is_executable)
+    for entry, content in zip(entries, _contents_of(entries), strict=True):
+        if entry.mode == _LINK or len(content) > LARGEST_BYTES:
+            raise ValueError(f"{entry.path}: a link or over 50 MB, which repo_checker refuses: leave it out")
+        files[entry.path] = CodeFile(content, is_executable=entry.mode == _EXECUTABLE)
     return files
 
 
@@ -76,29 +72,31 @@ def committed_ms(commit: str) -> float:
     return 1000.0 * int(done.stdout)
 
 
-def _has_refused_name(member: tarfile.TarInfo) -> bool:
-    """Return whether repo_checker refuses a file for its path: it is hidden, as `.github/ci.yaml`, or has a blank."""
-    return re.search(r"(^|/)\.| ", member.name) is not None
+def _is_for_package(entry: _Entry) -> bool:
+    """Return whether a package has a row: no submodule, and no file that is hidden or has a blank in its path.
+
+    repo_checker refuses such paths, as `.github/ci.yaml`.
+    """
+    has_refused_path = re.search(r"(^|/)\.| ", entry.path) is not None
+    return entry.mode != _SUBMODULE and not has_refused_path
 
 
-def _archive_of(commit: str) -> bytes:
-    """Return a tar archive of all files of a commit of this repository, as `git archive` makes it.
-
-    The files in the archive have the bytes of the commit, whatever the user's git config says.
+def _entries_of(commit: str) -> list[_Entry]:
+    """Return git's list of all files of a commit of this repository.
 
     Args:
         commit: Hash of the commit: 7 to 64 hexadecimal digits.
 
     Raises:
-        ValueError: `commit` is no hash; git is not installed; or `git archive` fails, because the folder REPOSITORY is
+        ValueError: `commit` is no hash; git is not installed; or `git ls-tree` fails, because the folder REPOSITORY is
             no checkout, but a copy of the code without its history, or because git cannot read the checkout, as where
             another user owns the folder.
-        UnknownCommitError: `git archive` fails though git can read the checkout, which is taken to lack the commit.
+        UnknownCommitError: `git ls-tree` fails though git can read the checkout, which is taken to lack the commit.
     """
     _refuse_other_than_hash(commit)
-    done = _asked_of_git(*_BYTES_AS_COMMITTED, "archive", "--format=tar", f"{commit}^{{commit}}")
+    done = _asked_of_git("ls-tree", "-r", "-z", f"{commit}^{{commit}}")
     if done.returncode == 0:
-        return done.stdout
+        return [_entry(row) for row in done.stdout.split(b"\0") if row]
 
     no_commit = f"{REPOSITORY}: git has no commit {commit} ({_error_of(done)}); take a checkout that has it"
     is_checkout = (REPOSITORY / ".git").exists()
@@ -110,23 +108,57 @@ def _archive_of(commit: str) -> bytes:
     raise UnknownCommitError(no_commit)
 
 
+def _entry(row: bytes) -> _Entry:
+    """Return a row of git's list, such as `100644 blob 2b66fd261ee5c6cfc8de7fa466bab600bcfe4f69<TAB>NOTICE`."""
+    columns, _, path = row.partition(b"\t")
+    mode, _, hash_of_content = columns.decode("ascii").split()
+    return _Entry(mode, hash_of_content, os.fsdecode(path))
+
+
+def _contents_of(entries: Sequence[_Entry]) -> list[bytes]:
+    """Return the content of each file, byte by byte as it was committed.
+
+    `git archive` would give other bytes by a user's settings and attributes, such as lines that end in CRLF, or leave
+    files out. `git cat-file` heeds none of them.
+
+    Args:
+        entries: The files.
+
+    Raises:
+        ValueError: Git lacks the content of a file, as in a damaged checkout.
+    """
+    hashes = "".join(f"{entry.hash_of_content}\n" for entry in entries)
+    done = _asked_of_git("cat-file", "--batch", given=hashes.encode("ascii"))
+    answers = BytesIO(done.stdout)
+    contents = []
+    for entry in entries:
+        head = answers.readline().split()  # hash, kind and size of the content that follows; or hash and "missing"
+        if len(head) != 3:
+            raise ValueError(f"{REPOSITORY}: git lacks the content of {printable(entry.path)}")
+        contents.append(answers.read(int(head[2])))
+        answers.readline()  # the end of the line that git writes after it
+    return contents
+
+
 def _refuse_other_than_hash(commit: str) -> None:
     """Raise ValueError if a text is no hash of a commit, so that git takes it for nothing else."""
     if not re.fullmatch(r"[0-9a-f]{7,64}", commit):
         raise ValueError(f"{printable(commit)}: no commit")
 
 
-def _asked_of_git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+def _asked_of_git(*arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     """Run git in this checkout, and return what it answered.
 
     Args:
         arguments: Words of the command after `git`, such as "rev-parse", "--git-dir".
+        given: Standard input of the command.
 
     Raises:
         ValueError: Git is not installed.
     """
     try:
-        return subprocess.run(["git", "-C", str(REPOSITORY), *arguments], capture_output=True, check=False)
+        words = ["git", "-C", str(REPOSITORY), *arguments]
+        return subprocess.run(words, input=given, capture_output=True, check=False)
     except FileNotFoundError:
         raise ValueError("git is not installed: package on a machine that has it, in a checkout of the code") from None
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -59,12 +60,15 @@ def test_the_code_is_the_commits_bytes_whatever_the_users_git_is_set_to(
     little_code, tmp_path: Path, monkeypatch
 ) -> None:
     plain = committed_code.code_of(little_code[1])
+    checkout = shutil.copytree(little_code[0], tmp_path / "checkout")
+    monkeypatch.setattr(committed_code, "REPOSITORY", checkout)
     (tmp_path / "git").mkdir()
-    (tmp_path / "git/config").write_text("[core]\n autocrlf = true\n eol = crlf\n")
+    (tmp_path / "git/config").write_text("[core]\n autocrlf = true\n eol = crlf\n[tar]\n umask = 0177\n")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "git/config"))
     for attributes in ("", "* text=auto\n", "*.py text eol=crlf\n", "*.py export-ignore\n"):
         (tmp_path / "git/attributes").write_text(attributes)
+        (checkout / ".git/info/attributes").write_text(attributes)
         code = committed_code.code_of(little_code[1])
         assert not any(b"\r\n" in file.content for name, file in code.items() if name.endswith(".py"))
         assert code == plain
@@ -102,6 +106,10 @@ def test_a_commit_with_what_the_official_tool_refuses_gives_no_code(tmp_path: Pa
     subprocess.run([*git, "commit", "--quiet", "--message=two"], check=True)
     commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
     assert list(committed_code.code_of(commit)) == ["train.py"]
+    blob = subprocess.run([*git, "rev-parse", "HEAD:train.py"], capture_output=True, text=True, check=True).stdout
+    (tmp_path / ".git/objects" / blob[:2] / blob[2:].strip()).unlink()
+    with pytest.raises(ValueError, match=r"git lacks the content of train\.py"):
+        committed_code.code_of(commit)
 
 
 @pytest.mark.slow
