@@ -84,20 +84,14 @@ def are_running_averages(groups: Sequence[Sequence[PrintedMean]], *, release_say
     """Return whether the means that a log's rows print are running averages (True) or row averages (False).
 
     A running average is over all steps since a reset, early in the epoch. A row average is over the steps since the
-    last row. Four tests are tried in this order, and the first test with an answer decides:
-
-    1. Mean x steps since the reset falls from some row to the next, by more than the rounding of the printed mean:
-       False. For running averages this product is the time since the reset, which never falls.
-    2. One of the two kinds fits the time stamps of the rows clearly better than the other kind: this kind.
-    3. `release_says` is known: its value.
-    4. The means get smoother from row to row: True. Otherwise, as with too few rows: False.
+    last row. Four tests are tried in turn, and the first one with an answer decides.
 
     Args:
         groups: The rows from each reset of the averages up to the next one.
         release_says: Whether the release that prints such rows prints running averages. None if releases of both kinds
             print such rows.
     """
-    if any(_has_total_that_falls(rows) for rows in groups):  # a total is mean x steps since the reset
+    if any(_has_total_that_falls(rows) for rows in groups):  # as no total of a running average does
         return False
     by_stamps = _are_running_by_stamps(groups)
     if by_stamps is not None:
@@ -108,7 +102,9 @@ def are_running_averages(groups: Sequence[Sequence[PrintedMean]], *, release_say
 
 
 def _has_total_that_falls(rows: Sequence[PrintedMean]) -> bool:
-    """Return whether the time since the reset would fall from one row to the next, which no time can do.
+    """Return whether mean x steps since the reset falls from some row to the next, by more than its rounding.
+
+    For a running average this product is the time since the reset, which never falls.
 
     Args:
         rows: The rows from one reset of the averages up to the next one.
@@ -129,25 +125,15 @@ class _TimesToRow(NamedTuple):
 
 
 def _are_running_by_stamps(groups: Sequence[Sequence[PrintedMean]]) -> bool | None:
-    """Return which averages fit the time stamps: True for running averages, False for row averages, None if undecided.
+    """Return which kind of averages fits the time stamps of the rows clearly better.
 
-    A running average is over all steps since a reset of the averages. A row average is over the steps since the row
-    before. `_times_to_later_rows` works out the time from the first row to each later row in three ways: from the
-    printed means as running averages, from the printed means as row averages, and from the time stamps. The error of a
-    kind of averages is the mean distance between the times by this kind and the times by the stamps:
-
-        error of running averages    error of row averages    result
-        0.3 s                        8 s                      True: running averages fit better
-        8 s                          0.3 s                    False: row averages fit better
-        0.3 s                        0.9 s                    None: both are at most MOST_STAMP_ERROR_S (1 s)
-        5 s                          8 s                      None: 8 s is less than CLEARLY_NEARER (2) x 5 s
+    The error of a kind is the mean distance of its times (`_times_to_later_rows`) from the times by the stamps.
 
     Args:
         groups: The rows from each reset of the averages up to the next one.
 
     Returns:
-        True, False or None as in the table. Also None if there are no times to compare: in each group, the first row or
-        all later rows lack a time stamp, or there are no later rows.
+        True for running averages, False for row averages, None if neither is clearly better or no stamps are printed.
     """
     times: list[_TimesToRow] = []
     for rows in groups:
@@ -160,16 +146,16 @@ def _are_running_by_stamps(groups: Sequence[Sequence[PrintedMean]]) -> bool | No
     smaller_s = min(error_if_running_s, error_if_of_rows_s)
     larger_s = max(error_if_running_s, error_if_of_rows_s)
     both_fit = larger_s <= MOST_STAMP_ERROR_S
-    if both_fit or larger_s < CLEARLY_NEARER * smaller_s:
+    is_clear = larger_s >= CLEARLY_NEARER * smaller_s
+    if both_fit or not is_clear:
         return None
     return error_if_running_s < error_if_of_rows_s
 
 
 def _times_to_later_rows(rows: Sequence[PrintedMean]) -> list[_TimesToRow]:
-    """Return the time from the first row to each later row in three ways: by the stamps, and by each kind of averages.
+    """Return the time from the first row to each later row with a stamp: by the stamps, and by each kind of averages.
 
-    The times show which kind of averages fits the stamps. A running average is over all steps since a reset, and a row
-    average is over the steps since the row before. Of three rows, 10 steps apart, the later two have these times:
+    Of three rows, 10 steps apart, the later two have these times by their means:
 
         printed mean    steps since reset    if running averages           if row averages
         1.0 s           6                    (the first row)
@@ -177,22 +163,21 @@ def _times_to_later_rows(rows: Sequence[PrintedMean]) -> list[_TimesToRow]:
         0.4 s           26                   0.4 x 26 - 1.0 x 6 = 4.4 s    0.5 x 10 + 0.4 x 10 = 9 s
 
     Args:
-        rows: The rows from one reset of the averages up to the next one.
-
-    Returns:
-        An item for each later row with a time stamp. The list is empty if the first row has no time stamp.
+        rows: The rows from one reset of the averages up to the next one. Without a stamp of the first one, the result
+            is empty.
     """
+    if not rows:
+        return []
+    first = rows[0]
     times: list[_TimesToRow] = []
     sum_of_rows_s = 0.0
     for row in rows[1:]:
-        sum_of_rows_s += row.mean_s * row.steps_since_row  # a row without a stamp counts in the sum, too
-        first = rows[0]  # all times begin here
+        sum_of_rows_s += row.mean_s * row.steps_since_row  # also of a row without a stamp: its steps took time, too
         if row.end_s is None or first.end_s is None:
             continue
         times.append(
             _TimesToRow(
                 by_stamps_s=row.end_s - first.end_s,
-                # `total_since_reset_s` is the printed mean x the steps since the reset.
                 if_running_s=row.total_since_reset_s - first.total_since_reset_s,
                 if_of_rows_s=sum_of_rows_s,
             )
@@ -201,22 +186,17 @@ def _times_to_later_rows(rows: Sequence[PrintedMean]) -> list[_TimesToRow]:
 
 
 def _means_get_smoother(groups: Sequence[Sequence[PrintedMean]]) -> bool:
-    """Return whether the printed means get smoother with the steps since the reset, as running averages do.
+    """Return whether the printed means get smoother with the number of steps since the reset, as running averages do.
 
-    The roughness at a row shows how far the mean of the row lies off the means of the rows before and after: the means
-    1.0, 1.2 and 1.1 s of three successive rows give |1.1 - 2 x 1.2 + 1.0| = 0.3 s for the second row.
-
-    A running average is over the n steps since the reset. A new step has a share of only 1 / n in the average, so the
-    roughness falls about in proportion to 1 / n. On a plot of log(roughness) over log(n), the rows lie about a line
-    with the slope -1. Row averages, over the steps since the row before, do not get smoother: the slope is about 0. The
-    limit is RUNNING_SLOPE, -0.5.
+    The roughness at a row is the second difference of the means: 1.0, 1.2 and 1.1 s of three successive rows give
+    |1.1 - 2 x 1.2 + 1.0| = 0.3 s. In a running average over n steps, a new step has a share of 1 / n, so roughness
+    falls about as 1 / n: log(roughness) over log(n) has the slope -1. Row averages have the slope 0.
 
     Args:
         groups: The rows from each reset of the averages up to the next one.
 
     Returns:
-        True if the slope is below the limit. Otherwise False, and also if fewer than 40 (LEAST_ROWS_TO_FIT) rows have a
-        roughness above 0, or if all of these rows have the same n.
+        True if the slope is below RUNNING_SLOPE. False also if there are too few rows to tell.
     """
     logs_of_steps: list[float] = []
     logs_of_roughness: list[float] = []
@@ -226,7 +206,8 @@ def _means_get_smoother(groups: Sequence[Sequence[PrintedMean]]) -> bool:
             if roughness_s > 0:  # 0 has no logarithm
                 logs_of_steps.append(math.log(row.steps_since_reset))
                 logs_of_roughness.append(math.log(roughness_s))
-    if len(logs_of_roughness) < LEAST_ROWS_TO_FIT or len(set(logs_of_steps)) < 2:
+    have_one_n = len(set(logs_of_steps)) < 2  # no line can be fitted
+    if len(logs_of_roughness) < LEAST_ROWS_TO_FIT or have_one_n:
         return False
     slope, _ = statistics.linear_regression(logs_of_steps, logs_of_roughness)
     return slope < RUNNING_SLOPE
