@@ -67,7 +67,7 @@ def _stretches_of_block(start: Mark, stop: Mark | None, evaluations: Sequence[In
     - Evaluations after different epochs: `_stretches_between` returns one stretch before each evaluation.
     - Evaluations after one epoch only, or all without an epoch number: one stretch of all epochs of the block, from the
       start of the block to the start of the first evaluation. Any other evaluation is taken to be a repetition of the
-      first one by another rank.
+      first one by another rank. There is no stretch if the epoch is an early one of the block, before its last one.
     - No evaluation: one stretch of all epochs of the block, from the start of the block to the stop of the block.
 
     Args:
@@ -77,8 +77,7 @@ def _stretches_of_block(start: Mark, stop: Mark | None, evaluations: Sequence[In
 
     Returns:
         The stretches. The list is empty if `start` does not state first epoch and number of epochs, if the block has
-        neither an evaluation nor a stop, or if `_stretches_between` finds that the evaluations do not fit the epochs of
-        the block.
+        neither an evaluation nor a stop, or if the evaluations do not fit the epochs of the block.
     """
     first_epoch = whole_or_zero(start.number)  # the whole number, which may be 0; None for any other value
     epochs = positive_whole(start.count)  # the whole number above 0; None for any other value
@@ -91,10 +90,15 @@ def _stretches_of_block(start: Mark, stop: Mark | None, evaluations: Sequence[In
         return _stretches_between(start, first_epoch, epochs, evaluations)
 
     end = stop
+    evaluated_epoch = None  # not known
     if evaluations:
         end = evaluations[0].start
+        evaluated_epoch = whole_or_zero(end.number) if end else None  # each has a start; the test is for the types
     if end is None:
         return []
+    last_epoch = first_epoch + epochs - 1
+    if evaluated_epoch is not None and first_epoch <= evaluated_epoch < last_epoch:
+        return []  # no line says whether the later epochs came before this evaluation or after it
     return [Stretch(start, end, first_epoch, epochs)]
 
 

@@ -145,7 +145,7 @@ def test_evaluations_within_a_block_without_epochs_divide_it(
     assert said(figure, "ways_disagree") == []
 
 
-@pytest.mark.parametrize("numbers", [(0, 3), (2, 3), (2, 2, 5)])
+@pytest.mark.parametrize("numbers", [(0, 3), (2, 3), (2, 2, 5), (2,), (2, 2)])
 def test_a_block_whose_evaluations_are_of_other_epochs_has_no_figure(tmp_path: Path, numbers: tuple[int, ...]) -> None:
     """As where blocks count from 1 and evaluations from 0: nothing says what was trained between them."""
     log = Submission()
