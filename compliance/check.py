@@ -16,8 +16,9 @@ from compliance.official.damaged_lines import official_findings, official_findin
 from compliance.official.rule_files import VERSION, keys
 from compliance.official.tool_reading import ToolReader
 from compliance.rules import Finding, FindingCollector, Ruleset, breach, verdict
+from compliance.strict.event_times import KEYS_OF_EVERY_RANK
 from compliance.strict.policy import Policy
-from compliance.strict.run_order import KEYS_OF_EVERY_RANK, RunOrder
+from compliance.strict.run_order import RunOrder
 from runlog import schema
 from runlog.json_types import JsonObject
 from runlog.reader import Entry, Event, Header, Problem, ends_with_line_end, has_old_events, read_log

@@ -528,11 +528,12 @@ class Policy:
         """
         for fault in ProjectLog(run=self.run, order=self.order, benchmark=benchmark).faults():
             self._add_breach("own-log", fault.line, fault.what)
-        if self.order.first_early_before_run is not None:
-            event, back_ms = self.order.first_early_before_run
-            actual = f"{printable(event.key)} {significant(back_ms, digits=10)} ms before an event above it"
+        early = self.order.times.first_early_before_run
+        if early is not None:
+            key = printable(early.event.key)
+            actual = f"{key} {significant(early.early_ms, digits=10)} ms before an event above it"
             expected = "the events up to run_start are in the order of their times"
-            self.collector.add_breach("time-order", event.line, actual, expected, severity="warning")
+            self.collector.add_breach("time-order", early.event.line, actual, expected, severity="warning")
 
     def _repeat_breaches_of_form_as_errors(self) -> None:
         """Report the breaches of form so far once more, as errors of the rule `own-log`.
