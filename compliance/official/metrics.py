@@ -35,62 +35,66 @@ def join_metrics(events: Iterable[Event], count_field: str) -> JoinedMetrics:
         0.15 with the metadata {"metric": "CLIP", "samples_count": 512}
         -> an event with the value {"samples_count": 512, "FID": 88.1, "CLIP": 0.15}
 
-    An eval_accuracy is left out if its metadata do not contain "metric", or are unusable. Unusable metadata are:
-
-        {"metric": "FID"}                            The count is missing.
-        {"metric": ["FID"], "samples_count": 512}    The name of the metric, or the count, is a list or a dict.
-        7, or a list or a text with "metric" in it   The metadata are no dict.
-
     Args:
         events: All events of a log.
         count_field: The field of the metadata that has the count: "samples_count" or "step_num".
 
     Returns:
-        The joined events; and the first eval_accuracy with unusable metadata, None if there is none.
+        The joined events; and the first eval_accuracy that cannot be joined, at which the official checker crashes.
     """
     evaluation_by_count: dict[Any, _Evaluation] = {}
-    unusable_events = []
+    first_unusable = None
     for event in events:
-        if event.key != schema.EVAL_ACCURACY.key:
+        is_of_metric = event.key == schema.EVAL_ACCURACY.key and _is_taken_for_metric(event.metadata)
+        if not is_of_metric:
             continue
-        try:
-            _add_metric(evaluation_by_count, event, count_field)  # adds the metric to the evaluation of its count
-        except (KeyError, TypeError):  # a KeyError if the count is missing, a TypeError in the two other cases
-            unusable_events.append(event)
+        if _can_be_joined(event.metadata, count_field):
+            _add_metric(evaluation_by_count, event, count_field)
+        elif first_unusable is None:
+            first_unusable = event
     joined = [_joined_event(evaluation) for evaluation in evaluation_by_count.values()]
-    first_unusable = unusable_events[0] if unusable_events else None
     return JoinedMetrics(joined, first_unusable)
+
+
+def _is_taken_for_metric(metadata: Any) -> bool:
+    """Return whether the official checker goes on to join an eval_accuracy: it asks `"metric" in metadata`.
+
+    It crashes at this question if the metadata are a number, true, false or null. Then the result is True, too.
+
+    Args:
+        metadata: The metadata of the event, any JSON value.
+    """
+    can_contain = isinstance(metadata, dict | list | str)
+    return not can_contain or "metric" in metadata
+
+
+def _can_be_joined(metadata: Any, count_field: str) -> bool:
+    """Return whether metadata have a name of a metric and a count that can be keys of a dict, as both must be.
+
+    Args:
+        metadata: The metadata of an eval_accuracy, any JSON value; a dict among them has "metric".
+        count_field: The field that has the count, such as "samples_count".
+    """
+    if not isinstance(metadata, dict) or count_field not in metadata:
+        return False
+    is_name_usable = not isinstance(metadata["metric"], list | dict)
+    is_count_usable = not isinstance(metadata[count_field], list | dict)
+    return is_name_usable and is_count_usable
 
 
 def _add_metric(evaluation_by_count: dict[Any, _Evaluation], event: Event, count_field: str) -> None:
     """Add the metric that an eval_accuracy states to the evaluation of the same count; make this evaluation if missing.
 
-    For instance, the value 88.1 with the metadata {"metric": "FID", "samples_count": 512} is added as the "FID" of the
-    evaluation after 512 samples. Metadata that do not contain "metric" add nothing.
-
-    The metadata are not checked first, though a log may hold anything: metadata that cannot be used lead to Python's
-    own errors, before anything is added.
-
     Args:
         evaluation_by_count: The evaluations so far, by their count of samples or steps. The metric is added here.
-        event: The eval_accuracy.
+        event: The eval_accuracy, such as 88.1 with the metadata {"metric": "FID", "samples_count": 512}.
         count_field: The field of the metadata that has the count, such as "samples_count".
-
-    Raises:
-        KeyError: The metadata have a metric, but no count.
-        TypeError: The name of the metric or the count is a list or a dict. Or the metadata are no dict: a number, true,
-            false or null; or a list or a text with "metric" in it.
     """
-    metadata = event.metadata
-    if "metric" not in metadata:  # TypeError if the metadata are a number, true, false or null
-        return
-    name = metadata["metric"]  # TypeError if the metadata are a list or a text
-    count = metadata[count_field]  # KeyError if the count is missing
-    evaluation = evaluation_by_count.get(count)  # TypeError if the count is a list or a dict
-    if evaluation is None:
-        evaluation = _Evaluation(line=event.line, values={count_field: count})
-    evaluation.values[name] = event.value  # TypeError if the name is a list or a dict
-    evaluation_by_count[count] = evaluation  # after the lines that may raise, so that an error adds nothing
+    name = event.metadata["metric"]
+    count = event.metadata[count_field]
+    if count not in evaluation_by_count:
+        evaluation_by_count[count] = _Evaluation(line=event.line, values={count_field: count})
+    evaluation_by_count[count].values[name] = event.value
 
 
 def _joined_event(evaluation: _Evaluation) -> Event:

@@ -29,7 +29,11 @@ class ToolReading(NamedTuple):
 
 
 class ToolReader:
-    """Reads the events of one log: `take` each of them in their order, then ask for the `result`."""
+    """Reads the events of one log: `take` each of them in their order, then ask for the `result`.
+
+    rcp_checker ends with an error at data that it cannot use. The methods for the convergence raise an error there,
+    too, which `take` keeps as the `problem` of the result.
+    """
 
     def __init__(self, ruleset: str) -> None:
         # The metadata by which stable_diffusion says how far the training was at an evaluation.
@@ -95,22 +99,11 @@ class ToolReader:
     def _read_convergence(self, event: Event) -> None:
         """Keep what an event says of the run's convergence, as rcp_checker, the official test of convergence, does.
 
-            global_batch_size                       `_batch`: the batch
-            submission_benchmark                    `_benchmark`: the benchmark
-            an evaluation of stable_diffusion       `_metrics_by_count`: one more metric
-            an evaluation of another benchmark      `_trained_at_last_evaluation`: the epochs or samples trained so far
-            run_stop                                `_to_target`: the epochs or samples until the run reached the target
-
-        Any other event changes nothing.
-
         Args:
             event: Any event of the log.
 
         Raises:
-            KeyError: The metadata of the event lack a name that is needed. At a run_stop of stable_diffusion, an
-                earlier evaluation may lack a metric instead.
-            TypeError: A value that is needed has a wrong type.
-            ValueError: At a run_stop, no usable number of epochs or samples to the target was found.
+            KeyError, TypeError, ValueError: rcp_checker ends with an error at this event.
         """
         is_evaluation = event.key in _EVALUATION_KEYS
         if event.key == schema.GLOBAL_BATCH_SIZE.key:
@@ -118,7 +111,7 @@ class ToolReader:
         elif event.key == schema.SUBMISSION_BENCHMARK.key:
             self._benchmark = event.value
         elif is_evaluation and self._benchmark == STABLE_DIFFUSION:
-            self._keep_metric(event)
+            self._keep_metric(event)  # one of several of the evaluation, which are looked at together at run_stop
         elif is_evaluation:
             self._trained_at_last_evaluation = self._trained_at(event)
         elif event.key == schema.RUN_STOP.key:
@@ -161,33 +154,25 @@ class ToolReader:
         return epochs
 
     def _trained_to_target(self, stop: Event) -> float:
-        """Return how much the run had trained when it reached the target, as rcp_checker takes this from a log:
-
-            a run without success    NOT_CONVERGED
-            stable_diffusion         the samples (or steps) of the earliest evaluation that reached the target
-            any other benchmark      the epochs or samples of the last evaluation
-
-        For stable_diffusion, `_earliest_at_target` may raise each of the errors below, too: a KeyError if an evaluation
-        lacks a metric, a TypeError if a metric is no number or two counts cannot be compared, and a ValueError if no
-        evaluation reached the target.
+        """Return how far the run had trained when it reached the target, as rcp_checker takes this from a log.
 
         Args:
             stop: The run_stop of the run.
 
+        Returns:
+            The epochs, samples or steps. NOT_CONVERGED for a run without success.
+
         Raises:
-            KeyError: `stop` has no status.
-            TypeError: The metadata of `stop` are no dict.
-            ValueError: No evaluation came before `stop`; or the epochs or samples are no number, or a whole number too
-                large for a float.
+            KeyError, TypeError, ValueError: rcp_checker ends with an error at `stop`.
         """
         if stop.metadata["status"] != "success":  # KeyError without a status, TypeError if the metadata are no dict
             return NOT_CONVERGED
         if self._benchmark == STABLE_DIFFUSION:
-            trained = self._earliest_at_target()  # may raise a KeyError, TypeError or ValueError
+            trained = self._earliest_at_target()  # KeyError, TypeError or ValueError
         elif self._trained_at_last_evaluation is None:
             raise ValueError("no evaluation before it")
         else:
-            trained = self._trained_at_last_evaluation
+            trained = self._trained_at_last_evaluation  # taken to be where it reached the target
         if not _is_usable_number(trained):
             raise ValueError("no usable number of epochs or samples before it")
         return trained
