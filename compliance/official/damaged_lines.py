@@ -27,18 +27,10 @@ _MOST_CHARACTERS = 1 << 24  # of a line that is read; a longer one is refused
 
 
 def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> tuple[Finding, ...]:
-    """Return the findings on a log with damaged lines, each marked as official if the official checker reports it.
+    """Mark which of our findings on a damaged log are official, and add those that only the official checker has.
 
-    The official checker uses mlperf-logging's parser. At some damaged lines this parser has an error, so that the
-    official checker rejects the log. Such a line is called fatal here. The parser reads or ignores the other damaged
-    lines, some of which our reader skips.
-
-    1. If all our findings are about damaged lines, and at least one is an error about a fatal line, this is enough to
-       know that the official checker rejects the log. Our errors about fatal lines are official, our other findings are
-       not, and nothing is added.
-    2. Otherwise the log is read and judged a second time, with the events that mlperf-logging's parser reads. The
-       findings and the fatal lines of this second judgement show which of our findings are official, and what we lack
-       is added.
+    The official checker uses mlperf-logging's parser, which reads damaged lines in another way than our reader. It
+    rejects a log with a fatal line, one at which the parser has an error.
 
     Args:
         path: The path of the log.
@@ -46,7 +38,7 @@ def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> 
         ruleset: The rules by which the log is judged.
 
     Returns:
-        The findings of `ours`, with `official` set, and then the findings that only the official checker has.
+        The findings of `ours`, with `official` set, and then the added ones.
 
     Raises:
         OSError: The log cannot be read.
@@ -55,39 +47,31 @@ def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> 
     if are_all_about_damage:
         last_damaged_line = max(finding.line or 0 for finding in ours)
         fatal_lines = _fatal_lines_up_to(last_damaged_line, path)  # none of our findings is about a later line
-        if _has_error_about(fatal_lines, ours):  # case 1
+        if _has_error_about(fatal_lines, ours):
+            # The log is rejected for this line, so its events need not be judged again.
             return tuple(_with_official_set(ours, fatal_lines, rules_broken_officially=set()))
-    as_parser_reads = _judge_as_parser_reads(path, ruleset)  # case 2
-    return _joined_findings(ours, as_parser_reads)
+    second = _judge_as_parser_reads(path, ruleset)
+    rules_broken_officially = {finding.rule for finding in second.findings}
+    marked = _with_official_set(ours, second.fatal_lines, rules_broken_officially)
+    return (*marked, *_findings_of_official_checker_alone(ours, second))
 
 
-def _joined_findings(ours: Sequence[Finding], as_parser_reads: "_SecondJudgement") -> tuple[Finding, ...]:
-    """Return our findings on a damaged log, joined with the findings that only the official checker has.
-
-    Our reader and mlperf-logging's parser, which the official checker uses, read damaged lines differently. A fatal
-    line is one at which the parser has an error. The result has three parts, in this order:
-
-    1. Each finding of `ours`. `official` becomes True if the finding is an error about a fatal line, or if its rule is
-       also broken by the log as the parser reads it. Otherwise `official` becomes False.
-    2. If the log has fatal lines, but `ours` has no error about any of them: one official error about the first fatal
-       line.
-    3. Each finding of `as_parser_reads` by a rule that no finding of `ours` is about.
+def _findings_of_official_checker_alone(ours: Sequence[Finding], second: "_SecondJudgement") -> list[Finding]:
+    """Return what the official checker reports of a damaged log, and our findings do not.
 
     Args:
         ours: The findings by our reader, at least one of them about a damaged line.
-        as_parser_reads: The official findings on the log as mlperf-logging's parser reads it, and its fatal lines.
+        second: The official findings on the log as mlperf-logging's parser reads it, and the fatal lines, at which the
+            parser has an error.
     """
-    fatal_lines = as_parser_reads.fatal_lines
-    rules_broken_officially = {finding.rule for finding in as_parser_reads.findings}
+    alone = []
+    has_error_about_fatal_line = _has_error_about(second.fatal_lines, ours)
+    if second.fatal_lines and not has_error_about_fatal_line:
+        first_fatal_line = min(second.fatal_lines)
+        alone.append(_error_about_fatal_line(first_fatal_line, ours))
     rules_of_ours = {finding.rule for finding in ours}
-    joined = _with_official_set(ours, fatal_lines, rules_broken_officially)  # part 1
-    has_error_about_fatal_line = _has_error_about(fatal_lines, ours)
-    if fatal_lines and not has_error_about_fatal_line:
-        first_fatal_line = min(fatal_lines)
-        joined.append(_error_about_fatal_line(first_fatal_line, ours))  # part 2
-    # Part 3.
-    joined += [finding for finding in as_parser_reads.findings if finding.rule not in rules_of_ours]
-    return tuple(joined)
+    alone += [finding for finding in second.findings if finding.rule not in rules_of_ours]
+    return alone
 
 
 def _error_about_fatal_line(fatal_line: int, ours: Sequence[Finding]) -> Finding:
@@ -191,10 +175,10 @@ def _judge_lines(lines: "Iterable[_ParsedLine]", ruleset: Ruleset) -> _SecondJud
 
 
 def official_findings_without_infinities(path: Path, ruleset: Ruleset) -> Sequence[Finding]:
-    """Return what breaks the official rules if each eval_accuracy with Infinity or -Infinity is ignored.
+    """Judge a log by the official rules without the events eval_accuracy that have Infinity or -Infinity.
 
-    The infinite number may be the event's value, or stand in a table that is its value. The official parser takes such
-    a number, though JSON has none, and Infinity reaches any target that has no upper limit.
+    The official parser takes such a number, though JSON has none, and Infinity reaches any target that has no upper
+    limit. What the other accuracies reach shows only without it.
 
     Args:
         path: The path of the log.
@@ -203,11 +187,12 @@ def official_findings_without_infinities(path: Path, ruleset: Ruleset) -> Sequen
     Raises:
         OSError: The log cannot be read.
     """
-    finite_lines = (line for line in _lines_as_parser_reads(path) if not _is_infinite_accuracy(line))
-    return _judge_lines(finite_lines, ruleset).findings
+    lines = (line for line in _lines_as_parser_reads(path) if not _is_infinite_accuracy(line))
+    return _judge_lines(lines, ruleset).findings
 
 
 def _is_infinite_accuracy(line: "_ParsedLine") -> bool:
+    """Return whether a line is an eval_accuracy with an infinite number, as its value or in a table of metrics."""
     event = line.event
     if event is None or event.key != schema.EVAL_ACCURACY.key:
         return False
@@ -270,9 +255,6 @@ def _lines_as_parser_reads(path: Path) -> Iterator[_ParsedLine]:
 
     The parser ends at some lines that it refuses. Here the later lines are yielded, too, each parsed by itself.
 
-    For the parser, as for our reader, a line ends with a carriage return (CR), a line feed (LF) or both. The number of
-    a line is that of our reader's findings: 1 plus the LFs before the line.
-
     Args:
         path: The path of the log.
 
@@ -281,7 +263,8 @@ def _lines_as_parser_reads(path: Path) -> Iterator[_ParsedLine]:
         yielded without an event, and is the last one.
     """
     number = 1
-    # With newline="" a line ends where it does for the parser, but keeps its CR or LF, which the number depends on.
+    # As for the parser and for our reader, a line ends with a carriage return (CR), a line feed (LF) or both. With
+    # newline="" it keeps them. Our reader's findings number lines by the LFs alone, so the number does here, too.
     with io.TextIOWrapper(open_log(path), encoding="latin-1", newline="") as stream:
         while True:
             line = stream.readline(_MOST_CHARACTERS)  # of a longer line, only this beginning
@@ -295,7 +278,8 @@ def _lines_as_parser_reads(path: Path) -> Iterator[_ParsedLine]:
             if _TOKEN in line:
                 text = _from_last_token(line).strip()
                 yield _ParsedLine(number, _event_or_none(text, number))
-            if line.endswith("\n"):
+            has_line_feed = line.endswith("\n")
+            if has_line_feed:
                 number += 1
 
 
