@@ -41,13 +41,13 @@ class NoReferenceError(ValueError):
 class ReferencePoint:
     """How many epochs (or samples) the reference needed to converge at one global batch.
 
-    An interpolated point has no hyperparameters.
+    `std` is the standard deviation of its runs. An interpolated point has no hyperparameters.
     """
 
     global_batch: int
     mean: float
     std: float
-    least: float  # a lower mean of a submission is refused
+    least: float  # the lowest mean of a submission that passes, by a t-test and a tolerance
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -135,23 +135,26 @@ def against_reference(
 ) -> Convergence:
     """Test whether the runs of a submission converge no faster than the reference could by chance.
 
+    Their olympic mean, without the fastest and slowest runs, is compared with the reference point for their batch.
+
     Args:
-        values: The epochs (or samples) that each run needed, and NOT_CONVERGED for a run without success.
+        values: The epochs (or samples) that each run needed, and the large number NOT_CONVERGED for a run without
+            success.
         batch: The global batch of the runs.
-        reference: The reference points of the benchmark, which say how many of the fastest and slowest runs are
-            dropped.
-        points: The points of `reference` with which the batch may be compared, sorted by batch.
+        reference: The reference points of the benchmark, and the number of runs that are dropped at each end.
+        points: The points of `reference` that the runs may be compared with, sorted by batch: those that rcp_checker
+            keeps, for instance.
 
     Returns:
-        The outcome, and the factor for the minutes of the submission. The test fails at once if too many runs did not
-        converge, if no run is left after the fastest and slowest are dropped, or if no point fits the batch.
+        The outcome, and the factor for the minutes of the submission.
     """
     dropped = reference.runs.dropped  # so many of the fastest runs, and as many of the slowest
     not_converged = [value for value in values if value >= NOT_CONVERGED]
     if len(not_converged) > dropped:
         allowed = "one run" if dropped == 1 else f"{dropped} runs"
         return Convergence(passed=False, reason=f"more than {allowed} did not converge")
-    kept = _without_fastest_and_slowest(values, dropped)  # runs that did not converge are dropped as the slowest
+    # No run without success is left after this: with their large number of epochs, they are the slowest.
+    kept = _without_fastest_and_slowest(values, dropped)
     if not kept:
         least_runs = 2 * dropped + 1
         runs = counted(len(values), "run")
@@ -301,13 +304,6 @@ def _allowed_samples(benchmark: str, ruleset: str) -> int:
 def _point_of_record(record: Mapping[str, Any], submission_runs: int, allowed_samples: int) -> ReferencePoint:
     """Return the reference point for one global batch, computed from the reference's runs as rcp_checker does.
 
-    The fastest and the slowest runs of the reference are dropped. The others are the kept runs. The point has:
-
-    - `mean`: the mean epochs (or samples) of the kept runs
-    - `std`: the standard deviation of all runs
-    - `least`: the lowest mean of a submission that passes. It is the limit of a t-test against `mean` and `std`, minus
-      `allowed_samples`.
-
     Args:
         record: A record of mlperf-logging's file of reference points, with the batch, the epochs (or samples) of each
             run and the hyperparameters.
@@ -315,19 +311,19 @@ def _point_of_record(record: Mapping[str, Any], submission_runs: int, allowed_sa
         allowed_samples: By how many samples a submission's mean may be below the limit of the t-test and still pass.
             The number is 0 for all benchmarks that count epochs.
     """
-    # The field of the record that has the epochs (or samples) of each run.
-    unit = "Epochs to converge" if "Epochs to converge" in record else "samples to converge"
-    reference_runs = sorted(record[unit])
+    field_of_runs = "Epochs to converge" if "Epochs to converge" in record else "samples to converge"
+    all_runs = sorted(record[field_of_runs])  # the epochs (or samples) of each run
     # As in rcp_checker, the benchmark is the one that the record names, which may differ from the submission's.
-    kept_runs = _without_fastest_and_slowest(reference_runs, rounds.dropped_runs(record["Benchmark"]))
-    mean = _numpy_mean(kept_runs)
-    # Of all runs, as in rcp_checker, although the t-test combines it with the mean and the number of the kept runs.
-    std = _numpy_std(reference_runs)
-    least = _least_mean_by_t_test(mean, std, reference_runs=len(kept_runs), submission_runs=submission_runs)
+    kept_runs = _without_fastest_and_slowest(all_runs, rounds.dropped_runs(record["Benchmark"]))
+    mean_of_kept = _numpy_mean(kept_runs)
+    std_of_all = _numpy_std(all_runs)  # as in rcp_checker, although all else is of the kept runs
+    least = _least_mean_by_t_test(
+        mean_of_kept, std_of_all, reference_runs=len(kept_runs), submission_runs=submission_runs
+    )
     return ReferencePoint(
         global_batch=record["BS"],
-        mean=mean,
-        std=std,
+        mean=mean_of_kept,
+        std=std_of_all,
         least=least - allowed_samples,
         hyperparameters=record["Hyperparams"],
     )
@@ -356,26 +352,21 @@ def _points_kept_by_tool(points: Sequence[ReferencePoint]) -> tuple[ReferencePoi
 def _interpolated(batch: int, low: ReferencePoint, high: ReferencePoint, reference: ReferenceSet) -> ReferencePoint:
     """Return a reference point for a global batch that lies between the batches of two points, as rcp_checker does.
 
-    - `mean` and `std` are interpolated: they lie on the straight lines between the values of the two points.
-    - `least` is the lowest mean of a submission that passes: the limit of a t-test against `mean` and `std`, minus a
-      tolerance, which is 0 for nearly all benchmarks.
-
-    All three are in the unit of the benchmark, which is epochs, samples or steps.
+    Its mean and its standard deviation lie on the straight lines between those of the two points.
 
     Args:
         batch: The global batch.
         low: The point of the next lower batch.
         high: The point of the next higher batch.
-        reference: The set that both points are from. It says how many runs a submission has.
+        reference: The set that both points are from.
     """
     mean = _value_on_line(batch, low.global_batch, high.global_batch, low.mean, high.mean)
     std = _value_on_line(batch, low.global_batch, high.global_batch, low.std, high.std)
-    submission_runs = reference.runs.runs  # how many runs a submission of this benchmark has
-    # The t-test needs the number of the reference's runs, but an interpolated point has no runs of its own. rcp_checker
-    # takes twice the number of a submission's runs.
-    least = _least_mean_by_t_test(mean, std, reference_runs=2 * submission_runs, submission_runs=submission_runs)
-    # The tolerance: above 0 only for a benchmark that counts samples, so the units agree.
-    allowed_samples = _allowed_samples(reference.benchmark, reference.ruleset)
+    runs_of_submission = reference.runs.runs
+    # An interpolated point has no runs of its own. For its t-test, rcp_checker takes twice those of a submission.
+    runs_of_reference = 2 * runs_of_submission
+    least = _least_mean_by_t_test(mean, std, reference_runs=runs_of_reference, submission_runs=runs_of_submission)
+    allowed_samples = _allowed_samples(reference.benchmark, reference.ruleset)  # 0 unless `least` is in samples
     return ReferencePoint(global_batch=batch, mean=mean, std=std, least=least - allowed_samples)
 
 
@@ -396,32 +387,28 @@ def _value_on_line(batch: int, low_batch: int, high_batch: int, low: float, high
 def _least_mean_by_t_test(mean: float, std: float, *, reference_runs: int, submission_runs: int) -> float:
     """Return the lowest mean epochs (or samples) with which the runs of a submission pass a t-test.
 
-    A submission with a lower mean converged faster than the reference could by chance. The t-test computes how likely
-    runs like the reference's have a mean as low as the submission's, or lower. The submission passes if this chance is
-    above SIGNIFICANCE (5 %). The lower the mean, the smaller the chance. So the lowest mean that passes is found by
-    bisection, between 0 and the mean of the reference, as in rcp_checker.
+    They pass if the reference's runs could have such a low mean, or a lower one, by a chance of more than SIGNIFICANCE
+    (5 %). The lower the mean, the smaller this chance. So bisection finds the limit, as in rcp_checker.
 
     Args:
         mean: The mean epochs (or samples) of the reference.
-        std: The standard deviation of the reference. If `std` is 0, the result is `mean`.
+        std: The standard deviation of the reference.
         reference_runs: How many runs of the reference count.
-        submission_runs: How many runs a submission has. Two of them, the fastest and the slowest, do not count in the
-            t-test.
+        submission_runs: How many runs a submission has. Its fastest and slowest one do not count in the t-test.
     """
     if std == 0:  # all runs of the reference are equal, so any mean below theirs is too fast
         return mean
     counted_runs = submission_runs - _RUNS_NOT_COUNTED_IN_TEST
-    too_low = 0.0
-    high_enough = mean
-    while high_enough - too_low > TOLERANCE:
-        middle = (too_low + high_enough) / 2
+    fails = 0.0  # the limit lies between this mean, which fails the test,
+    passes = mean  # and this one, which passes
+    while passes - fails > TOLERANCE:
+        middle = (fails + passes) / 2
         p_value = _p_value_of_lower_mean(middle, mean, std, lower_count=counted_runs, reference_count=reference_runs)
-        can_be_chance = p_value > SIGNIFICANCE
-        if can_be_chance:  # the mean `middle` passes, so the lowest one that passes is `middle` or below
-            high_enough = middle
-        else:  # `middle` fails, so the lowest one that passes is above
-            too_low = middle
-    return (too_low + high_enough) / 2
+        if p_value > SIGNIFICANCE:
+            passes = middle
+        else:
+            fails = middle
+    return (fails + passes) / 2
 
 
 def _p_value_of_lower_mean(
