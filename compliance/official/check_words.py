@@ -49,7 +49,8 @@ def in_words(node: ast.expr) -> str:
             return _either_in_words(first, second)
         case ast.IfExp(body=check, test=condition, orelse=ast.Constant(value=True)):  # check if condition else True
             return f"{in_words(check)}, where {in_words(condition)}"
-    return _words_for_text(ast.unparse(node))
+        case single_check:  # it is not joined from others
+            return _words_for_text(ast.unparse(single_check))
 
 
 def _either_in_words(first: ast.expr, second: ast.expr) -> str:
@@ -67,22 +68,24 @@ def _either_in_words(first: ast.expr, second: ast.expr) -> str:
 
 
 def _words_for_text(expression_text: str) -> str:
-    """Return what a rule's expression asks for in plain words, such as "at least 0.8", for a message to the user.
-
-    The rows of _WORDS are tried first. If none matches, only the names in the expression are made plain:
-
-        v['value'] >= 0.8        -> at least 0.8      by a row of _WORDS
-        v['value'] in s['names'] -> value in names    by no row
-
-    In the expression, `v` is the event and `s` the state, the values that the rules' code has set.
+    """Return what a single check asks for in plain words, such as "at least 0.8" for `v['value'] >= 0.8`.
 
     Args:
-        expression_text: The text of the expression, as ast.unparse writes it.
+        expression_text: The text of the check, as ast.unparse writes it. `v` is the event and `s` the state.
     """
     for pattern, words in _WORDS:  # such as r"v\['value'\] in \[(.+)\]" and r"one of \1"
         match = re.fullmatch(pattern, expression_text)
         if match:
             # `expand` puts what (.+) matched in place of \1: one of 'sgd', 'lars'. Then the quotes are removed.
             return match.expand(words).replace("'", "")
+    return _with_plain_names(expression_text)
+
+
+def _with_plain_names(expression_text: str) -> str:
+    """Return an expression with names in place of look-ups: `s['seeds'] < 9` becomes `seeds < 9`.
+
+    Args:
+        expression_text: The text of the expression, in which `v` is the event and `s` the state.
+    """
     text = re.sub(r"\b[sv]\['(\w+)'\]", r"\1", expression_text)  # v['metadata']['file'] -> metadata['file']
     return re.sub(r"\['(\w+)'\]", r"'s \1", text)  # metadata['file'] -> metadata's file

@@ -1,4 +1,8 @@
-"""The checks of mlperf-logging's rules: what each looks at, the function that decides it, and its words."""
+"""The checks of mlperf-logging's rules: what each looks at, the function that decides it, and its words.
+
+In the text of a check, `v` is the event and `ll.timestamp` its time. `s` is the state, in which the code of the rules
+keeps values by name: at a run_start, for instance, it sets s['run_started'] to True.
+"""
 
 import ast
 import functools
@@ -72,44 +76,43 @@ class Check:
 
     @functools.cached_property
     def has_target(self) -> bool:
-        """Whether the check has a number that a run must reach, beside the bounds of any share, 0 and 1.
+        """Whether the check has a target for the value: a number other than 0 and 1, which bound any accuracy.
 
         v['value'] >= 0.8 and v['value'] <= 1.0  -> True
         v['value'] >= s['target_accuracy']       -> True, the state has the number
-        v['value'] < 1.0                         -> False, as most rule files of the open division have it
+        v['value'] < 1.0                         -> False, as in most rule files for open runs
         """
         for part in ast.walk(self.node):
             if isinstance(part, ast.Name) and part.id == "s":
                 return True
             if isinstance(part, ast.Constant) and isinstance(part.value, int | float):
-                is_bound_of_shares = part.value in (0, 1)
-                if not is_bound_of_shares:
+                is_only_bound = part.value in (0, 1)
+                if not is_only_bound:
                     return True
         return False
 
 
 def read_check(text: str, key_by_state_name: KeyByStateName = _NO_STATE) -> Check:
-    """Return the check that a text of a rule states: compiled, and with the aspect of an event that the check looks at.
+    """Compile a check of a rule, and tell which aspect of an event it looks at.
 
-    In the text, `v` is the event and `ll.timestamp` the event's time. `s` is a table in which the rules note what has
-    come before: at a run_start, for instance, s['run_started'] becomes True. The first row that fits gives the aspect:
+    The first row that fits gives the aspect:
 
-        s['run_started'], not s['run_started']    "order": the event must come after a run_start, or before any
+        s['run_started'], not s['run_started']    "order": a run_start must come before, or must not
         ll.timestamp < 9                          "time"
         'file' in v['metadata']                   "metadata"
         v['value'] > 0, or any other text         "value"
 
     Args:
-        text: The text of the check, an expression in the language of mlperf-logging's rule files.
-        key_by_state_name: For each name in `s`, the key of the events that set the name, such as
-            {"run_started": "run_start"}. The first row fits only names that this table has.
+        text: The text of the check.
+        key_by_state_name: For each name in the state `s`, the key of the events that set it, such as
+            {"run_started": "run_start"}.
 
     Raises:
         SyntaxError: The text is not an expression, or has a form that no rule of mlperf-logging has.
     """
     node = parse_expression(text)
     is_met = compile_expression(node)
-    order = _demanded_order(node, key_by_state_name)  # None: the check demands no order
+    order = _demanded_order(node, key_by_state_name)
     if order is not None:
         return Check(node=node, is_met=is_met, aspect="order", order=order)
     normal_text = ast.unparse(node)  # the same expression, in the quotes that are searched for
@@ -117,38 +120,42 @@ def read_check(text: str, key_by_state_name: KeyByStateName = _NO_STATE) -> Chec
 
 
 def _demanded_order(node: ast.expr, key_by_state_name: KeyByStateName) -> KeyOrder | None:
-    """Return the order that a check of an event E demands: E after, or before, the events of another key.
+    """Return the place among other events that a check demands of an event.
 
-    The state `s` is a table in which the rules note what has come: the rule for run_start sets s['run_started'] to True
-    at a run_start, as {"run_started": "run_start"} in `key_by_state_name` says. So a check of E gives:
-
-        s['run_started']            -> KeyOrder("run_start", must_precede_other=False): E must come after a run_start
-        not s['run_started']        -> KeyOrder("run_start", must_precede_other=True): E must come before any run_start
-        any other check             -> None
-
-    `== True` after s['run_started'] changes nothing.
+        s['run_started']        -> after a run_start, whose rule sets s['run_started'] to True
+        not s['run_started']    -> before any run_start
 
     Args:
         node: The syntax tree of the check.
-        key_by_state_name: For each name in `s`, the key of the events that set the name. A check of a name that is
-            missing here gives None.
+        key_by_state_name: For each name in the state `s`, the key of the events that set it, such as
+            {"run_started": "run_start"}.
+
+    Returns:
+        The place. None if the check has another form, or its name is not in `key_by_state_name`.
     """
-    text = ast.unparse(node)  # the check as a text in a fixed spelling, such as "not s['run_started']"
-    is_negated = text.startswith("not ")  # such a check holds at E only if no run_start came before E
-    state_name = _name_in_state(text.removeprefix("not "))  # such as "run_started"; None for a check of another form
+    match node:
+        case ast.UnaryOp(op=ast.Not(), operand=tested):
+            must_precede_other = True
+        case tested:
+            must_precede_other = False
+    state_name = _name_in_state(tested)
     if state_name is None or state_name not in key_by_state_name:
         return None
-    return KeyOrder(other_key=key_by_state_name[state_name], must_precede_other=is_negated)
+    return KeyOrder(other_key=key_by_state_name[state_name], must_precede_other=must_precede_other)
 
 
-def _name_in_state(expression_text: str) -> str | None:
+def _name_in_state(node: ast.expr) -> str | None:
     """Return NAME if an expression is `s['NAME']` or `s['NAME'] == True`; None for any other.
 
     Args:
-        expression_text: The text of the expression, as ast.unparse writes it.
+        node: The syntax tree of the expression.
     """
-    match = re.fullmatch(r"s\['(\w+)'\](?: == True)?", expression_text)
-    return match[1] if match else None
+    match node:
+        case ast.Compare(left=compared, ops=[ast.Eq()], comparators=[ast.Constant(value=True)]):
+            return _name_in_state(compared)
+        case ast.Subscript(value=ast.Name(id="s"), slice=ast.Constant(value=str() as name)):
+            return name
+    return None
 
 
 def _aspect_by_text(expression_text: str) -> str:
@@ -204,33 +211,28 @@ class WantedNames(NamedTuple):
 
 
 def read_wanted_names(text: str, key_by_state_name: KeyByStateName) -> WantedNames:
-    """Return which names the events of a key must list in a log, as a check in a rule file demands.
+    """Return the names that a check wants in a list of the state, and the key of the events that fill the list.
 
-    For instance, each event weights_initialization names one tensor, and the code of the rule for these events adds the
-    name to the list s['initialized_tensors']. After the last event, a check asks whether the list has exactly the
-    wanted names, each once:
+    For instance, the rule of weights_initialization adds the name of each event's tensor to a list:
 
         text                 sorted(s['initialized_tensors']) == sorted(['conv0_weight', 'conv0_bias'])
         key_by_state_name    {"initialized_tensors": "weights_initialization"}
-        the result           key         "weights_initialization"
-                             state_name  "initialized_tensors"
-                             names       ["conv0_weight", "conv0_bias"]
+        -> WantedNames("weights_initialization", "initialized_tensors", ["conv0_weight", "conv0_bias"])
 
     Args:
-        text: The text of the check, which must have the form of the example.
-        key_by_state_name: For each name in `s`, such as that of a list, the key of the events whose rule sets the name
-            or adds to its value.
+        text: The text of the check.
+        key_by_state_name: For each name in the state `s`, such as that of the list, the key of the events that set it
+            or add to it.
 
     Raises:
-        SyntaxError: The text has any other form, or `key_by_state_name` does not have the list. The caller replaces the
-            error, which may have no message, by a ValueError that quotes the text.
+        SyntaxError: The text has another form than in the example, or no event fills the list.
     """
     text_on_one_line = ast.unparse(parse_expression(text))
-    match = _CHECK_OF_NAMES.fullmatch(text_on_one_line)  # None for a text of any other form
+    match = _CHECK_OF_NAMES.fullmatch(text_on_one_line)
     if match is None:
         raise SyntaxError
     state_name = match["state_name"]  # such as "initialized_tensors"
-    if state_name not in key_by_state_name:  # no rule adds names to such a list
+    if state_name not in key_by_state_name:
         raise SyntaxError
     try:
         names = ast.literal_eval(match["names"])  # from a text such as "['conv0_weight', 'conv0_bias']"

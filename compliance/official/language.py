@@ -504,7 +504,7 @@ def _assignment(name: str, compute_value: Expression) -> Statement:
 
 
 def _compile_change(node: ast.AugAssign) -> Statement:
-    """Compile a change of a name in the state, such as `s['tensors'] += [X]` or `s['seeds'] += 1`.
+    """Compile a change of a value in the state: `s['tensors'] += [X]`, or one by arithmetic such as `s['seeds'] += 1`.
 
     Args:
         node: The syntax tree of the change.
@@ -516,8 +516,8 @@ def _compile_change(node: ast.AugAssign) -> Statement:
     adds_to_list = isinstance(node.op, ast.Add) and isinstance(node.value, ast.List)
     if adds_to_list:
         return _extension(name, compile_expression(node.value))
-    operation = ast.BinOp(left=node.target, op=node.op, right=node.value)  # X += Y is X = X + Y
-    return _assignment(name, _compile_arithmetic(operation))
+    changed_value = ast.BinOp(left=node.target, op=node.op, right=node.value)  # of `X += Y`, this is `X + Y`
+    return _assignment(name, _compile_arithmetic(changed_value))
 
 
 def _extension(name: str, compute_added: Expression) -> Statement:
