@@ -240,14 +240,11 @@ def files(version: str) -> list[str]:
 def load(name: str) -> RuleFile:
     """Return the rules in a rule file. The file is read once, then cached.
 
-    A file is a list of blocks of three kinds. The block of each kind gives these fields of the result:
+    A file is a list of blocks of three kinds. If several have the same key, or are BEGIN, or are END, the last counts:
 
-        KEY      `rules`: the rule for the events of one key
-        BEGIN    `begin`: statements to run before the first event; or `joining_field`: the field of metadata by which
-                 the metrics of an evaluation are joined, only in files of stable_diffusion
-        END      `wanted_names`: the names that the events of a key must have listed after the last event
-
-    If several blocks have the same key, or are of the kind BEGIN, or are of the kind END, the last of them counts.
+        KEY      the rule for the events of one key
+        BEGIN    code that runs before the first event
+        END      checks that are made after the last event, of the names that the events of a key must have listed
 
     Args:
         name: The name of the file, such as training_4.0.0/common.yaml.
@@ -260,9 +257,7 @@ def load(name: str) -> RuleFile:
     begin = _Begin(statements=(), joining_field=None)
     wanted_names: Sequence[WantedNames] = ()
     blocks = _blocks(name)
-    # {"run_started": "run_start", ...}: the code for events run_start sets s['run_started']. All blocks are searched
-    # first, because a check of s['run_started'] may stand above the block whose code sets the name.
-    key_by_state_name = _keys_that_set_state(blocks)
+    key_by_state_name = _keys_that_set_state(blocks)  # first, because a check may stand above the code
     for block in blocks:
         if block.kind == "KEY":
             rules[block.title] = _read_rule(block, key_by_state_name)
@@ -332,8 +327,16 @@ class _Block(NamedTuple):
         try:
             return parse(text)
         except SyntaxError:
-            reason = f"mlperf-logging {VERSION} has no such form"
-            raise ValueError(f"{self.file}: {self.title}: no meaning for {text.strip()!r}; {reason}") from None
+            raise self.unknown_form(text) from None
+
+    def unknown_form(self, text: str) -> ValueError:
+        """Return the error that an expression or a statement in the block has a form that is not known.
+
+        Args:
+            text: The expression or the statement.
+        """
+        reason = f"mlperf-logging {VERSION} has no such form"
+        return ValueError(f"{self.file}: {self.title}: no meaning for {text.strip()!r}; {reason}")
 
 
 def _blocks(name: str) -> list[_Block]:
@@ -371,25 +374,23 @@ def _has_known_form(block: _Block) -> bool:
 
 
 def _keys_that_set_state(blocks: Sequence[_Block]) -> KeyByStateName:
-    """Return a table of the names in the rules' state: by each name, the key of the events that change its value.
+    """Return for each name in the state `s` the key of the events whose rule changes its value.
 
-    The state `s` holds values by name. A KEY block of the rule file is for the events of one key. At each of these
-    events, the code in the field POST of the block is run, which may change the state. Two blocks, and the result:
+    So a check of s['run_started'] is known to ask for an event run_start. For instance, two KEY blocks give:
 
-        key run_start                 code s['run_started'] = True
-        key weights_initialization    code s['initialized_tensors'] += [...]
+        NAME: run_start                 POST: s['run_started'] = True
+        NAME: weights_initialization    POST: s['initialized_tensors'] += [...]
         -> {"run_started": "run_start", "initialized_tensors": "weights_initialization"}
 
-    So a check of s['run_started'] in another block is known to be about events run_start. Only changes of the forms
-    `= True` and `+=` are found. If several keys change the same name, the last of these keys counts.
-
     Args:
-        blocks: All blocks of a rule file.
+        blocks: All blocks of a rule file. If several keys change the same name, the last one counts.
     """
     key_by_state_name = {}
     for block in blocks:
+        code_after_checks = block.fields.get("POST", "")
         # Finds "run_started" in a code such as: s['run_started'] = True
-        for state_name in re.findall(r"s\['(\w+)'\]\s*(?:= True|\+=)", block.fields.get("POST", "")):
+        changed_names = re.findall(r"s\['(\w+)'\]\s*(?:= True|\+=)", code_after_checks)
+        for state_name in changed_names:
             key_by_state_name[state_name] = block.title  # the title of a block is its key
     return key_by_state_name
 
@@ -405,12 +406,7 @@ class _Begin(NamedTuple):
 
 
 def _read_begin(block: _Block) -> _Begin:
-    """Return what the BEGIN block of a rule file asks for before the first event: statements, or a `joining_field`.
-
-    - In the files of stable_diffusion, the code of the block joins the metrics of an evaluation: those with the same
-      count in a field of their metadata. This code is never run here, because `join_metrics` does the same. The code is
-      recognised by its checksum, and only the name of the field is returned, such as "samples_count".
-    - Any other code is compiled into statements, which set names in the state.
+    """Return what the BEGIN block of a rule file does before the first event: it sets values, or joins metrics.
 
     Args:
         block: The block.
@@ -419,7 +415,9 @@ def _read_begin(block: _Block) -> _Begin:
         ValueError: The code does not join metrics, and has a statement of an unknown form.
     """
     code: str = block.fields["CODE"]
-    joining_field = _field_by_which_code_joins_metrics(code)  # by the checksum; None for any other code
+    # In the files of stable_diffusion, the code joins the metrics of each evaluation. It has forms that are not
+    # compiled here, and is never run: `join_metrics` does the same, and only needs the field by which they are joined.
+    joining_field = _field_by_which_code_joins_metrics(code)
     if joining_field is not None:
         return _Begin(statements=(), joining_field=joining_field)
     statements = block.parsed(compile_statements, code)
@@ -439,28 +437,29 @@ def _field_by_which_code_joins_metrics(code: str) -> str | None:
 
 
 def _read_end(block: _Block, key_by_state_name: KeyByStateName) -> list[WantedNames]:
-    """Return the names that the events of a log must list by the END block of a rule file, one entry for each check.
+    """Return the names that the events of a log must list, by each check of the END block of a rule file.
 
-    While a log is judged, rules collect names in a table `s`: at each event weights_initialization, for instance, a
-    name is added to the list s['initialized_tensors']. A check in an END block says what the list must be after the
-    last event:
+    For instance, each event weights_initialization adds a name to a list in the state `s`, and this check is made after
+    the last event:
 
-        CHECK: sorted(s['initialized_tensors']) == sorted(['conv0_weight', 'conv0_bias'])
+        sorted(s['initialized_tensors']) == sorted(['conv0_weight', 'conv0_bias'])
         -> WantedNames("weights_initialization", "initialized_tensors", ["conv0_weight", "conv0_bias"])
-
-    The check does not name the key, weights_initialization. The key comes from `key_by_state_name`.
 
     Args:
         block: The block.
-        key_by_state_name: For each name in `s`, the key of the events that set the name, such as
+        key_by_state_name: For each name in `s`, the key of the events that set it, such as
             {"initialized_tensors": "weights_initialization"}.
 
     Raises:
         ValueError: A check has an unknown form, or is about a list that is missing in `key_by_state_name`.
     """
-    read = functools.partial(read_wanted_names, key_by_state_name=key_by_state_name)
-    # `parsed` returns read(text), or raises a ValueError that names the file and the block.
-    return [block.parsed(read, text) for text in _as_list(block.fields["CHECK"])]
+    wanted_names = []
+    for text in _as_list(block.fields["CHECK"]):
+        try:
+            wanted_names.append(read_wanted_names(text, key_by_state_name))
+        except SyntaxError:
+            raise block.unknown_form(text) from None
+    return wanted_names
 
 
 def _read_rule(block: _Block, key_by_state_name: KeyByStateName) -> Rule:

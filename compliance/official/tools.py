@@ -125,9 +125,6 @@ def ask_tool(tool: str, *arguments: str) -> Verdict:
 def ask_for_score(folder: Path, ruleset: str, benchmark: str, minutes: float | None) -> Verdict:
     """Return a verdict on whether result_summarizer, an official tool, computes our own score for a package.
 
-    The tool is run twice on the same folder. The first run may leave a file scaling.json with a factor of convergence
-    beside the logs. Only a later run multiplies the score by this factor, so the score of the second run counts.
-
     Args:
         folder: The folder of the package. The tool may add or remove files in it.
         ruleset: The version of the rules, such as 4.0.0.
@@ -145,8 +142,10 @@ def ask_for_score(folder: Path, ruleset: str, benchmark: str, minutes: float | N
     with tempfile.TemporaryDirectory() as scratch:
         table = Path(scratch) / "summary.csv"
         command = [str(folder), "training", ruleset, "-csv", str(table)]
-        run_tool("result_summarizer", command)  # only for scaling.json, which is written after the score is computed
-        table.unlink(missing_ok=True)  # the table of this first run
+        # The tool reads a factor on the score from scaling.json beside the logs. It writes this file itself, but only
+        # after it has computed the score. So the first run is for the file, and the second one for the score.
+        run_tool("result_summarizer", command)
+        table.unlink(missing_ok=True)  # with the score of the first run
         status, text = run_tool("result_summarizer", command)
         if status != 0 or "CRITICAL ERROR" in text or not table.is_file():
             return judged("result_summarizer", False, _complaints(text))
@@ -161,13 +160,8 @@ def config_of_ours(ruleset: str, folder: Path) -> Path:
     """Write into a folder the rule files with which mlperf-logging's checker can check our own benchmarks.
 
     The checker goes from common.yaml to closed_common.yaml (or open_common.yaml), and from there to the file of the
-    log's benchmark, such as closed_hrnet.yaml. The code of each common file has the path of the next file, which the
-    checker looks for in its own package. This project's files are not there. So the three common files of
-    mlperf-logging and this project's files are copied into `folder`, and the paths in their code are changed to paths
-    in `folder`:
-
-        training_4.0.0/{}_common.yaml    in the original common.yaml; the checker puts the division in place of {}
-        /tmp/x/{}_common.yaml            in the copy, if `folder` is /tmp/x
+    log's benchmark, such as closed_hrnet.yaml. It looks for each next file in its own package, which does not have this
+    project's files. So copies of all these files lead to one another in `folder` instead.
 
     Args:
         ruleset: The version of the rules, such as 4.0.0.
@@ -184,15 +178,27 @@ def config_of_ours(ruleset: str, folder: Path) -> Path:
     our_names = [path.name for path in (RULES / subfolder).glob("*.yaml")]  # such as closed_hrnet.yaml
     for name in [*common_names, *our_names]:
         original_text = rule_files.text_of(f"{subfolder}/{name}")  # from this project or from mlperf-logging
-        text = original_text.replace(f"{subfolder}/", f"{folder}/")  # training_4.0.0/ -> /tmp/x/
+        # The code in a file names the next one, such as training_4.0.0/{}_common.yaml, which becomes
+        # /tmp/x/{}_common.yaml for the folder /tmp/x. The checker puts the division or the benchmark in place of {}.
+        text = original_text.replace(f"{subfolder}/", f"{folder}/")
         (folder / name).write_text(text, encoding="utf-8")
     return folder / "common.yaml"
 
 
+# One of these parts is in each line by which the official checker says why it rejects a log.
+_COMPLAINT = re.compile(
+    r"Required"  # a wrong number of events
+    r"|CHECK for|failed test"  # a check that is not met, in two lines
+    r"|Failed"  # code that failed, or a check that no event meets
+    r"|Error"  # a traceback
+    r"|No log lines"  # no events
+    r"|parsing errors|\^\^"  # lines that cannot be parsed, each with the reason after "^^"
+    r"|no end within"  # the text that `run_tool` returns if the checker took too long
+)
+
+
 def check_log(path: Path, ruleset: str, benchmark: str) -> tuple[bool, list[str]]:
     """Return whether the official checker of mlperf-logging accepts a log, and if not, what it complains about.
-
-    The checker runs as a command, and the text that it prints is searched.
 
     Args:
         path: The path of the log.
@@ -201,8 +207,8 @@ def check_log(path: Path, ruleset: str, benchmark: str) -> tuple[bool, list[str]
             benchmark, the checker gets these rules.
 
     Returns:
-        (True, []) if the checker accepts the log. Otherwise False, and the first 20 lines of the text that complain (or
-        fewer), such as one with "Required EXACTLY_ONE occurrence of 'run_start' but found 0".
+        (True, []) if the checker accepts the log. Otherwise False, and at most 20 lines that complain, of those that
+        the checker printed, such as one with "Required EXACTLY_ONE occurrence of 'run_start' but found 0".
 
     Raises:
         ValueError: The right release of mlperf-logging is not installed.
@@ -216,11 +222,7 @@ def check_log(path: Path, ruleset: str, benchmark: str) -> tuple[bool, list[str]
         status, text = run_tool("compliance_checker", [*arguments, str(path.resolve())])  # absolute, for any folder
     if status == 0 and "INFO - SUCCESS" in text:
         return True, []
-    # Parts of the complaining lines, in this order: a wrong number of events; a check that is not met, in two lines;
-    # code that failed, or a check that no event meets; a traceback; no events; lines that cannot be parsed, each with
-    # the reason after "^^"; and the text that `run_tool` returns if the checker took too long.
-    complaint = r"Required|CHECK for|failed test|Failed|Error|No log lines|parsing errors|\^\^|no end within"
-    complaints = [printable(line.strip()) for line in text.splitlines() if re.search(complaint, line)]
+    complaints = [printable(line.strip()) for line in text.splitlines() if _COMPLAINT.search(line)]
     return False, complaints[:20]
 
 
