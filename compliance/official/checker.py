@@ -48,46 +48,26 @@ class Judge:
         self._events.append(event)
 
     def finish(self) -> None:
-        """Apply the rule files to the events that were taken, report all findings, and set `target_reached_ms`.
-
-        As in the official checker, there are two kinds of findings:
-
-        - Findings on all events of the log together, such as that no accuracy reaches the target. Those of each file
-          are reported, by `_apply_files`.
-        - Findings by key: failures of single events, and a wrong number of events. Several files may have a rule for
-          the same key, such as common.yaml and closed_resnet.yaml. Only the findings of the last of these files are
-          reported, here.
-
-        Besides these, `_apply_files` reports a benchmark that has no rule file of its own.
-
-        `target_reached_ms` becomes the time of the earliest accuracy that reached the target. Without such an accuracy,
-        `target_reached_ms` stays None; also if the rule of eval_accuracy has no target, as in most rule files for open
-        runs, where the rule only asks for an accuracy below 1.
-        """
+        """Apply the rule files to the events that were taken, report all findings, and set `target_reached_ms`."""
         last_result_by_key: dict[str, KeyResult] = {}
         for file_result in self._apply_files():
-            last_result_by_key |= file_result.result_by_key  # the result of a later file replaces an earlier one
-        result_of_accuracy = last_result_by_key.get(schema.EVAL_ACCURACY.key)
-        if result_of_accuracy is not None:
-            self.target_reached_ms = result_of_accuracy.target_reached_ms
+            self._collector.findings += file_result.findings  # on the log as a whole: those of each file count
+            last_result_by_key |= file_result.result_by_key  # a later file's result for a key replaces an earlier one
         for key_result in last_result_by_key.values():
             key_result.report_failures(self._collector)
             key_result.report_wrong_count(self._collector)
+        result_of_accuracy = last_result_by_key.get(schema.EVAL_ACCURACY.key)
+        if result_of_accuracy is not None:
+            self.target_reached_ms = result_of_accuracy.target_reached_ms
 
     def _apply_files(self) -> "list[_FileResult]":
-        """Apply common.yaml, and each rule file to which events lead, once. Return the result of each file.
+        """Apply common.yaml, and then each rule file to which an event leads, once.
 
-        A rule may contain code that enqueues a further file, whose name depends on the value of an event. For instance,
-        common.yaml leads from the division "closed" to closed_common.yaml, and closed_common.yaml from a benchmark X to
-        closed_X.yaml. Each enqueued file is handled so:
-
-        - If no such file exists, or if the file was applied already, the event is reported. For instance, the benchmark
-          "common" leads from closed_common.yaml to closed_common.yaml again.
-        - Otherwise the file is added to the queue, if it does not wait there already.
+        For instance, the division "closed" leads to closed_common.yaml, and the benchmark "resnet" from there to
+        closed_resnet.yaml: the code of a rule makes the name of the file from the value of the event.
 
         Returns:
-            The results, in the order of application. The `findings` of each result have been reported here. The caller
-            reports what `result_by_key` has, because only the last file with a rule for a key counts.
+            The result of each file, in the order of application.
         """
         result_by_file: dict[str, _FileResult] = {}
         queue = deque([f"training_{self._version}/common.yaml"])
@@ -95,10 +75,9 @@ class Judge:
             file_name = queue.popleft()
             file_result = _FileJudge(load(file_name)).judge(self._events)
             result_by_file[file_name] = file_result
-            self._collector.findings += file_result.findings  # these count, whatever later files find
             for enqueued in file_result.enqueued:
                 is_unknown = enqueued.file not in names()
-                was_applied = enqueued.file in result_by_file
+                was_applied = enqueued.file in result_by_file  # such as closed_common.yaml, by the benchmark "common"
                 is_in_queue = enqueued.file in queue
                 if is_unknown or was_applied:
                     result_of_event_key = file_result.result_by_key[enqueued.event.key]
@@ -108,27 +87,25 @@ class Judge:
         return list(result_by_file.values())
 
     def _report_refused_file(self, enqueued: Enqueued, key_result: KeyResult) -> None:
-        """Report an event whose value names a rule file that does not exist, or that was applied already.
+        """Report an event whose value leads to a rule file that does not exist, or that was applied already.
 
-        The code of a rule makes the name of the file from the value of the event. For instance, the division "ajar"
-        makes the name training_4.0.0/ajar_common.yaml, which does not exist.
-
-        - An event submission_benchmark is reported as a breach of the rule known-benchmark.
-        - For any other event, such as submission_division, a failure is added to `key_result`. If `key_result` has a
-          failure already, nothing is added: the check for a known division, for instance, has failed then, and the same
-          value would be reported twice.
+        For instance, the division "ajar" leads to training_4.0.0/ajar_common.yaml, which does not exist.
 
         Args:
             enqueued: The name of the rule file, and the event whose value gave the name.
-            key_result: What the rule of the event's key found, with the failures of all events of this key.
+            key_result: What the rule of the event's key found. It gets the failure, unless the event states the
+                benchmark, which has a finding of its own.
         """
         event = enqueued.event
         if event.key == schema.SUBMISSION_BENCHMARK.key:
             self._refuse_benchmark(event, enqueued.file)
-        elif key_result.failure_count == 0:
-            wanted = "a value that has rules of its own"
-            # `finding_on_event` makes a finding such as: submission_division: a value that has rules of its own.
-            key_result.keep_failure(key_result.finding_on_event("value", event.line, wanted, printable(event.value)))
+            return
+        is_reported_already = key_result.failure_count > 0  # such as by the check that the division is a known one
+        if is_reported_already:
+            return
+        wanted = "a value that has rules of its own"
+        # `finding_on_event` makes a finding such as: submission_division: a value that has rules of its own.
+        key_result.keep_failure(key_result.finding_on_event("value", event.line, wanted, printable(event.value)))
 
     def _refuse_benchmark(self, event: Event, rule_file: str) -> None:
         """Report a benchmark that has no rule file of its own, as a breach of the rule known-benchmark.
@@ -164,9 +141,10 @@ class _Objection(NamedTuple):
 class _FileResult(NamedTuple):
     """The result of applying the rules of one file to the events of a log.
 
-    - `findings` count, whatever other files find.
+    - `findings` are on the log as a whole, such as that no accuracy reaches the target. They count, whatever other
+      files find.
     - `result_by_key` has the failures of single events and the numbers of events. They count only if no later file has
-      a rule for the key.
+      a rule for the key, as in the official checker.
     - `enqueued` are the files that the events lead to.
     """
 
@@ -185,86 +163,63 @@ class _FileJudge:
         self._first_crash: Finding | None = None  # on the first event at which the official checker ends by a traceback
 
     def judge(self, events: Sequence[Event]) -> _FileResult:
-        """Apply the rule file to the events of a log. Return what was found, and which rule files to apply next.
-
-        Each rule is for the events of one key. For instance, the rule for submission_division asks for the value
-        "closed" or "open", and its code enqueues the rule file closed_common.yaml at the value "closed". The steps:
-
-        1. The statements in `begin` of the file, if there are any, set the first values in `_state`.
-        2. `_apply_rule` judges each event whose key has a rule, and adds what it finds to the key's result in
-           `_result_by_key`; only a crash of the official checker is kept in `_first_crash`. `_apply_rule` also runs the
-           rule's code, which changes `_state` and may enqueue a further file there.
-        3. `_findings_on_all_events` returns the findings on the log as a whole, such as that no accuracy reaches the
-           target.
-
-        The rule files of stable_diffusion are also applied to joined events, after the events of the log: one event for
-        each evaluation, with all metrics of the evaluation. The official checker does the same.
+        """Apply the rules of the file to the events of a log.
 
         Args:
             events: The events, in the order of the log.
+
+        Returns:
+            What was found, and the rule files to which the events lead.
         """
-        for initialise in self._file.begin:
-            no_event = None  # this code runs before the first event, and only sets names in the state
-            initialise(no_event, self._state)
-        joined_events = self._joined_metrics(events)  # no events if the file is none of stable_diffusion
+        for set_first_values in self._file.begin:
+            set_first_values(None, self._state)  # None: no event has come yet
+        joined_events = self._joined_events(events)  # none, unless the file is one of stable_diffusion
         for event in [*events, *joined_events]:
-            if event.key in self._result_by_key:  # from the start, each key that has a rule has a result
+            has_rule = event.key in self._result_by_key
+            if has_rule:
+                # The failures go to the key's result. The rule's code may change `_state` and enqueue a file there.
                 self._apply_rule(event)
-        return _FileResult(self._findings_on_all_events(), self._result_by_key, self._state.enqueued)
+        return _FileResult(
+            findings=self._findings_on_all_events(),
+            result_by_key=self._result_by_key,
+            enqueued=self._state.enqueued,
+        )
 
-    def _joined_metrics(self, events: Sequence[Event]) -> list[Event]:
-        """Return one new event for each evaluation of stable_diffusion, with all metrics of the evaluation.
+    def _joined_events(self, events: Sequence[Event]) -> list[Event]:
+        """Return a new event for each evaluation of stable_diffusion, with all metrics of the evaluation.
 
-        stable_diffusion logs each metric of an evaluation, such as FID or CLIP, in an event of its own. The events of
-        one evaluation have the same count in their metadata, such as the samples trained on. Only the rule files of
-        stable_diffusion need the new events. For any other rule file the list is empty.
-
-        The official checker crashes at an event with unusable metadata (see `join_metrics`), and so fails the log. Here
-        the event is left out, and a finding on the crash of the official checker is kept.
+        stable_diffusion logs each metric of an evaluation, such as FID or CLIP, in an event of its own. Its rule files
+        look at the metrics together, in events that the official checker makes.
 
         Args:
             events: All events of the log, in their order.
+
+        Returns:
+            The new events, without the metrics that cannot be joined. Empty for the rule file of another benchmark.
         """
         count_field = self._file.joining_field  # such as "samples_count", in rule files of stable_diffusion alone
         if count_field is None:
             return []
         joined = join_metrics(events, count_field)
         if joined.first_unusable is not None:
-            # This is the first crash: the official checker joins the metrics before it applies any rule of the file.
-            self._keep_if_first_crash(self._finding_on_unusable_metric(joined.first_unusable, count_field))
+            # The official checker crashes at this event, before it applies any rule of the file.
+            self._first_crash = self._finding_on_unusable_metric(joined.first_unusable, count_field)
         return joined.events
-
-    def _keep_if_first_crash(self, crash: Finding) -> None:
-        """Keep the finding on a crash of the official checker, unless one is kept already.
-
-        That checker ends at its first crash. Our judge goes on after such an event, so there may be several.
-
-        Args:
-            crash: The finding on the event at which the official checker ends with a traceback.
-        """
-        if self._first_crash is None:
-            self._first_crash = crash
 
     # --- all events ---
 
     def _findings_on_all_events(self) -> list[Finding]:
-        """Return the findings that can only be made after the last event, in this order:
+        """Return the findings on the log as a whole, such as that no accuracy reaches the target.
 
-        1. For each key, up to two separate findings:
-
-           - The key has no event, and neither has the alternative key that its rule names.
-           - The key has events, but none meets the check that at least one event must meet.
-
-        2. The official checker crashes at an event. Only its first crash is a finding.
-        3. The events of a key together do not list the wanted names.
+        Call it after the rules have been applied to the last event.
         """
-        findings: list[Finding | None] = []  # None: a check that found nothing
+        findings: list[Finding | None] = []  # None: nothing is wrong
         for key_result in self._result_by_key.values():
             findings.append(self._finding_if_alternative_is_missing(key_result))
             findings.append(key_result.finding_if_any_check_is_unmet())
-        findings.append(self._first_crash)  # kept by `judge`, which joins metrics and judges events; None: no crash
-        for wanted_names in self._file.wanted_names:
-            findings.append(self._finding_if_names_differ(wanted_names))
+        findings.append(self._first_crash)
+        for tensors in self._file.wanted_names:
+            findings.append(self._finding_if_tensors_differ(tensors))
         return [finding for finding in findings if finding is not None]
 
     def _finding_on_unusable_metric(self, event: Event, count_field: str) -> Finding:
@@ -295,14 +250,14 @@ class _FileJudge:
             return None
         return key_result.finding_on_count("none")
 
-    def _finding_if_names_differ(self, wanted: WantedNames) -> Finding | None:
-        """Return a finding if the events of a key do not list each wanted name exactly once.
+    def _finding_if_tensors_differ(self, wanted: WantedNames) -> Finding | None:
+        """Return a finding if the log does not name each tensor of the reference model exactly once.
 
-        In all rule files that ask for names, the events weights_initialization together must name each tensor of the
-        reference model once. The code of the rule adds the name in each event to a list in the state.
+        Each event weights_initialization names one tensor. The code of its rule has added the name to a list in the
+        state.
 
         Args:
-            wanted: The key, and the names that its events must list.
+            wanted: The key weights_initialization, the name of the list in the state, and the names of the tensors.
 
         Returns:
             The finding. None if the names are right, or if the log has no event of the key.
@@ -312,7 +267,7 @@ class _FileJudge:
             return None
         listed_names = self._state[wanted.state_name]
         are_all_texts = all(isinstance(name, str) for name in listed_names)  # a log may list anything
-        is_each_listed_once = are_all_texts and Counter(listed_names) == Counter(wanted.names)
+        is_each_listed_once = are_all_texts and sorted(listed_names) == sorted(wanted.names)
         if is_each_listed_once:
             return None
         actual = _difference_in_words(listed_names, wanted.names)
@@ -322,14 +277,7 @@ class _FileJudge:
     # --- one event ---
 
     def _apply_rule(self, event: Event) -> None:
-        """Count an event, and apply the rule of its key to it, in this order:
-
-        1. the checks for each event, then the rule's code, which changes the state that later checks read
-        2. the check for the first event of the key, if the rule has one
-        3. the check that at least one event of the key must meet, if the rule has one
-
-        A later event of a key with `submission_` in its name, such as a second submission_division, skips step 1. The
-        official checker, mlp_compliance.py, skips it, too.
+        """Count an event, and apply the rule of its key to it. Failures go to the key's result.
 
         Args:
             event: An event whose key has a rule in this file.
@@ -338,8 +286,9 @@ class _FileJudge:
         rule = key_result.rule
         key_result.count(event)
         is_first = key_result.event_count == 1
-        is_only_first_checked = "submission_" in event.key
-        if is_first or not is_only_first_checked:
+        # As in the official checker, a second submission_division, for instance, is not checked like the first one.
+        is_repeated_statement = "submission_" in event.key and not is_first
+        if not is_repeated_statement:
             self._apply_checks_and_code(key_result, event)
         if is_first and rule.first_check is not None:
             self._apply_first_check(rule.first_check, key_result, event)
@@ -396,27 +345,19 @@ class _FileJudge:
         return True
 
     def _apply_any_check(self, check: Check, key_result: KeyResult, event: Event) -> None:
-        """Check whether an event meets a check that one event of its key has to meet. Note the answer in `key_result`.
-
-        Such a check is, for instance, that an accuracy reaches the target: at least one has to. In this order:
-
-        1. If the value of the event is the best number so far, the number is noted, to be shown in a finding if no
-           event meets the check. The best is the largest for a check of "at least 0.8", and the smallest for a check of
-           "at most 3.3".
-        2. If the check raises an exception, as where a text is compared with a number, the official checker crashes. A
-           finding on the crash is kept, if there was no earlier crash while this rule file was applied.
-        3. If the event meets the check, `key_result` keeps the time of the event, unless it has an earlier time.
+        """Note in `key_result` whether an event meets the check that at least one event of its key has to meet.
 
         Args:
-            check: The check.
+            check: The check, such as that an accuracy reaches the target.
             key_result: The result of the event's key.
             event: The event.
         """
-        key_result.keep_if_best(event, check)
+        key_result.keep_if_best(event, check)  # a finding shows the best value if no event meets the check
         try:
             is_met = bool(check.is_met(event, self._state))
-        except Exception:  # noqa: BLE001  a log may hold anything
-            self._keep_if_first_crash(_finding_on_crash(check, key_result, event))
+        except Exception:  # noqa: BLE001  a log may hold anything, such as a text where a number is compared
+            if self._first_crash is None:  # the official checker ends at its first crash
+                self._first_crash = _finding_on_crash(check, key_result, event)
             return
         if is_met:
             key_result.keep_met_any_check(event)
@@ -490,16 +431,18 @@ def _difference_in_words(listed_names: Sequence[object], wanted_names: Sequence[
 
 
 def _finding_on_crash(check: Check, key_result: KeyResult, event: Event) -> Finding:
-    """Return the finding on an event at which the official checker crashes, because a check raised an exception.
+    """Return the finding on an event that a check cannot be applied to, so that the official checker crashes.
+
+    For instance, the check that an accuracy is at least 0.8 raises an exception if the accuracy is a text. The finding
+    then asks for a number.
 
     Args:
-        check: The check. Its `aspect` is the part of the event that it looks at, such as "value" or "metadata".
-        key_result: The result of applying the key's rule, which names key and rule in the finding.
-        event: The event, such as an eval_accuracy whose value is a text.
+        check: The check, which raised an exception.
+        key_result: The result of the event's key, which makes the finding.
+        event: The event.
     """
-    wanted = check.words
-    if check.aspect == "value" and not is_number(event.value):
-        wanted = "a number"  # the check compares the value with a number
+    is_value_no_number = check.aspect == "value" and not is_number(event.value)
+    wanted = "a number" if is_value_no_number else check.words
     return key_result.finding_on_event(check.aspect, event.line, wanted, shown(event, check.aspect))
 
 

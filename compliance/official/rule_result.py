@@ -86,6 +86,11 @@ class KeyResult:
             self.earliest_met_ms = event.time_ms
 
     @property
+    def has_met_any_check(self) -> bool:
+        """Whether an event met the check that one event of the key must meet."""
+        return self.earliest_met_ms is not None
+
+    @property
     def target_reached_ms(self) -> float | None:
         """Return the time of the earliest event that reached the rule's target; None if none did, or without a target.
 
@@ -129,16 +134,15 @@ class KeyResult:
         return self._finding("count", self.first_line, wanted, actual, f"log {wanted}")
 
     def finding_if_any_check_is_unmet(self) -> Finding | None:
-        """Return a finding if the events of the key all fail the check that one of them must meet.
+        """Return a finding if none of the key's events meets the check that one of them must meet.
 
-        For instance, one eval_accuracy must reach the target.
+        For instance, one eval_accuracy must reach the target. The finding shows the best value.
 
         Returns:
-            The finding, which shows the best value. None if an event meets the check, if the rule has no such check, or
-            if the key has no events at all.
+            The finding. None if nothing is wrong: a key without events is reported by its count, if at all.
         """
         check = self.rule.any_check
-        if check is None or self.event_count == 0 or self.earliest_met_ms is not None:
+        if check is None or self.event_count == 0 or self.has_met_any_check:
             return None
         if self._best is None:
             actual = "no number"
@@ -234,27 +238,33 @@ def _fix(aspect: str, key: str, wanted: str) -> str:
 
 
 def shown(event: Event, aspect: str) -> str:
-    """Return an event's metadata as text for a message if `aspect` is "metadata"; for any other aspect, its value.
-
-    A value that is a text is shown without quotes, unless the text has none of the letters A to Z and a to z:
-
-        metadata {"epoch_num": 3, "lineno": 7}    -> metadata {"epoch_num": 3}
-        value "resnet"                            -> resnet
-        value "0.33"                              -> "0.33"
-        value 0.33, a number                      -> 0.33
-
-    Of longer metadata or values only the first 160 characters are shown, with a note on how many more there are.
+    """Return the part of an event that a check looks at, as text for a message.
 
     Args:
         event: The event.
-        aspect: The part of the event that a check looks at: "metadata", "value", "order" or "time".
+        aspect: The part: "metadata" for the event's metadata; any other for its value.
     """
     if aspect == "metadata":
-        metadata = event.metadata
-        if isinstance(metadata, dict):
-            metadata = own_metadata(metadata)  # without `file` and `lineno`, the place in the user's code
-        return f"metadata {printable(metadata)}"
-    is_text_with_letters = isinstance(event.value, str) and re.search("[A-Za-z]", event.value)
+        return _shown_metadata(event.metadata)
+    return _shown_value(event.value)
+
+
+def _shown_metadata(metadata: Any) -> str:
+    """Return metadata as text, such as `metadata {"epoch_num": 3}`, without the place in the user's code."""
+    if isinstance(metadata, dict):  # a log may hold anything
+        metadata = own_metadata(metadata)  # without `file` and `lineno`
+    return f"metadata {printable(metadata)}"
+
+
+def _shown_value(value: Any) -> str:
+    """Return the value of an event as text, such as `resnet` or `0.33`. A longer text is cut after 160 characters.
+
+    A text without letters, such as "0.33", keeps its quotes, to tell it from a number.
+
+    Args:
+        value: The value, of any type.
+    """
+    is_text_with_letters = isinstance(value, str) and re.search("[A-Za-z]", value)
     if is_text_with_letters:
-        return printable(event.value)  # without quotes, and at most 160 characters of the text
-    return visible(as_json(event.value), 160)  # JSON has quotes around a text
+        return printable(value)  # has no quotes
+    return visible(as_json(value), 160)  # JSON has quotes around a text
