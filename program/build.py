@@ -410,19 +410,18 @@ def _verify_training(update: Update, optimizer: OptimizerConfig, plan: Plan) -> 
     micro_steps = len(update)  # one program for each
     ranks = fleet.worker_num()
     fixed_loss_scale = plan.start_of_gradients  # 1 without one
-    # One history for each parameter: how its gradient was summed and scaled. Only their number is used here.
-    histories = check_gradients(update, ranks=ranks, scale=fixed_loss_scale)
+    gradient_count = check_gradients(update, ranks=ranks, scale=fixed_loss_scale)
     updated_by = verify.check_optimizer(main, optimizer)  # parameters by type of update operator: {"momentum": 161}
     verify.check_compute_types(main, plan.precision.dtype)
 
     proved = [
-        _summed_in_words(len(histories), ranks=ranks, micro_steps=micro_steps),
+        _summed_in_words(gradient_count, ranks=ranks, micro_steps=micro_steps),
         f"{optimizer.kind} by {', '.join(f'{kind} of {count}' for kind, count in updated_by.items())}",
     ]
     if fixed_loss_scale != 1.0:
         proved.append(f"a fixed loss scale of {six_digits(fixed_loss_scale)} taken off by the update")
     if micro_steps > 1:
-        proved.append(f"{len(histories)} gradients of {micro_steps} micro-steps merged before their sum")
+        proved.append(f"{gradient_count} gradients of {micro_steps} micro-steps merged before their sum")
     return proved
 
 

@@ -1,14 +1,14 @@
 """Proof, read off a built training program, that each parameter is trained by the mean of its gradients.
 
-The gradient of each parameter is followed from the loss to the optimizer as a value (times it was summed over the
-ranks, factor on it): both must be (once, 1 / ranks) when the optimizer reads it, with the loss scale taken off again.
-Every operator of the backward pass is linear in the gradient that it receives, so it hands the value on.
+A gradient is followed from the loss to the optimizer, operator by operator, and a `GradientHistory` records what the
+operators do to it. When the optimizer reads it, it must have been summed over the ranks once and multiplied by
+1 / (ranks x micro-steps), with the loss scale taken off again. Every operator of the backward pass is linear in the
+gradient that it receives, so it hands the history on. Nothing is run.
 """
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from paddle import static
 from paddle.base.framework import Block, Operator
@@ -20,25 +20,19 @@ from runlog.digits import six_digits
 
 @dataclass(frozen=True, kw_only=True)
 class GradientHistory:
-    """The history of a gradient: what operators have done to it so far."""
+    """The operators' work on a gradient so far: how it was summed and scaled."""
 
-    micro_steps: int = 1  # number of micro-steps whose gradients are added up in it
-    sums: int = 0  # how many times it was summed over the ranks
+    micro_steps: int = 1  # how many micro-steps (parts of the batch) have their gradients added up in it
+    sums_over_ranks: int = 0  # how many times it was summed over the ranks
     factor: float = 1.0  # product of the constants that it was multiplied by
-    scale_power: int = 0  # power of the dynamic loss scale on it: 1 while the loss is scaled, 0 after unscaling
+    loss_scale_power: int = 0  # power of the dynamic loss scale on it: 1 while the loss is scaled, 0 after unscaling
 
 
 _TO_OR_FROM_ONE_RANK = ("c_reduce_sum", "c_broadcast")  # operators that leave the sum on one rank, or send it from one
-# By the name of the variable that holds the gradient. A variable without a history holds none: its gradient is not
-# computed yet, or it is an accumulator of zeros.
-Histories = dict[str, GradientHistory]
 
 
-def check_gradients(update: Sequence[static.Program], *, ranks: int, scale: float = 1.0) -> Histories:
+def check_gradients(update: Sequence[static.Program], *, ranks: int, scale: float = 1.0) -> int:
     """Prove that an update trains each parameter by the mean of its gradients over all ranks and micro-steps.
-
-    The gradients are followed from the loss to the optimizer through the operators of the built programs; nothing is
-    run.
 
     Args:
         update: The program of each micro-step (a part of the batch), in order. The last one has the optimizer; without
@@ -47,32 +41,47 @@ def check_gradients(update: Sequence[static.Program], *, ranks: int, scale: floa
         scale: The fixed loss scale, at which the gradient of the loss must start; 1 without one.
 
     Returns:
-        By parameter, how its gradient was summed and scaled until the optimizer reads it.
+        How many parameters the optimizer updates, each by one gradient.
 
     Raises:
         Refused: A gradient is not this mean, a trainable parameter is not updated, or the programs are not
             data-parallel training. The message names the first difference.
     """
-    histories = _histories_at_optimizer(update, ranks=ranks, scale=scale)
-    main = update[-1]  # the program with the optimizer; every program of the update has all parameters
+    main = update[-1]
+    tracker = _GradientTracker(ranks=ranks, loss_scale=scale, dynamic_scales=_dynamic_scales(main))
+    # All micro-steps before the last one run one program: {that program: 3, main: 1} for 4 micro-steps, in this order.
+    runs_by_program = Counter(update)
+    for program, runs in runs_by_program.items():
+        tracker.follow(program.global_block(), runs=runs)
+    tracker.refuse_uncleared_accumulators()
+
+    _refuse_parameters_not_updated(main, updated=set(tracker.at_optimizer))
+    for parameter, history in tracker.at_optimizer.items():
+        _check_is_mean(parameter, history, ranks=ranks, micro_steps=len(update))
+    return len(tracker.at_optimizer)
+
+
+def _refuse_parameters_not_updated(main: static.Program, updated: set[str]) -> None:
+    """Raise Refused if the optimizer leaves out a trainable parameter.
+
+    Args:
+        main: Training program; it has all parameters.
+        updated: Names of the parameters that the optimizer updates.
+    """
     trainable = {parameter.name for parameter in main.all_parameters() if parameter.trainable}
-    not_updated = sorted(trainable - histories.keys())
+    not_updated = sorted(trainable - updated)
     if not_updated:
         raise Refused(f"no optimizer updates {not_updated[0]} and {len(not_updated) - 1} more")
 
-    for parameter, history in histories.items():
-        _check_history(parameter, history, ranks=ranks, micro_steps=len(update))
-    return histories
 
-
-def _check_history(parameter: str, history: GradientHistory, *, ranks: int, micro_steps: int) -> None:
-    """Prove that the gradient of a parameter is the mean over all ranks and micro-steps when the optimizer reads it.
+def _check_is_mean(parameter: str, history: GradientHistory, *, ranks: int, micro_steps: int) -> None:
+    """Prove that the optimizer reads the mean of a gradient over all ranks and micro-steps.
 
     With 8 ranks and 2 micro-steps it must be summed over the ranks once and scaled by 1/16.
 
     Args:
-        parameter: Name of the parameter, for messages.
-        history: Record of how its gradient was summed and scaled until the optimizer reads it.
+        parameter: Name of the parameter that the gradient updates, for messages.
+        history: How the gradient was summed and scaled until the optimizer reads it.
         ranks: Number of data-parallel processes.
         micro_steps: Number of parts of the batch whose gradients one update adds up.
 
@@ -82,52 +91,14 @@ def _check_history(parameter: str, history: GradientHistory, *, ranks: int, micr
     subject = f"the gradient of {parameter}"
     merged = history.micro_steps
     prove(merged == micro_steps, f"{subject} is merged of {merged} micro-steps, not {micro_steps}")
+    sums = history.sums_over_ranks
     expected_sums = 1 if ranks > 1 else 0
-    prove(
-        history.sums == expected_sums,
-        f"{subject} is summed over the ranks {history.sums} times, not {expected_sums}",
-    )
+    prove(sums == expected_sums, f"{subject} is summed over the ranks {sums} times, not {expected_sums}")
     divisor = ranks * micro_steps
-    is_mean = is_close(history.factor, 1 / divisor)
-    prove(is_mean, f"{subject} is scaled by {six_digits(history.factor)}, not by 1/{divisor}")
-    power = history.scale_power
+    is_divided = is_close(history.factor, 1 / divisor)
+    prove(is_divided, f"{subject} is scaled by {six_digits(history.factor)}, not by 1/{divisor}")
+    power = history.loss_scale_power
     prove(power == 0, f"{subject} still has the loss scale on it ({power:+d})")
-
-
-def _histories_at_optimizer(update: Sequence[static.Program], *, ranks: int, scale: float) -> Histories:
-    """Return, by parameter, the history of the gradient that the optimizer reads.
-
-    A history records what operators did to a gradient from the loss on. A mean over 8 ranks is
-
-        GradientHistory(micro_steps=1, sums=1, factor=0.125, scale_power=0)
-
-    that is, the gradient of 1 micro-step, summed over the ranks once, multiplied by 1/8, and without the loss scale. To
-    find the histories, the operators of the programs are read one after the other; nothing is run.
-
-    Args:
-        update: The program of each micro-step of an update (a part of the batch), in order. The last one has the
-            optimizer.
-        ranks: Number of data-parallel processes.
-        scale: The fixed loss scale; 1 without one.
-
-    Raises:
-        Refused: The programs are not data-parallel training, a parameter is updated twice, or a variable that adds up
-            gradients of several micro-steps is not cleared at the end.
-    """
-    # Variables by which mixed precision multiplies the loss; empty without a dynamic loss scale.
-    dynamic_scales = _dynamic_scales(update[-1])
-    # What was found up to the end of a program: the gradients that the optimizer has read, the gradients in
-    # accumulators (which add up those of several micro-steps), and the variables whose gradient was summed over ranks.
-    followed = _Followed(read_by_optimizer=[], accumulated={}, ever_summed=frozenset())
-    # All micro-steps before the last one run the same program. For 4 micro-steps `update` is (a, a, a, main), and the
-    # Counter gives (a, 3) and then (main, 1). Each program is read once, and its gradients count as those of `runs`
-    # micro-steps.
-    for program, runs in Counter(update).items():
-        follower = _Follower(ranks=ranks, scale=scale, runs=runs, dynamic_scales=dynamic_scales)
-        followed = follower.follow(program.global_block(), before=followed)
-    if followed.accumulated:
-        raise Refused(f"{min(followed.accumulated)} is not cleared after the update")
-    return _by_parameter(followed.read_by_optimizer)
 
 
 def _dynamic_scales(main: static.Program) -> set[str]:
@@ -146,241 +117,129 @@ def _dynamic_scales(main: static.Program) -> set[str]:
     return scales
 
 
-class _Read(NamedTuple):
-    """A gradient as the optimizer reads it to update a parameter."""
+class _GradientTracker:
+    """Reads the programs of an update operator by operator, and records what was done to each gradient.
 
-    parameter: str
-    history: GradientHistory
-
-
-class _Followed(NamedTuple):
-    """The gradients at the end of a program, when the programs of an update are followed in their order."""
-
-    read_by_optimizer: list[_Read]  # so far
-    accumulated: Histories  # by accumulator: only these carry gradients from one program to the next
-    ever_summed: frozenset[str]  # variables whose gradient was summed over the ranks, in this program or before it
-
-
-def _by_parameter(read: list[_Read]) -> Histories:
-    """Map each parameter to the history of the gradient that updates it: how it was summed and scaled.
-
-    Args:
-        read: The gradients that the optimizer reads, each with its parameter.
-
-    Raises:
-        Refused: A parameter is updated twice.
-    """
-    histories: Histories = {}
-    for parameter, history in read:
-        prove(parameter not in histories, f"{parameter} is updated twice")
-        histories[parameter] = history
-    return histories
-
-
-def _read_by_update(op: Operator, histories: Histories) -> list[_Read]:
-    """Return each parameter that an operator updates, with the history of the gradient by which it is updated.
-
-    A history records what operators did to a gradient: `sums` is how many times it was summed over the ranks, `factor`
-    the product of the constants by which it was multiplied, and `scale_power` the power of the dynamic loss scale on
-    it. Some update operators multiply the gradients by a constant of their own, `rescale_grad`. The factor returned has
-    that constant in it.
-
-    Args:
-        op: Operator that updates one or more parameters, such as `momentum`.
-        histories: Histories before this operator, by the variable that holds the gradient.
-
-    Raises:
-        Refused: The operator reads a variable that no gradient of the loss reaches.
-    """
-    own_factor = op.attr("rescale_grad") if op.has_attr("rescale_grad") else 1.0
-    read = []
-    for parameter, gradient in zip(op.input("Param"), op.input("Grad"), strict=True):
-        # Raises Refused, with this message, if the variable has no history.
-        prove(gradient in histories, f"the optimizer reads {gradient}, which no gradient of the loss reaches")
-        history = histories[gradient]
-        read.append(_Read(parameter, replace(history, factor=history.factor * own_factor)))
-    return read
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Follower:
-    """Follows the gradients through one program of an update, operator by operator.
-
-    Its methods get the histories before an operator and return histories after it. They change nothing.
+    Call `follow` with each program, in order, then read `at_optimizer`. All methods raise Refused where a program is
+    not data-parallel training.
     """
 
-    ranks: int
-    scale: float  # the fixed loss scale
-    runs: int  # how many times an update runs the program
-    dynamic_scales: set[str]  # variables by which AMP multiplies the loss
-
-    def follow(self, block: Block, *, before: _Followed) -> _Followed:
-        """Return what was done to the gradients up to the end of a program: how each was summed and scaled.
-
-        The histories map each variable that holds a gradient to a record: how many micro-steps are added up in the
-        gradient, how many times it was summed over the ranks, and by what it was multiplied. A variable without a
-        history holds no gradient. The operators are read in order:
-
-            update of parameters   the gradients that it reads are noted with their histories, for the result
-            coalesce_tensor        the gradients in its buffer are noted, for the all-reduce of the buffer
-            c_allreduce_sum        each gradient that it sums gets a history with one sum more
-            any other              `after` may give histories to what it writes, or remove that of a cleared accumulator
+    def __init__(self, *, ranks: int, loss_scale: float, dynamic_scales: set[str]) -> None:
+        """Start without any gradient.
 
         Args:
-            block: Main block of one program of an update.
-            before: Findings in the earlier programs of the update: the gradients that the optimizer has read, the
-                gradients in accumulators, and the variables that were ever summed over the ranks.
-
-        Returns:
-            The same findings up to the end of this program. Only the histories of accumulators pass from one program to
-            the next, because only accumulators keep gradients.
-
-        Raises:
-            Refused: The program is not data-parallel training, because the optimizer reads a variable without a
-                history, the all-reduce of a buffer comes before a gradient in it, or `after` refuses an operator.
+            ranks: Number of data-parallel processes.
+            loss_scale: The fixed loss scale; 1 without one.
+            dynamic_scales: Variables by which mixed precision multiplies the loss.
         """
-        read = [*before.read_by_optimizer]
-        histories = before.accumulated  # of the gradients that earlier programs have left in accumulators
-        ever_summed = before.ever_summed  # by these names `after` refuses an operator that overwrites a sum
-        gradients_by_buffer: dict[str, list[str]] = {}
+        self.at_optimizer: dict[str, GradientHistory] = {}  # by parameter: of the gradient that the optimizer reads
+        self._ranks = ranks
+        self._loss_scale = loss_scale
+        self._dynamic_scales = dynamic_scales
+        # By the variable that holds the gradient now. A variable without a history holds none: its gradient is not
+        # computed yet, or it is an accumulator of zeros.
+        self._histories: dict[str, GradientHistory] = {}
+        self._ever_summed: set[str] = set()  # variables whose gradient was summed over the ranks, in any program so far
+        self._gradients_by_buffer: dict[str, list[str]] = {}  # of the program that is being read
+        self._runs = 1  # how many times an update runs that program
+
+    def follow(self, block: Block, *, runs: int) -> None:
+        """Record what a program does to the gradients.
+
+        Args:
+            block: Main block of the next program of an update.
+            runs: How many times the update runs it. The program is read once, and its gradients count as those of
+                `runs` micro-steps.
+        """
+        self._runs = runs
+        self._gradients_by_buffer = {}
+        self._histories = self._accumulated()  # only accumulators carry gradients from one program to the next
         for op in block.ops:
-            if op.type in ops.ALL_UPDATES:
-                read += _read_by_update(op, histories)
-            elif op.type == "coalesce_tensor":  # it puts gradients side by side into a buffer, before they are computed
-                (buffer,) = op.output("FusedOutput")
-                gradients_by_buffer[buffer] = op.output("Output")
-            elif op.type == "c_allreduce_sum":
-                # The new histories of the gradients that this all-reduce sums: those in a buffer, a single one or none.
-                summed = _summed_by(op, histories, gradients_by_buffer)
-                histories = histories | summed  # replaces their old histories
-                ever_summed = ever_summed.union(summed)
-            else:
-                histories = self.after(op, histories, ever_summed)
-        still_accumulated = {name: history for name, history in histories.items() if ops.is_accumulator(name)}
-        return _Followed(read_by_optimizer=read, accumulated=still_accumulated, ever_summed=ever_summed)
+            self._record(op)
 
-    def after(self, op: Operator, histories: Histories, ever_summed: frozenset[str]) -> Histories:
-        """Return the histories of all gradients after one operator.
+    def refuse_uncleared_accumulators(self) -> None:
+        """Raise Refused if an accumulator holds a gradient, which the next update would add to its own."""
+        accumulated = self._accumulated()
+        if accumulated:
+            raise Refused(f"{min(accumulated)} is not cleared after the update")
 
-        A history records how a gradient was summed and scaled. The first case that fits the operator decides:
+    def _accumulated(self) -> dict[str, GradientHistory]:
+        """Return the histories of the accumulators that hold gradients of earlier micro-steps."""
+        return {name: history for name, history in self._histories.items() if ops.is_accumulator(name)}
 
-            c_reduce_sum, c_broadcast      Refused, if it is in the backward pass: it sums to or sends from one rank
-            start of the backward pass     the gradient of the loss gets its first history
-            gradient + accumulator         the result gets the micro-steps of both
-            accumulator = 0                its history is removed: it holds no gradient any more
-            check_finite_and_unscale       divides gradients by the loss scale: their `scale_power` falls by 1
-            update_loss_scaling            its results get the histories of the gradients that it copies
-            any other in backward, update  its results get the one history that all gradients read by it must have, with
-                                           its own factor if it scales them
-            any other                      nothing changes
-
-        Args:
-            op: Any operator but those that `follow` treats: `c_allreduce_sum`, `coalesce_tensor`, update of parameters.
-            histories: The histories before the operator, by the variable that holds the gradient.
-            ever_summed: Variables whose gradient was summed over the ranks before. Only some operators may overwrite
-                them (`_refuse_overwritten_sum`).
-
-        Raises:
-            Refused: The operator cannot be part of data-parallel training.
-        """
+    def _record(self, op: Operator) -> None:
+        """Record what one operator does to gradients; each kind of operator has a method of its own."""
         role = op.attr("op_role")  # bits of BACKWARD, OPTIMIZE and LOSS
         is_in_backward = bool(role & ops.BACKWARD)
+        starts_gradients = role == (ops.BACKWARD | ops.LOSS)
         if is_in_backward and op.type in _TO_OR_FROM_ONE_RANK:
             raise Refused(f"{op.input('X')[0]} goes through {op.type}: this is not an all-reduce")
-        # Both bits are set, and no other: Python computes | before ==.
-        starts_gradients = role == ops.BACKWARD | ops.LOSS
-        if starts_gradients:
-            _require_start_at_loss_scale(op, self.scale)
-            return histories | _gradient_of_loss(op, runs=self.runs)
-        if ops.is_merge(op):
-            return histories | _merged(op, histories)
-        if ops.is_clear(op):
-            return _without(op.output("Out")[0], histories)
-        if op.type == "check_finite_and_unscale":
-            return histories | self._unscaled(op, histories)
-        if op.type == "update_loss_scaling":
-            return histories | _kept_by_scale_update(op, histories)
-        # This case comes after the others, because their operators are in the backward pass or the update too.
-        if is_in_backward or ops.is_optimizer(op):
-            return histories | self._computed_from_gradients(op, histories, ever_summed)
-        return histories
+        if op.type in ops.ALL_UPDATES:
+            self._record_update(op)
+        elif op.type == "coalesce_tensor":
+            self._record_buffer(op)
+        elif op.type == "c_allreduce_sum":
+            self._record_sum_over_ranks(op)
+        elif starts_gradients:
+            self._record_gradient_of_loss(op)
+        elif ops.is_merge(op):  # gradient + accumulator
+            self._record_merge(op)
+        elif ops.is_clear(op):  # accumulator = 0
+            self._histories.pop(op.output("Out")[0], None)
+        elif op.type == "check_finite_and_unscale":
+            self._record_unscaling(op)
+        elif op.type == "update_loss_scaling":
+            self._record_copies(op)
+        # Last, because operators of the kinds above are in the backward pass or the update too.
+        elif is_in_backward or ops.is_optimizer(op):
+            self._record_linear_operator(op)
 
-    def _unscaled(self, op: Operator, histories: Histories) -> Histories:
-        """Return the histories of the gradients that a `check_finite_and_unscale` of Paddle's mixed precision writes.
-
-        The operator divides gradients by the dynamic loss scale. A history says by its `scale_power` how often the
-        scale is a factor of the gradient: 1 while the loss is scaled, 0 after this operator. So `scale_power` falls by
-        1, and the rest of a history stays.
-
-        The operator also looks for values that are not finite; if there are any, the update is skipped.
+    def _record_gradient_of_loss(self, op: Operator) -> None:
+        """Record the start of the backward pass, which sets the gradient of the loss to a constant.
 
         Args:
-            op: The operator.
-            histories: How each gradient was summed and scaled before the operator, by variable.
+            op: The operator. With the constant 128 in a program of 3 runs, the gradient's history is
+                GradientHistory(factor=128.0, micro_steps=3).
 
         Raises:
-            Refused: The operator reads a variable that no gradient reaches. Or, with several ranks, it reads a gradient
-                that was not summed over the ranks exactly once: the ranks could differ in what they find.
+            Refused: The constant is not the fixed loss scale.
         """
-        unscaled: Histories = {}
-        for source, name in zip(op.input("X"), op.output("Out"), strict=True):
-            prove(source in histories, f"{source} is unscaled but no gradient reaches it")
-            history = histories[source]
-            # Before the sum, one rank could find an infinity that the others do not, and skip the update alone. After
-            # the sum, all ranks have the same gradient.
-            prove(
-                self.ranks == 1 or history.sums == 1,
-                f"{source} is looked at for infinities before its sum over the ranks: they would differ",
-            )
-            unscaled[name] = replace(history, scale_power=history.scale_power - 1)
-        return unscaled
+        constant = op.attr("value")
+        prove(
+            is_close(constant, self._loss_scale),
+            f"the gradients start at {six_digits(constant)}, not at the loss scale {six_digits(self._loss_scale)}",
+        )
+        self._histories[op.output_arg_names[0]] = GradientHistory(factor=constant, micro_steps=self._runs)
 
-    def _computed_from_gradients(self, op: Operator, histories: Histories, ever_summed: frozenset[str]) -> Histories:
-        """Return the history of each variable that an operator computes from gradients.
+    def _record_linear_operator(self, op: Operator) -> None:
+        """Give what an operator computes from gradients the history of the gradients that it reads.
 
-        A history records how a gradient was summed over the ranks and by what it was multiplied. All gradients that the
-        operator reads must have the same history. The operator is linear in them, so what it writes has that history
-        too. If the operator multiplies by a factor of its own, the history gets this factor (`_scaled`).
+        The operator is linear in them, so its results are summed over ranks and scaled as they are. Only a factor of
+        the operator's own comes in addition (`_with_factor_of`).
 
         Args:
-            op: Operator of the backward pass or the optimizer.
-            histories: Histories before the operator, by the variable that holds the gradient.
-            ever_summed: Variables whose gradient was summed over the ranks before the operator.
-
-        Returns:
-            Histories of what the operator writes; empty if it reads no gradient.
+            op: Operator of the backward pass or the optimizer. Without a gradient among its inputs, nothing changes.
 
         Raises:
             Refused: The gradients that it reads have different histories, it overwrites a sum over the ranks, or it
                 scales by more than a constant.
         """
-        # `_linear_inputs` gives all that the operator reads, except what a `depend` only waits for. A variable with a
-        # history holds a gradient.
-        gradients_read = [name for name in _linear_inputs(op) if name in histories]
+        gradients_read = [name for name in _linear_inputs(op) if name in self._histories]
         if not gradients_read:
-            return {}
-        histories_read = {histories[name] for name in gradients_read}
+            return
+        histories_read = {self._histories[name] for name in gradients_read}
         are_alike = len(histories_read) == 1
         prove(are_alike, f"{op.type} joins gradients of different sums or scales: {sorted(gradients_read)[:2]}")
         (history_read,) = histories_read
 
-        # EMPTY stands where an operator writes no gradient.
-        written = [name for name in op.output_arg_names if name != ops.EMPTY]
-        # Raises Refused if a sum over the ranks is overwritten; `depend`, `scale` and optimizer operators may do so.
-        _refuse_overwritten_sum(op, written, ever_summed)
-        history_written = self._scaled(op, history_read, gradient=gradients_read[0])
-        return dict.fromkeys(written, history_written)
+        written = [name for name in op.output_arg_names if name != ops.EMPTY]  # EMPTY: a gradient that is not written
+        self._refuse_overwritten_sum(op, written)
+        history_written = self._with_factor_of(op, history_read, gradient=gradients_read[0])
+        for name in written:
+            self._histories[name] = history_written
 
-    def _scaled(self, op: Operator, history: GradientHistory, *, gradient: str) -> GradientHistory:
-        """Return the history of a gradient after an operator: changed by a `scale` or by the loss scale, else the same.
-
-        A history says that the gradient is multiplied by factor * loss_scale^scale_power. The dynamic loss scale
-        changes in training, so only its power is known.
-
-            operator                                         history afterwards
-            scale                                            `factor` is multiplied by the operator's constant
-            elementwise_mul_grad that reads the loss scale   `scale_power` is higher by 1
-            any other operator                               the same
+    def _with_factor_of(self, op: Operator, history: GradientHistory, *, gradient: str) -> GradientHistory:
+        """Return a gradient's history after an operator, with the factor by which the operator multiplies it.
 
         Args:
             op: The operator.
@@ -394,119 +253,148 @@ class _Follower:
             bias = op.attr("bias")
             has_bias = bias != 0
             scales_by_variable = len(op.input_arg_names) > 1  # the second input is the factor
-            # If this is False, `prove` raises Refused.
             is_constant_factor = not has_bias and not scales_by_variable
             prove(is_constant_factor, f"scale of {gradient} is more than a constant factor: bias {six_digits(bias)}")
             return replace(history, factor=history.factor * op.attr("scale"))
-        # Mixed precision computes product = loss * loss_scale by an `elementwise_mul`. In the backward pass
-        # an `elementwise_mul_grad` computes the gradient of the loss: that of the product, multiplied by loss_scale.
-        reads_loss_scale = bool(self.dynamic_scales.intersection(op.input_arg_names))
+        # Mixed precision multiplies the loss by the dynamic loss scale, so the gradient of the loss is multiplied by it
+        # too: the derivative of loss * scale is scale. The scale changes in training, so only its power is recorded.
+        reads_loss_scale = bool(self._dynamic_scales.intersection(op.input_arg_names))
         if op.type == "elementwise_mul_grad" and reads_loss_scale:
-            return replace(history, scale_power=history.scale_power + 1)
+            return replace(history, loss_scale_power=history.loss_scale_power + 1)
         return history
 
+    def _refuse_overwritten_sum(self, op: Operator, written: list[str]) -> None:
+        """Raise Refused if an operator overwrites a gradient that was summed over the ranks.
 
-def _require_start_at_loss_scale(op: Operator, loss_scale: float) -> None:
-    """Raise Refused if the gradient of the loss starts at another constant than the fixed loss scale.
+        A further micro-step would do so. A variable counts even if the sum was in an earlier program of the update, or
+        if the variable holds another gradient by now.
 
-    Args:
-        op: The operator that begins the backward pass: it sets the gradient of the loss to a constant.
-        loss_scale: The fixed loss scale; 1 if the job has none.
+        Args:
+            op: The operator.
+            written: Names of the variables that it writes.
+        """
+        only_waits_or_scales = op.type in ("depend", "scale")
+        if only_waits_or_scales or ops.is_optimizer(op):
+            return  # these may write a sum
+        for name in written:
+            prove(name not in self._ever_summed, f"{name} is written by {op.type} after its sum over the ranks")
 
-    Raises:
-        Refused: With a message such as "the gradients start at 1, not at the loss scale 128".
-    """
-    constant = op.attr("value")
-    prove(
-        is_close(constant, loss_scale),
-        f"the gradients start at {six_digits(constant)}, not at the loss scale {six_digits(loss_scale)}",
-    )
+    def _record_merge(self, op: Operator) -> None:
+        """Record the addition of a gradient and its accumulator, which holds the gradients of earlier micro-steps.
 
+        The result counts the micro-steps of both. In all else the two must have equal histories.
 
-def _gradient_of_loss(op: Operator, *, runs: int) -> Histories:
-    """Return the history of the gradient of the loss, with which the backward pass begins.
+        Args:
+            op: The addition, of gradient accumulation.
 
-    An operator sets this gradient to a constant, which becomes the factor of the history. The program is read once for
-    all of its runs, so all of its gradients, from this one on, count as those of `runs` micro-steps.
+        Raises:
+            Refused: The gradient is not computed yet or already summed over the ranks, or the accumulator was summed or
+                scaled differently.
+        """
+        gradient, accumulator, out = ops.operands(op, "X", "Y", "Out")
+        if gradient not in self._histories or self._histories[gradient].sums_over_ranks > 0:
+            raise Refused(f"{gradient} is merged after its sum over the ranks, or before it is computed")
+        history = self._histories[gradient]
+        accumulated = self._histories.get(accumulator)
+        if accumulated is None:  # the accumulator holds zeros
+            self._histories[out] = history
+            return
+        is_alike = replace(accumulated, micro_steps=history.micro_steps) == history
+        prove(is_alike, f"{gradient} is merged with an accumulator at another scale")
+        self._histories[out] = replace(history, micro_steps=history.micro_steps + accumulated.micro_steps)
 
-    Args:
-        op: The operator.
-        runs: How many times an update runs the program: once for each micro-step (a part of the batch).
+    def _record_buffer(self, op: Operator) -> None:
+        """Note which gradients lie side by side in a buffer, for the all-reduce of the buffer.
 
-    Returns:
-        One entry, by the variable that holds the gradient. For the constant 128 and 3 runs it is such as
-        {"train.loss@GRAD": GradientHistory(factor=128.0, micro_steps=3)}.
-    """
-    variable = op.output_arg_names[0]
-    return {variable: GradientHistory(factor=op.attr("value"), micro_steps=runs)}
+        Args:
+            op: A `coalesce_tensor`, which puts them there before they are computed.
+        """
+        (buffer,) = op.output("FusedOutput")
+        self._gradients_by_buffer[buffer] = op.output("Output")
 
+    def _record_sum_over_ranks(self, op: Operator) -> None:
+        """Count one more sum over the ranks for each gradient that an all-reduce sums.
 
-def _gradients_in(name: str, histories: Histories, gradients_by_buffer: dict[str, list[str]]) -> list[str]:
-    """Return the gradients that an all-reduce of a variable sums: those in a buffer, or the variable itself.
+        Args:
+            op: A `c_allreduce_sum` operator.
 
-    Args:
-        name: Name of the variable, which is a buffer of several gradients, one gradient, or none.
-        histories: How each gradient was summed and scaled so far, by variable. A gradient that is not here is not
-            computed yet.
-        gradients_by_buffer: For each buffer, the names of the gradients that lie side by side in it.
+        Raises:
+            Refused: A gradient in the buffer that is all-reduced is not computed yet.
+        """
+        (variable,) = op.input("X")
+        for gradient in self._gradients_in(variable):
+            history = self._histories[gradient]
+            self._histories[gradient] = replace(history, sums_over_ranks=history.sums_over_ranks + 1)
+            self._ever_summed.add(gradient)
 
-    Returns:
-        Their names; empty if the variable is neither a buffer nor a gradient that is computed already.
+    def _gradients_in(self, variable: str) -> list[str]:
+        """Return the gradients that an all-reduce of a variable sums: those in a buffer, or the variable itself.
 
-    Raises:
-        Refused: A gradient in the buffer is not computed yet.
-    """
-    if name in gradients_by_buffer:
-        gradients = gradients_by_buffer[name]
-        for gradient in gradients:
-            prove(gradient in histories, f"{gradient} is summed over the ranks before it is computed")
-        return gradients
-    if name in histories:
-        return [name]
-    return []
+        Returns:
+            Their names; empty if the variable is neither a buffer nor a gradient that is computed already.
 
+        Raises:
+            Refused: A gradient in the buffer is not computed yet.
+        """
+        if variable in self._gradients_by_buffer:
+            gradients = self._gradients_by_buffer[variable]
+            for gradient in gradients:
+                is_computed = gradient in self._histories
+                prove(is_computed, f"{gradient} is summed over the ranks before it is computed")
+            return gradients
+        if variable in self._histories:
+            return [variable]
+        return []
 
-def _summed_by(op: Operator, histories: Histories, gradients_by_buffer: dict[str, list[str]]) -> Histories:
-    """Return the new histories of the gradients that an all-reduce sums over the ranks: each has one sum more.
+    def _record_unscaling(self, op: Operator) -> None:
+        """Record that Paddle's mixed precision divides gradients by the dynamic loss scale.
 
-    Args:
-        op: A `c_allreduce_sum` operator.
-        histories: How each gradient was summed and scaled before the operator, by variable.
-        gradients_by_buffer: For each buffer, the names of the gradients that lie side by side in it.
+        Args:
+            op: A `check_finite_and_unscale`. It also looks for values that are not finite; with any, the update is
+                skipped.
 
-    Returns:
-        Histories of these gradients alone; empty if the operator sums something else.
+        Raises:
+            Refused: The operator reads a variable that no gradient reaches, or, with several ranks, a gradient that was
+                not summed over the ranks exactly once.
+        """
+        for source, name in zip(op.input("X"), op.output("Out"), strict=True):
+            prove(source in self._histories, f"{source} is unscaled but no gradient reaches it")
+            history = self._histories[source]
+            # Before the sum, one rank could find an infinity that the others do not, and skip the update alone. After
+            # the sum, all ranks have the same gradient.
+            prove(
+                self._ranks == 1 or history.sums_over_ranks == 1,
+                f"{source} is looked at for infinities before its sum over the ranks: they would differ",
+            )
+            self._histories[name] = replace(history, loss_scale_power=history.loss_scale_power - 1)
 
-    Raises:
-        Refused: A gradient in a buffer is not computed yet (`_gradients_in` finds this).
-    """
-    (variable,) = op.input("X")
-    summed: Histories = {}
-    for gradient in _gradients_in(variable, histories, gradients_by_buffer):
-        history = histories[gradient]
-        summed[gradient] = replace(history, sums=history.sums + 1)
-    return summed
+    def _record_copies(self, op: Operator) -> None:
+        """Give the copies of gradients that an `update_loss_scaling` writes the histories of the originals.
 
+        Args:
+            op: The operator, of Paddle's mixed precision. If a gradient is not finite, it zeroes all of them, which
+                skips the update.
+        """
+        for source, name in zip(op.input("X"), op.output("Out"), strict=True):
+            self._histories[name] = self._histories[source]
 
-def _refuse_overwritten_sum(op: Operator, written: list[str], ever_summed: frozenset[str]) -> None:
-    """Raise Refused if an operator overwrites a sum over the ranks, as a further micro-step would.
+    def _record_update(self, op: Operator) -> None:
+        """Record for each parameter that an operator updates the history of the gradient by which it does so.
 
-    Some operators may write such a variable: `depend`, which only waits for the sum, `scale`, and those of the
-    optimizer.
+        Args:
+            op: Operator that updates one or more parameters, such as `momentum`. It may multiply all gradients by a
+                constant of its own, `rescale_grad`.
 
-    Args:
-        op: The operator.
-        written: Names of the variables that it writes.
-        ever_summed: Names of all variables whose gradient was summed over the ranks before, in this program of the
-            update or an earlier one. They count even if they hold another gradient by now.
-
-    Raises:
-        Refused: One of `written` is among them, and the operator is none of these.
-    """
-    if op.type in ("depend", "scale") or ops.is_optimizer(op):
-        return
-    for name in written:
-        prove(name not in ever_summed, f"{name} is written by {op.type} after its sum over the ranks")
+        Raises:
+            Refused: A parameter is updated twice, or by a variable that no gradient of the loss reaches.
+        """
+        own_factor = op.attr("rescale_grad") if op.has_attr("rescale_grad") else 1.0
+        for parameter, gradient in zip(op.input("Param"), op.input("Grad"), strict=True):
+            is_gradient = gradient in self._histories
+            prove(is_gradient, f"the optimizer reads {gradient}, which no gradient of the loss reaches")
+            prove(parameter not in self.at_optimizer, f"{parameter} is updated twice")
+            history = self._histories[gradient]
+            self.at_optimizer[parameter] = replace(history, factor=history.factor * own_factor)
 
 
 def _linear_inputs(op: Operator) -> list[str]:
@@ -514,55 +402,3 @@ def _linear_inputs(op: Operator) -> list[str]:
     if op.type == "depend":
         return list(op.input("X"))  # handed on
     return list(op.input_arg_names)
-
-
-def _without(name: str, histories: Histories) -> Histories:
-    """Return all histories but that of the variable `name`, which is set to zero."""
-    return {other: history for other, history in histories.items() if other != name}
-
-
-def _kept_by_scale_update(op: Operator, histories: Histories) -> Histories:
-    """Return the unchanged histories of the gradients that AMP's `update_loss_scaling` copies.
-
-    The operator zeroes all gradients if one is not finite, which skips the update.
-
-    Args:
-        op: The operator, which Paddle's mixed precision (AMP) adds.
-        histories: How each gradient was summed and scaled before it, by variable.
-    """
-    return {name: histories[source] for source, name in zip(op.input("X"), op.output("Out"), strict=True)}
-
-
-def _merged(op: Operator, histories: Histories) -> Histories:
-    """Return the history of gradient + accumulator, which an operator of gradient accumulation computes.
-
-    The accumulator holds the gradients of earlier micro-steps (parts of the batch), so the result's history has the
-    micro-steps of both. The rest of their histories must be equal: the number of sums over the ranks, the constant
-    factor, and `scale_power`, the power of the dynamic loss scale on the gradient.
-
-    Args:
-        op: The addition.
-        histories: Histories before the addition, by variable. An accumulator without a history holds zeros.
-
-    Returns:
-        The history, by the name of the variable that the addition writes.
-
-    Raises:
-        Refused: The gradient is not computed yet or already summed over the ranks, or the accumulator was summed or
-            scaled differently.
-    """
-    gradient, accumulator, out = ops.operands(op, "X", "Y", "Out")
-    if gradient not in histories or histories[gradient].sums > 0:
-        raise Refused(f"{gradient} is merged after its sum over the ranks, or before it is computed")
-    history = histories[gradient]
-    accumulator_holds_zeros = accumulator not in histories
-    if accumulator_holds_zeros:
-        return {out: history}
-    accumulated = histories[accumulator]
-    is_alike = (
-        accumulated.sums == history.sums
-        and accumulated.factor == history.factor
-        and accumulated.scale_power == history.scale_power
-    )
-    prove(is_alike, f"{gradient} is merged with an accumulator at another scale")
-    return {out: replace(history, micro_steps=history.micro_steps + accumulated.micro_steps)}
