@@ -2,6 +2,7 @@
 
 import itertools
 from collections import Counter
+from collections.abc import Callable
 from typing import NamedTuple
 
 import paddle
@@ -16,40 +17,20 @@ from runlog.digits import six_digits
 
 
 class _Fusion(NamedTuple):
-    """A knob, and two nouns for messages: what its pass makes, and what its pass replaces."""
+    """A knob whose pass replaces operators by fewer ones, and how to see in a program whether the pass was applied."""
 
     knob: str
-    made_noun: str
-    left_noun: str  # what a program still has if the pass left it unchanged
+    made_noun: str  # what the pass makes, for messages
+    left_noun: str  # what the pass replaces, for messages: a program still has it if the pass left it unchanged
+    count_made: Callable[[Block], int]  # counts in a program what the pass made
+    count_left: Callable[[Block], int]  # counts what the pass should have replaced; 0 if it did all its work
 
 
 _SUMS = ("sum", "grad_add")  # operators that sum the gradients of a variable with several readers
-_FUSIONS = (
-    _Fusion("fuse_bn_act_ops", "fused_batch_norm_act", "batch_norm before a relu"),
-    _Fusion("fuse_bn_add_act_ops", "fused_bn_add_activation", "batch_norm before an add and a relu"),
-    _Fusion("fuse_elewise_add_act_ops", "fused_elemwise_add_activation", "elementwise_add before a relu"),
-    _Fusion("enable_addto", "gradient of a convolution that adds", "sum of the gradient of a convolution's input"),
-    _Fusion("enable_inplace", "share_buffer", "buffer that is not shared"),
-    _Fusion("merged_optimizer", "merged_momentum", "momentum"),
-    _Fusion("resnet_unit", "resnet_unit", "convolution that a unit takes"),
-    _Fusion("merged_lars", "lars_momentum of several parameters", "lars_momentum of one parameter"),
-)
 
 
 def check_knobs(main: static.Program, decided: Strategy, *, asked: Strategy, ranks: int) -> list[str]:
-    """Return texts on what the knobs did in a built training program; raise Refused if one of the checks fails.
-
-    A knob is an option of STRATEGY, such as `fuse_bn_act_ops`. The checks, in the order of the code:
-
-    1. Knobs that change operators (_FUSIONS): a knob that is on in `decided` has left nothing to change, and a knob
-       that is off has changed nothing. A knob that is on in `asked`, too, has changed something.
-    2. Knobs of cuDNN: each flag of Paddle that the user set has the value that the user asked for. If the user set
-       `cudnn_batchnorm_spatial_persistent`, cuDNN computes a normalization of the program.
-    3. `perturb_input`, if on: at least one input is moved.
-    4. Several ranks: the gradients are summed in buckets. No bucket of several gradients is above the limit
-       `fuse_grad_size_in_MB`, and a bucket is closed only when it is full; three buckets of each data type may be
-       closed earlier (`_check_full`). A single rank sums nothing over ranks, so the user must not have changed this
-       limit.
+    """Prove on a built training program that each option of STRATEGY, a knob, did what it says.
 
     Args:
         main: Training program, before it is fitted to CPUs, which replaces operators.
@@ -59,24 +40,22 @@ def check_knobs(main: static.Program, decided: Strategy, *, asked: Strategy, ran
         ranks: Number of data-parallel processes.
 
     Returns:
-        The texts, such as "fuse_bn_act_ops made 33 fused_batch_norm_act".
+        Texts on what was proved, such as "fuse_bn_act_ops made 33 fused_batch_norm_act".
 
     Raises:
-        Refused: One of the checks fails.
+        Refused: A knob did not what it says.
     """
     block = main.global_block()
-    proved = _check_fusions(block, decided, asked=asked)  # the knobs in _FUSIONS
+    proved = _check_fusions(block, decided, asked=asked)
     if decided.enable_addto:
-        proved += _sums_left_in_words(block)  # checks nothing: a count for the log
-    _check_cudnn_flags(block, asked)  # the knobs that set flags of Paddle for cuDNN
+        proved += _sums_left_in_words(block)  # a count for the log
+    _check_cudnn_flags(block, asked)
     if decided.perturb_input:
-        moved = _moved_inputs(block)
-        prove(bool(moved), "STRATEGY: perturb_input is on and no input is moved")
-        proved.append(f"perturb_input moved {', '.join(moved)} by one rounding")
+        proved.append(_check_input_is_moved(block))
     if ranks > 1:
         proved.append(_check_buckets(block, decided.fuse_grad_size_in_MB))
     else:
-        _refuse_bucket_limit(asked)  # raises Refused if the user set `fuse_grad_size_in_MB` to another value than 16
+        _refuse_bucket_limit(asked)  # one rank sums nothing in buckets
     return proved
 
 
@@ -98,20 +77,22 @@ def _refuse_bucket_limit(asked: Strategy) -> None:
     )
 
 
-def _moved_inputs(block: Block) -> list[str]:
-    """Return the names of the inputs that `perturb_input` moves; it writes the moved values of NAME to NAME.moved."""
+def _check_input_is_moved(block: Block) -> str:
+    """Prove that a program with `perturb_input` moves an input; it writes the moved values of NAME to NAME.moved.
+
+    Returns:
+        The inputs in words, as "perturb_input moved image by one rounding".
+    """
     moved = []
     for op in block.ops:
         if any(name.endswith(".moved") for name in op.output_arg_names):
             moved.append(op.input("X")[0])
-    return moved
+    prove(bool(moved), "STRATEGY: perturb_input is on and no input is moved")
+    return f"perturb_input moved {', '.join(moved)} by one rounding"
 
 
 def _check_fusions(block: Block, decided: Strategy, *, asked: Strategy) -> list[str]:
-    """Prove for each fusion knob that its pass did all its work if the knob is on, and nothing if it is off.
-
-    A knob is an option of STRATEGY, such as `fuse_bn_act_ops`, and its pass is what changes the program for it. If the
-    user turned a knob on, its pass must have made something; one that is on by default may find nothing to change.
+    """Prove for each knob in _FUSIONS that its pass did all its work if the knob is on, and nothing if it is off.
 
     Args:
         block: Main block of a built training program.
@@ -119,42 +100,27 @@ def _check_fusions(block: Block, decided: Strategy, *, asked: Strategy) -> list[
         asked: The knobs as the user set them; None for one that the user left open.
 
     Returns:
-        Texts on what was made, one for each knob that is on.
+        Texts on what the passes made, one for each knob that is on.
 
     Raises:
-        Refused: A knob fails; the first one is named.
+        Refused: A pass did too little or too much; the first such knob is named.
     """
-    made_by_knob = _count_made(block)  # operators that each knob's pass has made
-    left_by_knob = _count_left(block)  # places that it should have changed, and did not
     proved = []
     for fusion in _FUSIONS:
-        made_count = made_by_knob[fusion.knob]
-        left_count = left_by_knob[fusion.knob]
-        is_on = bool(getattr(decided, fusion.knob))
-        is_asked = bool(getattr(asked, fusion.knob))
-        if is_on:
-            _check_nothing_is_left(fusion, left_count)
-            if is_asked:
-                _check_something_is_made(fusion, made_count)
-            proved.append(_made_in_words(fusion, made_count))
-        else:
-            _check_nothing_is_made(fusion, made_count)
+        knob = fusion.knob
+        made = fusion.count_made(block)
+        is_on = bool(getattr(decided, knob))
+        if not is_on:
+            prove(made == 0, f"STRATEGY: {knob} is off and the program has {made} {fusion.made_noun}")
+            continue
+        left = fusion.count_left(block)
+        prove(left == 0, f"STRATEGY: {knob} is on and the program has {left} {fusion.left_noun}: set {knob}=0")
+        # A knob that is on by default may find nothing to change; one that the user turned on may not.
+        is_asked = bool(getattr(asked, knob))
+        if is_asked:
+            prove(made > 0, f"STRATEGY: {knob} is on and the program has no {fusion.made_noun}: leave it out")
+        proved.append(_made_in_words(fusion, made))
     return proved
-
-
-def _check_nothing_is_left(fusion: _Fusion, left_count: int) -> None:
-    prove(
-        left_count == 0,
-        f"STRATEGY: {fusion.knob} is on and the program has {left_count} {fusion.left_noun}: set {fusion.knob}=0",
-    )
-
-
-def _check_something_is_made(fusion: _Fusion, made_count: int) -> None:
-    prove(made_count > 0, f"STRATEGY: {fusion.knob} is on and the program has no {fusion.made_noun}: leave it out")
-
-
-def _check_nothing_is_made(fusion: _Fusion, made_count: int) -> None:
-    prove(made_count == 0, f"STRATEGY: {fusion.knob} is off and the program has {made_count} {fusion.made_noun}")
 
 
 def _made_in_words(fusion: _Fusion, made_count: int) -> str:
@@ -189,52 +155,37 @@ def _sums_left_in_words(block: Block) -> list[str]:
     return [f"enable_addto left {sums} sums of gradients that no convolution makes"]
 
 
-def _count_made(block: Block) -> dict[str, int]:
-    """Return how many times each fusion knob, an option of STRATEGY, changed a program: {"fuse_bn_act_ops": 33, ...}.
+# ---- what the pass of a knob made, and what it left
 
-    Most knobs make operators of a type that nothing else makes, such as "fused_batch_norm_act". These operators are
-    counted. Three knobs make no such type:
 
-        enable_addto     lets convolutions add to gradients: counted are the gradients that are added to
-        enable_inplace   makes `share_buffer` operators, as `enable_addto` does, too: counted are those that do not
-                         touch a gradient that is added to
-        merged_lars      merges `lars_momentum` operators: counted are those of more than one parameter
+def _counting(kind: str) -> Callable[[Block], int]:
+    """Return a function that counts the operators of one type in a block."""
+    return lambda block: sum(1 for op in block.ops if op.type == kind)
 
-    Args:
-        block: Main block of a built training program.
-    """
-    count_by_type = Counter(op.type for op in block.ops)
-    gradients_added_to = _gradients_added_to(block)
-    return {
-        "fuse_bn_act_ops": count_by_type["fused_batch_norm_act"],
-        "fuse_bn_add_act_ops": count_by_type["fused_bn_add_activation"],
-        "fuse_elewise_add_act_ops": count_by_type["fused_elemwise_add_activation"],
-        "enable_addto": len(gradients_added_to),
-        "enable_inplace": _count_shared_by_inplace(block, gradients_added_to),
-        "merged_optimizer": count_by_type["merged_momentum"],
-        "resnet_unit": count_by_type["resnet_unit"],
-        "merged_lars": len([op for op in block.ops if op.type == "lars_momentum" and len(op.input("Param")) > 1]),
-    }
+
+def _count_added_to(block: Block) -> int:
+    """Count the gradients to which a convolution's gradient operator adds its result (made by `enable_addto`)."""
+    return len(_gradients_added_to(block))
 
 
 def _gradients_added_to(block: Block) -> list[str]:
-    """Return the gradients to which a convolution's gradient operator adds its result (`enable_addto`)."""
+    """Return the gradients to which a convolution's gradient operator adds its result."""
     names: list[str] = []
     for op in block.ops:
         names += ops.added_to(op)
     return names
 
 
-def _count_shared_by_inplace(block: Block, gradients_added_to: list[str]) -> int:
+def _count_shared_by_inplace(block: Block) -> int:
     """Count the operators `share_buffer` that the knob `enable_inplace` made.
 
-    Such an operator lets an output use the buffer of an input. Two knobs make them: `enable_addto` those that touch
-    `gradients_added_to`, `enable_inplace` all others.
+    Such an operator lets an output use the buffer of an input. The knob `enable_addto` makes some too: those that touch
+    a gradient to which a convolution adds its result. They do not count.
 
     Args:
         block: Main block of a built training program.
-        gradients_added_to: Gradients to which a convolution adds its result.
     """
+    gradients_added_to = _gradients_added_to(block)
     count = 0
     for op in block.ops:
         if op.type == "share_buffer":
@@ -245,48 +196,33 @@ def _count_shared_by_inplace(block: Block, gradients_added_to: list[str]) -> int
     return count
 
 
-def _count_left(block: Block) -> dict[str, int]:
-    """Count what each fusion knob, an option of STRATEGY, left to be done in a program.
+def _count_merged_lars(block: Block) -> int:
+    """Count the LARS operators that update more than one parameter (made by `merged_lars`)."""
+    return sum(1 for op in block.ops if op.type == "lars_momentum" and len(op.input("Param")) > 1)
 
-    Counted are the places that the knob's pass would still change. A place may count for several knobs. It is for
 
-        fuse_bn_act_ops            a float16 NHWC batch norm that only a relu reads
-        fuse_bn_add_act_ops        a float16 NHWC batch norm that only an addition before a relu reads
-        fuse_elewise_add_act_ops   an addition that only a relu reads
-        enable_addto               a sum of gradients that a convolution's gradient operator could compute
-        enable_inplace             nothing (0), because not every output can take an input's buffer
-        merged_optimizer           a momentum update of one parameter
-        resnet_unit                a convolution that a `resnet_unit` takes
-        merged_lars                a LARS update of one parameter that could be merged with another one
+def _count_norms_before_relu(block: Block) -> int:
+    """Count the float16 NHWC batch norms that only a relu reads (left by `fuse_bn_act_ops`)."""
+    return sum(1 for reader in _sole_readers_of_half_nhwc_norms(block) if _is_relu(reader))
 
-    Args:
-        block: Main block of a built training program.
 
-    Returns:
-        Counts by knob, as {"fuse_bn_act_ops": 0, ...}; 0 if the pass did all its work.
-    """
+def _count_norms_before_add_and_relu(block: Block) -> int:
+    """Count the float16 NHWC batch norms that only an addition before a relu reads (left by `fuse_bn_add_act_ops`)."""
     reads = _Reads(block)
-    fusible_norms = [op for op in block.ops if _is_half_nhwc_norm(op, block)]
-    sole_readers_of_norms = [reads.sole_reader(op, "Y") for op in fusible_norms]
-    return {
-        "fuse_bn_act_ops": sum(1 for reader in sole_readers_of_norms if _is_relu(reader)),
-        "fuse_bn_add_act_ops": sum(1 for reader in sole_readers_of_norms if reads.is_add_before_relu(reader)),
-        "fuse_elewise_add_act_ops": sum(1 for op in block.ops if reads.is_unfused_add_before_relu(op)),
-        "enable_addto": _count_sums_for_convolutions(block),
-        "enable_inplace": 0,
-        "merged_optimizer": sum(1 for op in block.ops if op.type == "momentum"),
-        "resnet_unit": sum(1 for op in block.ops if takes_convolution(op, block)),
-        "merged_lars": _count_mergeable_lars(block),
-    }
+    return sum(1 for reader in _sole_readers_of_half_nhwc_norms(block) if reads.is_add_before_relu(reader))
+
+
+def _count_adds_before_relu(block: Block) -> int:
+    """Count the additions that only a relu reads (left by `fuse_elewise_add_act_ops`)."""
+    reads = _Reads(block)
+    return sum(1 for op in block.ops if reads.is_unfused_add_before_relu(op))
 
 
 def _count_sums_for_convolutions(block: Block) -> int:
-    """Return how many operators of a program sum gradients although a convolution could have done so.
+    """Count the sums of gradients that a convolution could have made itself (left by `enable_addto`).
 
-    The knob `enable_addto` should have removed these operators. For example, an operator sums gradient a, which a
-    convolution's gradient operator writes, and gradient b. The convolution's operator could add its result to b itself,
-    so the sum is not needed, and counts. A sum does not count if each convolution's operator that writes one of the
-    sum's gradients adds to another gradient already, because an operator can add to a single gradient only.
+    In a sum a + b of gradients, a convolution's gradient operator writes a. It could add its result to b instead, which
+    makes the sum needless.
 
     Args:
         block: Main block of a built training program.
@@ -295,9 +231,8 @@ def _count_sums_for_convolutions(block: Block) -> int:
     count = 0
     for op in block.ops:
         if op.type in _SUMS:
-            # The sum reads the gradients as their last writers left them.
+            # The sum reads the gradients as their last writers left them. One writer that could add is enough.
             writers = [last_writer[name] for name in op.input_arg_names if name in last_writer]
-            # True for a convolution's gradient operator that adds to no gradient yet. One such writer is enough.
             if any(_could_add(writer) for writer in writers):
                 count += 1
         # After the test, so that no sum counts as the writer of a gradient that it reads.
@@ -306,11 +241,12 @@ def _count_sums_for_convolutions(block: Block) -> int:
 
 
 def _could_add(writer: Operator) -> bool:
-    """Tell whether an operator is a convolution's gradient that could add its result to another gradient.
+    """Tell whether an operator is a convolution's gradient that could still add its result to a gradient.
 
     Args:
-        writer: Operator that writes a gradient. If it adds to a gradient already, it cannot add to another.
+        writer: Operator that writes a gradient.
     """
+    # One that adds to a gradient already cannot add to another.
     return writer.type in ops.ADDING and not ops.added_to(writer)
 
 
@@ -355,6 +291,15 @@ class _Reads:
         return op.type == "elementwise_add" and _is_relu(self.sole_reader(op, "Out"))
 
 
+def _sole_readers_of_half_nhwc_norms(block: Block) -> list[Operator | None]:
+    """Return, for each float16 NHWC batch norm, the only operator that reads its result; None if there is no such one.
+
+    cuDNN's fused kernels take batch norms in float16 and NHWC alone.
+    """
+    reads = _Reads(block)
+    return [reads.sole_reader(op, "Y") for op in block.ops if _is_half_nhwc_norm(op, block)]
+
+
 def _is_half_nhwc_norm(op: Operator, block: Block) -> bool:
     """Tell whether an operator is a batch norm in float16 and NHWC, which is what cuDNN's fused kernels take."""
     return (
@@ -363,11 +308,12 @@ def _is_half_nhwc_norm(op: Operator, block: Block) -> bool:
 
 
 def _count_mergeable_lars(block: Block) -> int:
-    """Count the LARS updates of one parameter that could be merged with another one for the same data type.
+    """Count the LARS updates of one parameter that could be merged with another one (left by `merged_lars`).
 
     Args:
         block: Main block of a built training program.
     """
+    # Only updates of the same data type can be merged.
     single_by_type: Counter[str] = Counter()
     for op in block.ops:
         if op.type == "lars_momentum" and len(op.input("Param")) == 1:
@@ -375,25 +321,97 @@ def _count_mergeable_lars(block: Block) -> int:
     return sum(count for count in single_by_type.values() if count > 1)  # one alone has no partner
 
 
+def _count_convolutions_for_units(block: Block) -> int:
+    """Count the convolutions that a `resnet_unit` could compute (left by the knob `resnet_unit`)."""
+    return sum(1 for op in block.ops if takes_convolution(op, block))
+
+
+def _nothing_left(block: Block) -> int:
+    """Return 0, for a pass that may leave anything: not every output can take an input's buffer."""
+    return 0
+
+
+_FUSIONS = (
+    _Fusion(
+        knob="fuse_bn_act_ops",
+        made_noun="fused_batch_norm_act",
+        left_noun="batch_norm before a relu",
+        count_made=_counting("fused_batch_norm_act"),
+        count_left=_count_norms_before_relu,
+    ),
+    _Fusion(
+        knob="fuse_bn_add_act_ops",
+        made_noun="fused_bn_add_activation",
+        left_noun="batch_norm before an add and a relu",
+        count_made=_counting("fused_bn_add_activation"),
+        count_left=_count_norms_before_add_and_relu,
+    ),
+    _Fusion(
+        knob="fuse_elewise_add_act_ops",
+        made_noun="fused_elemwise_add_activation",
+        left_noun="elementwise_add before a relu",
+        count_made=_counting("fused_elemwise_add_activation"),
+        count_left=_count_adds_before_relu,
+    ),
+    _Fusion(
+        knob="enable_addto",
+        made_noun="gradient of a convolution that adds",
+        left_noun="sum of the gradient of a convolution's input",
+        count_made=_count_added_to,
+        count_left=_count_sums_for_convolutions,
+    ),
+    _Fusion(
+        knob="enable_inplace",
+        made_noun="share_buffer",
+        left_noun="buffer that is not shared",
+        count_made=_count_shared_by_inplace,
+        count_left=_nothing_left,
+    ),
+    _Fusion(
+        knob="merged_optimizer",
+        made_noun="merged_momentum",
+        left_noun="momentum",
+        count_made=_counting("merged_momentum"),
+        count_left=_counting("momentum"),
+    ),
+    _Fusion(
+        knob="resnet_unit",
+        made_noun="resnet_unit",
+        left_noun="convolution that a unit takes",
+        count_made=_counting("resnet_unit"),
+        count_left=_count_convolutions_for_units,
+    ),
+    _Fusion(
+        knob="merged_lars",
+        made_noun="lars_momentum of several parameters",
+        left_noun="lars_momentum of one parameter",
+        count_made=_count_merged_lars,
+        count_left=_count_mergeable_lars,
+    ),
+)
+
+
+# ---- cuDNN's flags
+
+
 def _check_cudnn_flags(block: Block, asked: Strategy) -> None:
-    """Raise Refused if an option for cuDNN that the user set in STRATEGY is not in force, or can have no effect.
+    """Prove that the options of cuDNN that the user set in STRATEGY are in force and can have an effect.
 
     Args:
         block: Main block of a built training program.
         asked: The options as the user set them; None for an option that the user left open, which is not checked.
 
     Raises:
-        Refused: An option's flag in Paddle has another value than the user set. Also if the user set
-            `cudnn_batchnorm_spatial_persistent`, to on or off, and cuDNN computes no normalization of this program: the
-            option only selects kernels of cuDNN for such normalizations.
+        Refused: An option is not in force, or the program has nothing on which it could have an effect.
     """
-    # `prove(claim, message)` raises Refused with the message if the claim is False.
     for flag, value in asked.flags.items():  # as {"FLAGS_cudnn_exhaustive_search": True}: only what the user set
         value_in_force = paddle.get_flags(flag)[flag]
         knob = flag.removeprefix("FLAGS_")
         prove(value_in_force == value, f"STRATEGY: {knob}={value:d}: Paddle has {flag}={value_in_force}")
-    is_norm_knob_set = asked.cudnn_batchnorm_spatial_persistent is not None
-    if is_norm_knob_set:  # also if set to off: without a normalization of cuDNN, neither value has an effect
+    # This option selects kernels of cuDNN for normalizations. Without such a normalization, neither on nor off has an
+    # effect.
+    is_norm_option_set = asked.cudnn_batchnorm_spatial_persistent is not None
+    if is_norm_option_set:
         prove(
             any(_is_norm_of_cudnn(op) for op in block.ops),
             "STRATEGY: cudnn_batchnorm_spatial_persistent: no normalization here is cuDNN's: leave it out",
@@ -403,6 +421,9 @@ def _check_cudnn_flags(block: Block, asked: Strategy) -> None:
 def _is_norm_of_cudnn(op: Operator) -> bool:
     """Tell whether an operator is a normalization that cuDNN computes. Paddle has a kernel of its own over ranks."""
     return op.type in ops.NORMALIZATIONS and op.type != "sync_batch_norm"
+
+
+# ---- buckets
 
 
 class _Bucket(NamedTuple):
@@ -416,15 +437,14 @@ class _Bucket(NamedTuple):
 def _check_buckets(block: Block, limit_mib: float) -> str:
     """Prove that gradients are summed over the ranks in buckets that are within the limit and closed only when full.
 
-    A bucket is a group of gradients that lie in one buffer and are summed by one all-reduce. It is full if the next
-    gradient of its data type does not fit into it; `_check_full` excepts three buckets of each type.
+    A bucket is a group of gradients that lie in one buffer and are summed by one all-reduce.
 
     Args:
         block: Main block of a training program for several ranks.
         limit_mib: Most MiB of gradients in one bucket.
 
     Returns:
-        The limit and the number of buckets in words, as "fuse_grad_size_in_MB=16: buckets 9".
+        The limit and the number of all-reduces, one for each bucket, in words: "fuse_grad_size_in_MB=16: buckets 9".
 
     Raises:
         Refused: A gradient travels in no bucket, or a bucket is too large or was closed too soon.
@@ -436,9 +456,9 @@ def _check_buckets(block: Block, limit_mib: float) -> str:
         prove(name in buffers, f"STRATEGY: fuse_grad_size_in_MB: {name} travels by itself, in no bucket")
     for bucket in buckets:
         _check_within_limit(bucket, limit_mib)
-    for dtype in dict.fromkeys(bucket.dtype for bucket in buckets):  # each type once
+    dtypes = dict.fromkeys(bucket.dtype for bucket in buckets)  # each type once, in order
+    for dtype in dtypes:  # a bucket has gradients of one type
         _check_full([bucket for bucket in buckets if bucket.dtype == dtype], limit_mib)
-    # Each all-reduce sums one bucket.
     return f"fuse_grad_size_in_MB={six_digits(limit_mib)}: buckets {len(all_reduced)}"
 
 
