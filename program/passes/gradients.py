@@ -31,8 +31,8 @@ def simplify_sums(main: static.Program) -> None:
     An operator stays if it does not compute both dx and dy, if its removal would change a value that another operator
     reads, or if shapes or types differ.
 
-    The forward operator of z = relu(x + y) also writes the sum x + y, which the fused gradient operator reads. If x and
-    y have one shape, the sum is no longer written: `relu_grad` does not read it.
+    The forward operator of z = relu(x + y) also has the sum x + y as an output. This output is removed if no operator
+    reads the sum.
 
     Run this after Paddle has added the gradients, and before another pass renames them.
 
@@ -40,12 +40,12 @@ def simplify_sums(main: static.Program) -> None:
         main: Training program with its gradients; changed in place.
     """
     block = main.global_block()
-    _stop_writing_sums(block)  # the sums x + y of z = relu(x + y)
     sharing = _find_shared_gradients(block)  # where dx and dy can be one variable; changes nothing
     # `gradient_by_operator` has the operators to replace, each with the variable that its gradients become.
     _replace_addition_gradients(main, sharing.gradient_by_operator)
     # `kept_by_dropped` has the variables that are given up, each with the variable that all operators use instead.
     _rename(block, sharing.kept_by_dropped)
+    _drop_unread_sums(block)  # last: of the gradient operators that stay, one may read a sum
     block._sync_with_cpp()
 
 
@@ -235,22 +235,19 @@ def _joined(groups: list[_Group], kept: str) -> _Group:
     return joined
 
 
-def _stop_writing_sums(block: Block) -> None:
-    """Have operators that compute z = relu(x + y) no longer write the sum x + y, if x and y have one shape.
+def _drop_unread_sums(block: Block) -> None:
+    """Take the sum x + y from the outputs of operators that compute z = relu(x + y), if no operator reads the sum.
 
-    Paddle's gradient operator of z = relu(x + y) reads the sum. The caller replaces this gradient operator by a
-    `relu_grad`, which computes the gradients of x and y from z and the gradient of z. Then nothing reads the sum.
-
-    If the caller keeps a fused gradient operator whose sum is no longer written, Paddle cannot run the program.
+    Paddle gives the sum as an output even where the operator does not write it. `program.count` would count its bytes.
 
     Args:
         block: Block of a training program; changed in place.
     """
+    read = readers(block)
     for op in block.ops:
         if op.type == "fused_elemwise_add_activation" and op.attr("functor_list") == ["relu", "elementwise_add"]:
-            x = block.var(op.input("X")[0])
-            y = block.var(op.input("Y")[0])
-            if x.shape == y.shape:
+            is_read = any(name in read for name in op.output("IntermediateOut"))
+            if not is_read:
                 # Without this attribute and its output, the operator computes z alone.
                 op.desc._set_attr("save_intermediate_out", False)
                 op.desc.set_output("IntermediateOut", [])

@@ -21,8 +21,9 @@ from harness.job import job_of
 from harness.ranks import Ranks
 from paddle_rn50 import model
 from program import build, capture, count, strategy
+from program.ops import FORWARD
 from program.optimizers import OptimizerConfig, Schedule
-from program.passes import gradients, resnet_unit
+from program.passes import edit, gradients, resnet_unit
 from tests.program import lower, programs, twin
 
 PLAIN = "fuse_elewise_add_act_ops=0,merged_optimizer=0"
@@ -60,6 +61,19 @@ def test_fusions_and_input_gradients_by_convolution_change_no_loss(layout: str) 
     kinds = ("fused_elemwise_add_activation", "elementwise_add", "merged_momentum", "momentum")
     assert built.kinds(*kinds) == [4, 1, 1, 0] and (built.kinds("flip")[0] > 0) == (layout == "NCHW")
     assert np.allclose(programs.losses(built, STEPS), plain_losses(), rtol=1e-5, atol=0)
+
+
+def test_a_sum_before_a_relu_is_written_where_an_operator_reads_it() -> None:
+    with mock.patch.object(gradients, "simplify_sums"):
+        built = programs.fresh()
+    block = built.main.global_block()
+    first, second, *_ = [op for op in block.ops if op.type == "fused_elemwise_add_activation"]
+    first.desc._set_bool_attr("save_intermediate_out", True)
+    slots = {"X": first.output("IntermediateOut")}, {"Out": first.output("Out")}
+    edit.insert(block, block.ops.index(first) + 1, "relu", *slots, op_role=FORWARD)
+    gradients.simplify_sums(built.main)
+    assert not second.output("IntermediateOut")
+    assert programs.losses(built, 1) == pytest.approx(plain_losses()[:1], rel=1e-5)
 
 
 @pytest.mark.parametrize("merged", [0, 1])
