@@ -12,6 +12,7 @@ from scoring.importers.evidence import Fact
 from scoring.importers.table import Columns, FormatReader, RowPosition, RowTime
 from scoring.importers.text import RowPattern, field, integer, moment_s, positive
 
+_NO_HOSTS = ("None", "''")  # texts of `worker_hosts` that name no host
 _STRATEGIES_OF_NODES = ("multi_worker_mirrored", "parameter_server")  # the environment may name the hosts: TF_CONFIG
 
 _STAMP = re.compile(r"BatchTimestamp<batch_index: (\d{1,9}), timestamp: (\d+\.\d+)>")
@@ -105,17 +106,17 @@ class Keras(FormatReader):
 
         `worker_hosts` lists one host for each node, and `num_gpus` is the number of GPUs of one process. With one
         process on each node, `'num_gpus': 8, 'worker_hosts': 'a:5000,b:5000'` gives 2 nodes and 2 x 8 = 16 devices. A
-        printed `'worker_hosts': None` gives 1 node. In three cases, nothing is set:
+        printed `'worker_hosts': None`, or an empty text, gives 1 node. In three cases, nothing is set:
 
         - The log does not print `worker_hosts`, or does not print a `num_gpus` above 0.
-        - `worker_hosts` is printed as None, but the strategy is for several nodes.
+        - `worker_hosts` is printed as None or empty, but the strategy is for several nodes.
         - mpirun's tags before the lines name more ranks (processes) than there are nodes.
         """
         gpus_of_node = integer(self.value("gpus"))  # `num_gpus`: of a process, taken to be the only one of its node
         hosts = self.value("hosts")  # the text of `worker_hosts`, such as "'a:5000,b:5000'" or "None"
         if hosts is None or not gpus_of_node:  # `hosts` is Python's None if `worker_hosts` is not printed
             return
-        if hosts == "None" and self.value("strategy") in _STRATEGIES_OF_NODES:
+        if hosts in _NO_HOSTS and self.value("strategy") in _STRATEGIES_OF_NODES:
             return  # the environment (TF_CONFIG), which the log does not print, may name the hosts
         commas = hosts.count(",")
         nodes = commas + 1

@@ -216,7 +216,9 @@ def test_keras_ranks_that_each_count_their_own_gpus_leave_the_devices_unknown(tm
     ("strategy", "hosts", "nodes"),
     [
         ("mirrored", "None", 1),
+        ("mirrored", "''", 1),
         ("multi_worker_mirrored", "None", None),
+        ("multi_worker_mirrored", "''", None),
         ("parameter_server", "None", None),
         ("multi_worker_mirrored", "'a:5000,b:5000'", 2),
     ],
