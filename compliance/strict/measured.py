@@ -417,7 +417,8 @@ class Measured:
         most_ms = passed_ms * (1 + self._tolerance_share) + self._run.clock_tolerance_ms
         if windows_s * 1000 > most_ms:
             passed = f"the {six_digits(passed_ms / 1000)} s up to here"
-            self.report_if_project_log(event.line, f"windows of {six_digits(windows_s)} s in {passed}")
+            what = f"windows of {six_digits(windows_s)} s in {passed}"
+            self.report_if_project_log(event.line, f"{what}; the clock was set back, or a time is wrong")
 
     @property
     def _tolerance_share(self) -> float:
@@ -595,6 +596,7 @@ class Measured:
         # At the end of the epoch rank 0 may wait for the other ranks, which no stated time contains.
         least_ms = clock_ms - self._tolerance_ms(clock_ms) - most_wait_for_ranks_ms(self._run)
         if stated_ms > most_ms:
+            actual += "; the clock was set back, or the throughput is wrong"
             self._collector.add_breach(THROUGHPUT_RULE, stated.line, actual)
         elif stated_ms < least_ms and len(self._short_throughputs) < EVENTS_KEPT:
             actual += "; the clock was set ahead, the run stood still, or the throughput is wrong"

@@ -19,7 +19,7 @@ def _with_clock_set(log: Altered, *, by_s: float) -> Altered:
     return log.add_after("step_window", by.TOKEN + json.dumps(fields), 2)
 
 
-def _leap(log: Altered, index: int, *, by_s: int) -> None:
+def _leap(log: Altered, index: int, *, by_s: float) -> None:
     """Set the clock ahead, for the events from the line with this index on."""
     for later in log.events():
         if later >= index:
@@ -33,6 +33,15 @@ def test_a_clock_that_was_set_back_is_refused_where_no_time_goes_back(tmp_path: 
     _, [file] = check(*write(tmp_path, log.text))
     assert errors(file) == [("time-order", log.at("clock_set") + 1)]
     assert "set back by 1.5 s" in str(file)
+
+
+def test_a_step_back_too_short_for_an_event_is_named_as_what_may_have_been(tmp_path: Path) -> None:
+    """A time server sets the clock back by half a second during the third window, which is within the second epoch."""
+    log = Altered(run())
+    _leap(log, log.at("step_window", 2) - 1, by_s=-0.5)
+    _, [file] = check(*write(tmp_path, log.text))
+    assert rules_broken(file) == {"own-log", "throughput-agrees"}
+    assert all("; the clock was set back, or " in f["actual"] for f in file["findings"] if f["severity"] == "error")
 
 
 def test_a_clock_that_was_set_back_needs_no_room_in_the_log(tmp_path: Path) -> None:
