@@ -68,23 +68,22 @@ def _printed_rate_of_all(record: Record, item: Window) -> float | None:
 def _rate_by_step_time(record: Record, item: Window) -> float | None:
     """Return the images/s of a window or an epoch: the batch of one device * devices / the printed step time.
 
-    If the number of devices is not known, the result is the rate of one device. But if the log then prints rates of all
-    devices together, there is no result, because a rate of one device must not stand among these rates.
-
     Args:
         record: The run as read from its log.
         item: The window (what one printed row of the log covers) or the summary of an epoch.
 
     Returns:
-        The rate. None if the step time or the batch is not known, or if the number of devices is not known and the log
-        prints rates of all devices together.
+        The rate, which is of one device if the number of devices is not known. None if the step time or the batch is
+        not known.
     """
-    # 1 if the number of devices is not known and the log prints no rates of all devices together. Otherwise the number
-    # of devices, or None if the log prints rates of all devices without their number.
-    devices = 1 if are_rates_of_one_device(record) else record.devices
-    if item.printed_step_time_s and devices and record.batch_per_device:
-        return record.batch_per_device * devices / item.printed_step_time_s
-    return None
+    devices = record.devices
+    if devices is None and record.rate_scope == "global":
+        return None  # the log prints rates of all devices together, among which a rate of one device must not stand
+    if devices is None:
+        devices = 1
+    if not (item.printed_step_time_s and devices and record.batch_per_device):
+        return None
+    return record.batch_per_device * devices / item.printed_step_time_s
 
 
 def rate_or_refuse(record: Record, item: Window, *, printed: bool) -> float:
@@ -96,17 +95,15 @@ def rate_or_refuse(record: Record, item: Window, *, printed: bool) -> float:
         printed: Whether the rate that the row prints is preferred to images / seconds.
 
     Raises:
-        InputError: There is no rate. If the row prints a step time, and only the batch or the number of devices is
-            missing, the message asks for the missing number.
+        InputError: There is no rate. If the row prints a step time, the message asks for the number that is missing to
+            make a rate of it: the batch or the number of devices.
     """
-    rate = rate_of(record, item, printed=printed)  # None: there is no rate
-    # With the batch and the number of devices, `rate_of` would have made a rate of the step time. So one of the two is
-    # missing, and `images_per_step` raises an InputError that asks for it.
-    if rate is None and item.printed_step_time_s is not None:
-        images_per_step(record)
-    if rate is None:
-        raise InputError(f"{record.file}: line {item.line} holds neither a rate nor images and time")
-    return rate
+    rate = rate_of(record, item, printed=printed)
+    if rate is not None:
+        return rate
+    if item.printed_step_time_s is not None:
+        _refuse_if_devices_or_batch_are_missing(record)
+    raise InputError(f"{record.file}: line {item.line} holds neither a rate nor images and time")
 
 
 def images_per_step(record: Record) -> int:
@@ -118,17 +115,30 @@ def images_per_step(record: Record) -> int:
     Raises:
         InputError: The batch of one device is not known, or the log prints rates of all devices without their number.
     """
+    _refuse_if_devices_or_batch_are_missing(record)
+    assert record.batch_per_device is not None, "a missing batch is refused"
+    return record.batch_per_device * (record.devices or 1)
+
+
+def _refuse_if_devices_or_batch_are_missing(record: Record) -> None:
+    """Raise an error if the images of a step cannot be told, because a number is missing that the user can give.
+
+    Args:
+        record: The run as read from its log.
+
+    Raises:
+        InputError: The batch of one device is not known, or the log prints rates of all devices without their number.
+    """
     if record.devices is None and record.rate_scope == "global":
         raise InputError(f"{record.file}: the log does not say how many devices ran; give --devices")
     if record.batch_per_device is None:
         raise InputError(f"{record.file}: the log does not say the batch of one device; give --batch")
-    return record.batch_per_device * (record.devices or 1)
 
 
 class Work(NamedTuple):
     """The images of each window, and the seconds that they took.
 
-    If the log prints only rates, just their ratio has a meaning, such as 1 image in 1 / rate seconds.
+    If the log does not say them, images and seconds in the ratio of the printed speed stand in.
     """
 
     images: Sequence[float]
@@ -143,18 +153,12 @@ class Work(NamedTuple):
 def work_over_time(record: Record, chosen: Sequence[Window]) -> Work:
     """Return the images and seconds of each window, as measured or else at the printed speed.
 
-    The first case that fits all rows decides:
-
-    1. They give their seconds and images: these are taken.
-    2. They give their seconds and steps: the images are steps * batch.
-    3. Otherwise the work is made of the speed that each row prints (`work_at_printed_speed`).
-
     Args:
         record: The run as read from its log.
         chosen: The windows to use. A window is what one printed row of the log covers.
 
     Returns:
-        The images and seconds. In case 3, only their ratio has a meaning.
+        The images and seconds. If they are not measured in all windows, only their ratio has a meaning.
 
     Raises:
         InputError: Something that is needed is not known, such as the batch, or a row does not give its speed.
@@ -162,35 +166,7 @@ def work_over_time(record: Record, chosen: Sequence[Window]) -> Work:
     measured = _measured_work(record, chosen)
     if measured is not None:
         return measured
-    return work_at_printed_speed(record, chosen)
-
-
-def work_at_printed_speed(record: Record, chosen: Sequence[Window]) -> Work:
-    """Return images and seconds for each window, in the ratio of the speed that the window's row prints.
-
-    A speed does not say how many images a window has. So each step gets the same number of images. For example, a
-    window of 20 steps at 100 images/s and a window of 10 steps at 50 images/s give
-
-        images:    20 and 10            (1 for each step)
-        seconds:   20 / 100 and 10 / 50
-
-    All images / all seconds is then an average in which the window of 20 steps weighs twice as much. If some window
-    does not say its steps, all windows count as one step.
-
-    If some row prints no speed, `_equal_work_at_printed_speed` says which rate stands in.
-
-    Args:
-        record: The run as read from its log.
-        chosen: The windows to use. A window is what one printed row of the log covers.
-
-    Raises:
-        InputError: Something that is needed is not known, such as the batch, or a row does not give its speed.
-    """
-    equal_work = _equal_work_at_printed_speed(record, chosen)  # the same number of images for each window
-    weights = steps_as_weights(chosen)  # the steps of each window; all 1 if some window does not say its steps
-    images = [count * weight for count, weight in zip(equal_work.images, weights, strict=True)]
-    seconds = [time * weight for time, weight in zip(equal_work.seconds, weights, strict=True)]
-    return Work(images, seconds)
+    return _work_at_printed_speed(record, chosen)
 
 
 def _measured_work(record: Record, chosen: Sequence[Window]) -> Work | None:
@@ -220,81 +196,68 @@ def _measured_work(record: Record, chosen: Sequence[Window]) -> Work | None:
     return None
 
 
-def _equal_work_at_printed_speed(record: Record, chosen: Sequence[Window]) -> Work:
-    """Return the same number of images for every window, and the seconds that these images take at the row's speed.
+def _work_at_printed_speed(record: Record, chosen: Sequence[Window]) -> Work:
+    """Return the images and seconds of each window as if every step had one image, at the speed that the row prints.
 
-    Only the quotient seconds / images of a window has a meaning. The first case that fits decides:
+    A window of 20 steps at 100 images/s and a window of 10 steps at 50 images/s have 20 images in 20 / 100 s and 10
+    images in 10 / 50 s. So in all images / all seconds, the window of 20 steps weighs twice as much.
 
-    1. All rows print a rate of all devices together, such as 100 and 50 images/s: 1 image in 0.01 s and in 0.02 s.
-    2. All rows print a step time, such as 0.1 s and 0.2 s, and a step has 256 images: 256 images in 0.1 s and in 0.2 s.
-       The 256 images are the batch of all devices, or of one device if the number of devices is not known.
-    3. Otherwise: the printed rates of one device if all rows print a rate. Each window then has as many images as there
-       are devices, or 1 image if their number is not known. If some row prints no rate, a rate of each row is taken or
-       worked out (`rate_of`), and each window has 1 image.
+    Args:
+        record: The run as read from its log.
+        chosen: The windows to use. A window is what one printed row of the log covers.
+
+    Raises:
+        InputError: Something that is needed is not known, such as the batch, or a row does not give its speed.
+    """
+    images = steps_as_weights(chosen)  # the steps of each window; all 1 if some window does not say its steps
+    times = seconds_per_image_by_printed_speed(record, chosen)
+    seconds = [count * time for count, time in zip(images, times, strict=True)]
+    return Work(images, seconds)
+
+
+def seconds_per_image_by_printed_speed(record: Record, chosen: Sequence[Window]) -> list[float]:
+    """Return how many seconds an image took in each window, by the speed that its row prints: a rate or a step time.
 
     Args:
         record: The run as read from its log. It tells the batch and the number of devices.
         chosen: The windows to use. A window is what one printed row of the log covers.
 
+    Returns:
+        The seconds for all devices together; for one device if the number of devices is not known.
+
     Raises:
         InputError: A step time is used and the batch or a needed number of devices is not known, or a row has no rate.
     """
-    # Case 1 goes first, because it needs neither the batch nor the number of devices.
-    if _all_print_rates_of_all_devices(record, chosen):
-        return equal_work_at_printed_rates(record, chosen)  # takes the printed rates, because all rows print a rate
-    step_times = _values_if_in_all(chosen, "printed_step_time_s")  # empty if some row prints no step time
-    if step_times:
-        return Work([images_per_step(record)] * len(chosen), step_times)
-    return equal_work_at_printed_rates(record, chosen)  # takes the printed rates of one device, or works out rates
+    step_times = _values_if_in_all(chosen, "printed_step_time_s")
+    print_rates_of_all_devices = record.rate_scope == "global" and bool(_values_if_in_all(chosen, "printed_rate"))
+    # Rates of all devices go before step times, because they need neither the batch nor the number of devices.
+    if step_times and not print_rates_of_all_devices:
+        images = images_per_step(record)
+        return [step_time / images for step_time in step_times]
+    return seconds_per_image_by_rates(record, chosen)
 
 
-def _all_print_rates_of_all_devices(record: Record, chosen: Sequence[Window]) -> bool:
-    """Tell whether the rows of all windows print a rate, and these are rates of all devices together."""
-    return record.rate_scope == "global" and bool(_values_if_in_all(chosen, "printed_rate"))
-
-
-def equal_work_at_printed_rates(record: Record, chosen: Sequence[Window]) -> Work:
-    """Return the same number of images for every window, and the seconds that the images take at the window's rate.
-
-    The rate is the one that the window's row prints. For example, two rows print 100 and 50 images/s for each of 8
-    devices. Both windows then get 8 images: in 0.01 s and in 0.02 s. The true number of images is not known from a
-    rate, so use only the quotient seconds / images of the result.
-
-    If some row prints no rate, each window gets 1 image, and each rate is the best one that the window's row gives.
+def seconds_per_image_by_rates(record: Record, chosen: Sequence[Window]) -> list[float]:
+    """Return how many seconds an image took in each window or epoch, by its rate: 0.01 for 100 images/s.
 
     Args:
         record: The run as read from its log. It tells whether the printed rates are of one device or of all.
-        chosen: The windows to use. A window is what one printed row of the log covers: some steps, or an epoch.
+        chosen: The windows (what one printed row of the log covers), or the summaries of epochs.
+
+    Returns:
+        The seconds for all devices together; for one device if the number of devices is not known.
 
     Raises:
         InputError: Some row prints no rate, and some row says too little to work out its rate.
     """
-    printed_rates = _values_if_in_all(chosen, "printed_rate")  # empty if some row prints no rate
-    if printed_rates:
-        # The images: as many as the devices, if the rates are of one device; 1 if the rates are of all devices
-        # together, or if the number of devices is not known.
-        return _equal_work(devices_per_printed_rate(record), printed_rates)
-    # The first of these that a row has: its images / its seconds, the rate that it prints, a rate by its step time.
-    # `printed=False` puts the printed rate second. A rate may be of one device if the number of devices is not known.
-    rates_of_all_devices = [rate_or_refuse(record, window, printed=False) for window in chosen]
-    return _equal_work(1, rates_of_all_devices)
-
-
-def _equal_work(images: int, rates: Sequence[float]) -> Work:
-    """Return the work of windows that all have the same number of images.
-
-    For 8 images and the rates [100, 50], it is Work([8, 8], [0.01, 0.02]).
-
-    Args:
-        images: The number of images of each window.
-        rates: For each window the rate that gives its time, 1 / rate seconds: the images/s of one device, if `images`
-            is the number of devices.
-    """
-    return Work([images] * len(rates), [1 / rate for rate in rates])
+    all_rows_print_a_rate = bool(_values_if_in_all(chosen, "printed_rate"))
+    # If some row prints no rate, images / seconds goes first in all rows (`rate_of`).
+    rates = [rate_or_refuse(record, row, printed=all_rows_print_a_rate) for row in chosen]
+    return [1 / rate for rate in rates]
 
 
 def _values_if_in_all(windows: Sequence[Window], name: str) -> list[float]:
-    """Return one field of all windows; an empty list if it is None or 0 in one of them.
+    """Return one field of all windows; an empty list if some window lacks it (None or 0).
 
     Args:
         windows: The windows; a window is what one printed row of the log covers.

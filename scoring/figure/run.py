@@ -13,10 +13,10 @@ from scoring.figure.protocols import OverSteps, Protocol
 from scoring.figure.rates import (
     Work,
     devices_per_printed_rate,
-    equal_work_at_printed_rates,
     images_per_step,
     rate_or_refuse,
-    work_at_printed_speed,
+    seconds_per_image_by_printed_speed,
+    seconds_per_image_by_rates,
     work_over_time,
 )
 from scoring.figure.selection import (
@@ -49,18 +49,11 @@ class RunFigure:
 def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -> RunFigure:
     """Return the throughput or the training time of one run, with the lines of its log that it comes from.
 
-    The protocol's `over_steps` says how it is measured, and what `skip` then counts:
-
-    - "between_stamps": images / the time between two time stamps. `skip` is the number of the stamped row to start at,
-      counted from 1.
-    - "run_time": the minutes of the whole run. There is nothing to skip.
-    - "own_summary": the images/s that the log itself closes with. There is nothing to skip.
-    - any other: an average over printed rows (windows) or epochs. `skip` is how many of them to drop.
-
     Args:
         record: The run as read from its log.
         protocol: The rules by which the run becomes one figure, in images/s or in minutes, and the warm-up to drop.
-        skip: The value of the option --skip. None takes the protocol's warm-up.
+        skip: The value of the option --skip, which replaces the protocol's warm-up. What it counts depends on the
+            protocol, and is said in the code. None takes the protocol's warm-up.
 
     Returns:
         The figure; infinite minutes for a run that did not reach its target.
@@ -72,17 +65,32 @@ def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -
         _refuse_contradictions(record)
 
     if protocol.over_steps == "between_stamps":
+        # --skip 3: start at the third row that has a time stamp
         return _figure_between_stamps(record, protocol, start_number=skip)
     if protocol.over_steps == "run_time":
-        if skip:  # --skip 0 asks for what is done anyway
-            raise InputError(f"protocol {protocol.name} measures whole runs: --skip has nothing to drop")
+        _refuse_skip(protocol, skip, "measures whole runs")
         return _run_time_figure(record)
     if protocol.over_steps == "own_summary":
-        if skip:
-            raise InputError(f"protocol {protocol.name} reads the log's own figure: --skip has nothing to drop")
+        _refuse_skip(protocol, skip, "reads the log's own figure")
         return _figure_of_own_summary(record)
+    # --skip 3: drop the first three rows (windows), or the first three epochs
     measured_windows = select(record, protocol, skip=skip)
     return _figure_of_windows(record, measured_windows, protocol.over_steps)
+
+
+def _refuse_skip(protocol: Protocol, skip: int | None, measures: str) -> None:
+    """Raise an error if the user gives --skip with a protocol that has no warm-up to drop.
+
+    Args:
+        protocol: The rules of the measurement. Only its name is used, for the error.
+        skip: The value of the option --skip. None and 0 ask for what is done anyway.
+        measures: What the protocol does in words, such as "measures whole runs".
+
+    Raises:
+        InputError: The user gives a number above 0.
+    """
+    if skip:
+        raise InputError(f"protocol {protocol.name} {measures}: --skip has nothing to drop")
 
 
 def _refuse_contradictions(record: Record) -> None:
@@ -150,20 +158,7 @@ def _average_of_windows(record: Record, chosen: Sequence[Window], over_steps: Ov
     Args:
         record: The run as read from its log. It tells the batch and the number of devices.
         chosen: The printed rows, or summaries of epochs, to average.
-        over_steps: How to average:
-
-            - "mean_of_printed_rates": the mean of the rates that the rows print. For a row that prints no rate, its
-              images / its seconds is taken, or a rate by its step time.
-            - "mean_of_rates": the mean of the images / seconds of each window. For a row without them, the rate that it
-              prints is taken, or a rate by its step time.
-            - "images_over_time": all images / all seconds of the windows. If some row does not say its images, the
-              images of each window are its steps * the batch. If some row does not say its seconds, or if the steps
-              of some row are not known either, the images and the seconds are made of the speed that the rows print,
-              or of the rate of each row if not all rows print a speed of one kind.
-            - "mean_step_time": 1 / the mean seconds per image of the windows, at the speed that their rows print, or at
-              the rate of each row if not all rows print a speed of one kind
-            - "epoch_rates": 1 / the mean seconds per image of the epochs, at the rates that they print. This is the
-              harmonic mean of the rates.
+        over_steps: How to average, such as "mean_of_rates". The comments in the code explain each way.
 
     Returns:
         The average. Its interval is None if the windows are too few or too uneven.
@@ -171,19 +166,21 @@ def _average_of_windows(record: Record, chosen: Sequence[Window], over_steps: Ov
     Raises:
         InputError: A row does not give its speed, or the batch or the number of devices is needed and not known.
     """
-    # `rate_or_refuse` returns the rate of a window; `printed` says whether the printed rate is its first choice.
+    # The mean of the rates that the rows print; for a row without one, its images / its seconds
     if over_steps == "mean_of_printed_rates":
         return _mean_of_rates([rate_or_refuse(record, window, printed=True) for window in chosen])
+    # The mean of images / seconds of each window; for a row without them, the rate that it prints (`rate_of`)
     if over_steps == "mean_of_rates":
         return _mean_of_rates([rate_or_refuse(record, window, printed=False) for window in chosen])
+    # All images / all seconds, as measured or else by the printed speed
     if over_steps == "images_over_time":
         return _images_over_time(work_over_time(record, chosen))
-    # `_images_over_mean_time` returns 1 / the mean seconds per image. `work_at_printed_speed` may take step times;
-    # `equal_work_at_printed_rates` takes the printed rates, which all chosen epochs have.
+    # 1 / the mean of the windows' seconds per image, which all weigh the same: by the printed step times or rates
     if over_steps == "mean_step_time":
-        return _images_over_mean_time(work_at_printed_speed(record, chosen))
+        return _images_over_mean_time(seconds_per_image_by_printed_speed(record, chosen))
+    # The same for epochs, which all print a rate. This is the harmonic mean of the rates.
     assert over_steps == "epoch_rates", over_steps
-    return _images_over_mean_time(equal_work_at_printed_rates(record, chosen))
+    return _images_over_mean_time(seconds_per_image_by_rates(record, chosen))
 
 
 def _mean_of_rates(rates: Sequence[float]) -> _Average:
@@ -193,22 +190,21 @@ def _mean_of_rates(rates: Sequence[float]) -> _Average:
 
 def _images_over_time(work: Work) -> _Average:
     """Return all images / all seconds of the windows."""
-    return _average_by_times(work, math.fsum(work.images) / math.fsum(work.seconds))
+    return _average_by_times(work.seconds_per_image, math.fsum(work.images) / math.fsum(work.seconds))
 
 
-def _images_over_mean_time(work: Work) -> _Average:
+def _images_over_mean_time(seconds_per_image: Sequence[float]) -> _Average:
     """Return 1 / the mean of the windows' seconds per image. All windows weigh the same."""
-    return _average_by_times(work, 1 / statistics.fmean(work.seconds_per_image))
+    return _average_by_times(seconds_per_image, 1 / statistics.fmean(seconds_per_image))
 
 
-def _average_by_times(work: Work, value: float) -> _Average:
+def _average_by_times(seconds_per_image: Sequence[float], value: float) -> _Average:
     """Return an average of the windows' images/s, with each window's rate and an interval by their times.
 
     Args:
-        work: The images and seconds of each window (what one printed row of the log covers).
+        seconds_per_image: How many seconds an image took in each window (what one printed row of the log covers).
         value: The average, in images/s.
     """
-    seconds_per_image = work.seconds_per_image
     rates = [1 / seconds for seconds in seconds_per_image]
     return _Average(value, rates, _interval_of_rate(seconds_per_image, value))
 
@@ -229,9 +225,9 @@ def _interval_of_rate(seconds_per_image: Sequence[float], value: float) -> tuple
     if interval_of_mean_time is None:
         return None
     low_time, high_time = interval_of_mean_time
-    # `value` belongs to the mean time. Another time gives value * mean time / that time: a long time is a low rate.
-    value_times_mean = value * math.fsum(seconds_per_image) / len(seconds_per_image)
-    return value_times_mean / high_time, value_times_mean / low_time
+    mean_time = math.fsum(seconds_per_image) / len(seconds_per_image)
+    # A long time is a low rate. `value` need not be 1 / mean_time, as its windows may weigh by their steps.
+    return value * mean_time / high_time, value * mean_time / low_time
 
 
 class StampedRow(NamedTuple):
@@ -239,7 +235,7 @@ class StampedRow(NamedTuple):
 
     window: Window
     end_s: float  # its time stamp
-    steps_done: int  # of the run, at that moment, warm-up included; 1 after the first step
+    steps_done: int  # of the run without those before this log, warm-up included; 1 after the first step
 
 
 def _figure_between_stamps(record: Record, protocol: Protocol, start_number: int | None) -> RunFigure:
@@ -299,14 +295,13 @@ def _stamped_rows(record: Record, protocol: Protocol) -> list[StampedRow]:
         protocol: The rules of the measurement. Only its name is used, for the error.
 
     Returns:
-        The rows in the order of the log, at least one. The steps are counted from the start of the run, or from where
-        it was resumed, warm-up included.
+        The rows in the order of the log, at least one.
 
     Raises:
         InputError: There is no such row. The message says whether the stamps or the steps are missing.
     """
     stamped = []
-    done_before_log = steps_done_before_log(record)
+    done_before_log = steps_done_before_log(record)  # such as 1000 for a run that was resumed there
     for window, steps_done in zip(record.windows, steps_done_by_window(record), strict=True):
         if window.end_s is not None and steps_done is not None:
             stamped.append(StampedRow(window, window.end_s, steps_done - done_before_log))
@@ -364,7 +359,7 @@ def _rows_up_to(last_steps_done: int, stamped: Sequence[StampedRow], start: Stam
     """Return the rows after the start of a measurement, up to a number of steps done.
 
     Args:
-        last_steps_done: The most steps done at the end of a row, counted from the start of the run.
+        last_steps_done: The most steps done at the end of a row, as `StampedRow` counts them.
         stamped: The rows that have a time stamp and a known number of steps done, in the order of the log.
         start: The row at which the measurement starts. Only rows with more steps done are returned.
     """
@@ -377,9 +372,7 @@ def _rows_of_next_steps(
     """Return the rows that are at most `steps` steps after the start of a measurement.
 
     For example, `start` is after 20 steps, `steps` is 100, and a row follows every 30 steps. The rows after 50, 80 and
-    110 steps are returned. The log must have a row after at least 119 steps (`steps` - 1 steps after `start`);
-    otherwise the log is too short. The one step less is for logs whose warm-up ends a step late, after 21 steps: a log
-    of 120 steps then has 99 steps left, and is accepted.
+    110 steps are returned.
 
     Args:
         record: The run as read from its log, for the error.
@@ -392,8 +385,9 @@ def _rows_of_next_steps(
     """
     rows = _rows_up_to(start.steps_done + steps, stamped, start)
     steps_left_in_log = max(0, stamped[-1].steps_done - start.steps_done)  # to the last of `stamped`, not of `rows`
-    fewest_steps_accepted = steps - 1  # one less, for a warm-up that ended a step late
-    if not rows or steps_left_in_log < fewest_steps_accepted:
+    # The warm-up may end one step late, after 21 steps. A log of 120 steps then has 99 left, which must do for 100.
+    is_too_short = steps_left_in_log < steps - 1
+    if not rows or is_too_short:
         raise too_short(record, steps, steps_left_in_log)
     return rows
 
@@ -456,12 +450,7 @@ def _row_of_number(record: Record, number: int, stamped: Sequence[StampedRow]) -
 def _row_ending_warm_up(record: Record, steps_to_skip: int, stamped: Sequence[StampedRow]) -> StampedRow:
     """Return the log row whose time stamp ends the warm-up, so that throughput is measured from there on.
 
-    For a warm-up of 20 steps, this row is the first of these that the log has:
-
-    1. the row after exactly 20 steps
-    2. in a log that numbers the first step 0: the row that prints the number 20. This row is mostly after 21 steps, 0
-       to 20, and then the same row as in case 3.
-    3. the first row after more than 20 steps
+    For a warm-up of 20 steps, it is the row after exactly 20 steps, or else the next row.
 
     Args:
         record: The run as read from its log. It tells whether the log numbers its first step 0 or 1.
@@ -471,15 +460,17 @@ def _row_ending_warm_up(record: Record, steps_to_skip: int, stamped: Sequence[St
     Raises:
         InputError: The warm-up is longer than the run.
     """
-    exact_rows = [row for row in stamped if row.steps_done == steps_to_skip]
-    rows_printing_that_step = []
-    if record.first_step == 0:  # in a log from 1, a row that prints 20 is the row of case 1
-        rows_printing_that_step = [row for row in stamped if row.window.step == steps_to_skip]
-    later_rows = [row for row in stamped if row.steps_done > steps_to_skip]
-    rows_by_preference = [*exact_rows, *rows_printing_that_step, *later_rows]  # any of the three lists may be empty
-    if not rows_by_preference:
-        raise nothing_left(record, f"{steps_to_skip} steps", _stamps_in_words(stamped))
-    return rows_by_preference[0]
+    for row in stamped:
+        if row.steps_done == steps_to_skip:
+            return row
+    numbers_from_0 = record.first_step == 0
+    for row in stamped:
+        if numbers_from_0 and row.window.step == steps_to_skip:  # prints 20, mostly after the 21 steps 0 to 20
+            return row
+    for row in stamped:
+        if row.steps_done > steps_to_skip:
+            return row
+    raise nothing_left(record, f"{steps_to_skip} steps", _stamps_in_words(stamped))
 
 
 def _stamps_in_words(stamped: Sequence[StampedRow]) -> str:
@@ -505,17 +496,10 @@ def _refuse_clock_set_back(record: Record, windows: Sequence[Window]) -> None:
 
 
 def _figure_of_own_summary(record: Record) -> RunFigure:
-    """Return the images/s that the log itself closes with.
-
-    If the log prints rates of one device, the figure is this rate times the devices. If the number of devices is not
-    known, it stays the rate of one device.
+    """Return the images/s that the log itself closes with, for all devices; for one if their number is not known.
 
     Args:
         record: The run as read from its log.
-
-    Returns:
-        The figure, which comes from the closing line alone. Its `chosen` are nevertheless all windows of the log, in
-        which later warnings look for such things as throttling.
 
     Raises:
         InputError: The log closes with no figure of its own.
@@ -524,7 +508,8 @@ def _figure_of_own_summary(record: Record) -> RunFigure:
         says = "the log closes with no figure of its own; take a protocol that counts its rows"
         raise InputError(f"{record.file}: {says}")
     line = record.field_lines["summary_rate"]
-    value = record.summary_rate * devices_per_printed_rate(record)
+    value = record.summary_rate * devices_per_printed_rate(record)  # times 1 if the log prints rates of all devices
+    # The figure comes from one line. All windows are `chosen`, so that warnings can look in them for throttling.
     return RunFigure(file=record.file, value=value, first_line=line, last_line=line, chosen=record.windows)
 
 
