@@ -61,26 +61,16 @@ def check_sizes(main: static.Program) -> None:
 
 
 def check(main: static.Program, device: str) -> None:
-    """Raise Refused if Paddle cannot run some operator of a program on a device in the declared data types.
-
-    The checks, in the order of the code:
-
-    1. On a GPU, the input and the output of each convolution are small enough for cuDNN (`check_sizes`).
-    2. Paddle has a kernel of each operator. Paddle selects the kernel by the data type of one tensor: a conv2d whose
-       "Input" is declared float16 needs a float16 kernel. For an operator without tensors, a kernel of any type is
-       enough. Operators in NO_KERNEL need no kernel.
-    3. Each tensor of the operator is declared in the type in which this kernel reads or writes it. Otherwise Paddle
-       would cast the tensor at each step, or stop. If the tensor or the kernel is of integers or bools, mostly any type
-       is accepted (`_needed_type`).
+    """Prove that Paddle has a kernel on a device for each operator of a program, in the types of its tensors.
 
     Args:
         main: Training or evaluation program. It is not run, and no device is needed.
         device: "cpu" or "gpu".
 
     Raises:
-        Refused: One of the checks fails.
+        Refused: There is no such kernel, a tensor is declared in another type than the kernel takes, or, on a GPU, a
+            convolution is too large for cuDNN.
     """
-    # `prove(claim, message)` raises Refused with the message if the claim is False.
     block = main.global_block()
     if device == "gpu":
         check_sizes(main)
@@ -88,15 +78,16 @@ def check(main: static.Program, device: str) -> None:
     for op in block.ops:
         if op.type in NO_KERNEL:
             continue
-        registered_types = registry.kernel_types(op.type)  # of all its kernels on the device, in C++: {"float", ...}
-        declared_types = _declared_types(op, block)  # of its tensors, by slot: {"Input": {"image": "float16"}, ...}
-        kernel_type = _selecting_type(op, declared_types)  # of the tensor that selects the kernel: "float16"
-        if kernel_type is None:  # the operator has no tensors
-            prove(bool(registered_types), f"this Paddle has no {device} kernel of {op.type} for any type")
-        else:
-            has_kernel = _type_in_cpp(kernel_type) in registered_types
-            prove(has_kernel, f"this Paddle has no {device} kernel of {op.type} for {kernel_type}")
-            _check_declared_types(op, declared_types, kernel_type)
+        kernel_types = registry.kernel_types(op.type)  # {"float", ...}, in C++'s names
+        declared_types = _declared_types(op, block)  # {"Input": {"image": "float16"}, ...}
+        # Paddle selects the kernel by the type of one tensor: a conv2d of a float16 image needs a float16 kernel.
+        selecting_type = _selecting_type(op, declared_types)
+        if selecting_type is None:  # the operator has no tensors: a kernel of any type will do
+            prove(bool(kernel_types), f"this Paddle has no {device} kernel of {op.type} for any type")
+            continue
+        has_kernel = _type_in_cpp(selecting_type) in kernel_types
+        prove(has_kernel, f"this Paddle has no {device} kernel of {op.type} for {selecting_type}")
+        _check_declared_types(op, declared_types, kernel_type=selecting_type)
 
 
 class _Registry:
@@ -198,10 +189,10 @@ def _type_in_cpp(dtype: str) -> str:
     return _CALLED.get(dtype, f"{dtype}_t")
 
 
-def _check_declared_types(op: Operator, declared_types: SlotTypes, kernel_type: str) -> None:
-    """Prove that each tensor is declared in the type in which the operator's kernel reads or writes it.
+def _check_declared_types(op: Operator, declared_types: SlotTypes, *, kernel_type: str) -> None:
+    """Prove that each tensor of an operator is declared in the type that the operator's kernel takes.
 
-    `_needed_type` decides this type. Where a kernel takes any type, the declared one is right.
+    Otherwise Paddle would cast the tensor at each step, or stop.
 
     Args:
         op: The operator.
@@ -214,6 +205,8 @@ def _check_declared_types(op: Operator, declared_types: SlotTypes, kernel_type: 
     for slot, type_by_tensor in declared_types.items():
         for name, declared in type_by_tensor.items():
             needed = _needed_type(op, slot, declared=declared, kernel_type=kernel_type)
+            if needed is None:
+                continue  # the kernel takes any type
             prove(
                 declared == needed,
                 f"{op.type} reads or writes {name} in {needed}, and it is declared {declared} (where Paddle's kernel "
@@ -221,37 +214,31 @@ def _check_declared_types(op: Operator, declared_types: SlotTypes, kernel_type: 
             )
 
 
-def _needed_type(op: Operator, slot: str, *, declared: str, kernel_type: str) -> str:
+def _needed_type(op: Operator, slot: str, *, declared: str, kernel_type: str) -> str | None:
     """Return the data type in which an operator's kernel reads or writes a tensor.
-
-    The caller raises an error if the tensor is declared in another type. Where any type is accepted, this function
-    returns `declared`, so that there is no error. The first case that fits decides:
-
-        a slot that is FP32 in all kernels, such as "Scale" of a batch norm    float32
-        `cast`: its slot X / its output                                        its attribute in_dtype / out_dtype
-        `fill_constant`                                                        its attribute dtype
-        `coalesce_tensor`: its inputs, of which it reads only the sizes        declared (any type is accepted)
-        tensor and kernel are both of floating-point types                     kernel_type
-        otherwise, such as the int64 labels of a float32 loss                  declared (any type is accepted)
 
     Args:
         op: The operator.
         slot: Its input or output slot that holds the tensor, such as "X" or "Scale@GRAD".
         declared: The type of the tensor in the program, as "float16".
         kernel_type: The type by which the kernel was selected.
+
+    Returns:
+        The type; None if the kernel takes the tensor in any type.
     """
-    if _without_endings(slot) in _FP32_SLOTS:  # "Scale@GRAD" counts as "Scale"
+    if _without_endings(slot) in _FP32_SLOTS:  # such as "Scale" of a batch norm; "Scale@GRAD" counts as "Scale"
         return "float32"
     if op.type == "cast":
-        # `_attr_type` returns the type that an attribute says, such as "float16".
-        return _attr_type(op, "in_dtype" if slot == "X" else "out_dtype")
+        return _type_in_attribute(op, "in_dtype" if slot == "X" else "out_dtype")
     if op.type == "fill_constant":
-        return _attr_type(op, "dtype")
-    if op.type == "coalesce_tensor" and slot == "Input":
-        return declared
-    if kernel_type in _FLOATS and declared in _FLOATS:
+        return _type_in_attribute(op, "dtype")
+    reads_size_alone = op.type == "coalesce_tensor" and slot == "Input"
+    if reads_size_alone:
+        return None
+    are_both_floats = kernel_type in _FLOATS and declared in _FLOATS
+    if are_both_floats:
         return kernel_type
-    return declared
+    return None  # such as the int64 labels of a float32 loss
 
 
 def _without_endings(slot: str) -> str:
@@ -266,7 +253,7 @@ def _without_endings(slot: str) -> str:
     return slot.removesuffix("@GRAD").removesuffix("Out").removesuffix("X").removesuffix("Z")
 
 
-def _attr_type(op: Operator, attr: str) -> str:
+def _type_in_attribute(op: Operator, attr: str) -> str:
     """Return the type, as `float16`, that an operator's attribute says by its number."""
     return type_name(core.VarDesc.VarType(op.attr(attr)))
 

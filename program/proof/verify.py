@@ -40,31 +40,40 @@ def check_optimizer(main: static.Program, config: OptimizerConfig) -> dict[str, 
 def _check_update(op: Operator, config: OptimizerConfig) -> None:
     """Prove that an update operator updates its parameters as the recipe's optimizer does.
 
-    The operator's type and attributes, and the weight decay of each parameter, must be those of the recipe's optimizer.
-    A LARS operator must update each parameter with the parameter's own states. If any parameter is in half precision,
-    the operator must have an FP32 master copy for every parameter that it updates.
-
     Args:
         op: Operator that updates one or more parameters, such as `momentum`.
         config: The recipe's optimizer.
 
     Raises:
-        Refused: Something differs; the message names the first difference.
+        Refused: Its type, an attribute, a weight decay or a state differs; the message names the first difference.
     """
     parameters = op.input("Param")
-    operators_of_kind = KINDS[config.kind].logged.operators  # {"momentum", "merged_momentum"} for SGD
+    types_of_kind = KINDS[config.kind].logged.operators  # {"momentum", "merged_momentum"} for SGD
     prove(
-        op.type in operators_of_kind,
+        op.type in types_of_kind,
         f"the recipe asks for {config.kind}, the program updates {parameters[0]} by {op.type}",
     )
     _check_attributes(op, config)
     if op.type == "lars_momentum":
         _check_lars_states(op)
     _check_decays(op, config)
+    _check_fp32_masters(op)
+
+
+def _check_fp32_masters(op: Operator) -> None:
+    """Prove that an update of half-precision parameters has an FP32 master copy for each parameter that it updates.
+
+    Args:
+        op: Operator that updates one or more parameters. Without a float16 parameter, nothing is checked.
+
+    Raises:
+        Refused: A master copy is missing, or the operator does not use them.
+    """
+    parameters = op.input("Param")
     is_half = any(type_in(op.block, name) == "float16" for name in parameters)
     if is_half:
         masters = ops.operands(op, "MasterParam")
-        has_masters = len(masters) == len(parameters) and op.attr("multi_precision")  # one for each parameter
+        has_masters = len(masters) == len(parameters) and op.attr("multi_precision")
         prove(has_masters, f"{parameters[0]} is in half precision and has no FP32 master")
 
 
@@ -111,9 +120,10 @@ def _check_attributes(op: Operator, config: OptimizerConfig) -> None:
 
 
 def _check_lars_states(op: Operator) -> None:
-    """Prove that one LARS operator updates each parameter with that parameter's own velocity and FP32 master copy.
+    """Prove that a LARS operator updates each parameter in place, by the parameter's own states.
 
-    They are recognized by their names: the states of `fc.w` begin with `fc.w_`.
+    The states are its velocity and its FP32 master copy. They are recognized by their names: those of `fc.w` begin with
+    `fc.w_`.
 
     Args:
         op: A `lars_momentum` operator of one or several parameters.
@@ -123,15 +133,21 @@ def _check_lars_states(op: Operator) -> None:
             it is read.
     """
     parameters = op.input("Param")
-    slots = ["Param", "Velocity"]
+    state_slots = ["Velocity"]
     if op.attr("multi_precision"):
-        slots.append("MasterParam")
-    for slot in slots:
-        names = op.input(slot)
-        prove(op.output(f"{slot}Out") == names, f"{op.type} of {parameters[0]} writes another {slot} than it reads")
-        for parameter, name in zip(parameters, names, strict=True):
-            is_its_own = name == parameter or name.startswith(f"{parameter}_")
+        state_slots.append("MasterParam")
+    _check_written_in_place(op, "Param")
+    for slot in state_slots:
+        _check_written_in_place(op, slot)
+        for parameter, state in zip(parameters, op.input(slot), strict=True):
+            is_its_own = state.startswith(f"{parameter}_")
             prove(is_its_own, f"{op.type} updates {parameter} by the {slot} of another parameter")
+
+
+def _check_written_in_place(op: Operator, slot: str) -> None:
+    """Prove that an update operator writes to `<slot>Out` the variables that it reads from `slot`."""
+    is_in_place = op.output(f"{slot}Out") == op.input(slot)
+    prove(is_in_place, f"{op.type} of {op.input('Param')[0]} writes another {slot} than it reads")
 
 
 # ---- arithmetic and communication
@@ -157,19 +173,20 @@ def check_compute_types(main: static.Program, dtype: str) -> None:
 
 
 def _multiplying_weights(op: Operator) -> list[str]:
-    """Return the weights that an operator convolves or multiplies images with.
+    """Return the weights by which an operator multiplies or convolves.
 
     Args:
-        op: Any operator. The gradient of a convolution or product reads the weights of its forward operator, whose type
-            has the same name without "_grad".
+        op: Any operator.
 
     Returns:
-        Their names; empty if it is neither a convolution nor a matrix product.
+        Names, such as ["res2a.w"]; two for a `resnet_unit` of two convolutions. Empty if the operator, or the forward
+        operator whose gradient it computes, is neither a convolution nor a matrix product.
     """
+    forward_type = op.type.removesuffix("_grad")  # a gradient operator reads the same weights
+    products = ops.FACTORS.get(forward_type, ())
     weights: list[str] = []
-    # The table has the slots of each product by forward type; a `resnet_unit` has two: FilterX and FilterZ.
-    for product in ops.FACTORS.get(op.type.removesuffix("_grad"), ()):
-        weights += ops.operands(op, product.weights)
+    for product in products:
+        weights += ops.operands(op, product.weights)  # `product.weights` is a slot, such as "Filter"
     return weights
 
 
