@@ -2,7 +2,7 @@
 
 A log without `step_window` gives one window per epoch, from epoch_start to epoch_stop, with `train_samples` images. If
 it logs no epochs, it gives one window per block of epochs, from block_start to the block's evaluation or block_stop;
-several evaluations divide a block.
+several evaluations divide a block into stretches of training.
 
 No MLPerf rule asks for throughput: `throughput` and `tracked_stats` are what submitters print. Images are read only of
 ResNet: samples of the other benchmarks are sentences, clicks or volumes, and SSD's `train_samples` counts batches.
@@ -10,7 +10,7 @@ ResNet: samples of the other benchmarks are sentences, clicks or volumes, and SS
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, BinaryIO, TypeVar
 
 from runlog import run, schema
@@ -62,47 +62,37 @@ class MLLog(FormatReader):
     def read(self) -> None:
         """Read the events in this run's lines into windows, epochs, evaluations and other values. Call this once.
 
-        `epochs` gets the epochs of any log. `windows` gets the first of these that the log has:
-
-        - the events `step_window` that can be read: only this project's program logs them, and each states the figures
-          of some steps,
-        - the epochs with a time or a rate,
-        - the stretches of training in the blocks, which are groups of successive epochs (`_windows_of_blocks`): not in
-          a run of this project that was resumed, which may have trained only a part of a block.
+        A window has the figures of some steps, or else of an epoch, or else of a stretch of training between two
+        evaluations, as far as the log states them.
 
         Raises:
             InputError: The run has over MAX_ROWS windows.
         """
-        self._take_entries()  # adds a window for each `step_window` event
+        self._take_entries()  # adds a window for each `step_window` event, which only this project's program logs
         self._note_lost_windows()
-        self._report_unreadable_images()  # before epochs or blocks are added, as it is only about `step_window` events
+        self._report_unreadable_images()  # before epochs or stretches are added, as it is only about `step_window`
         self._read_facts()
         self.epochs = self._windows_of_epochs()  # uses the facts, which show whether the samples are images
         if not self.windows:  # no step_window, as in logs of others, or of our resumed run that trained no step
-            self._add_windows_of_epochs_or_blocks()
+            self._add_windows_of_epochs_or_stretches()
         self._read_evaluations()
 
-    def _add_windows_of_epochs_or_blocks(self) -> None:
-        """Add a window for each epoch of a log without `step_window`, or for each stretch of training in its blocks.
+    def _add_windows_of_epochs_or_stretches(self) -> None:
+        """Add a window for each epoch with a time or a rate, or else for each stretch of training between evaluations.
 
-        - If some of `epochs` have a time or a rate, each such epoch is added as a window. If all these epochs have only
-          a rate, the rates are also checked against the images/s of the blocks.
-        - Otherwise a window is added for each stretch of training in the blocks. A block is a group of successive
-          epochs that the log marks by one start and one stop, and a stretch is the block or a part of it, without an
-          evaluation within. Nothing is added for a run of this project that was resumed.
+        Call this for a log without `step_window`.
 
         Raises:
             InputError: There are over MAX_ROWS windows.
         """
-        blocks = self._windows_of_blocks()  # an iterator, which is used at most once below
-        epochs = _with_speed(self.epochs)
-        if not epochs:
-            if not self._is_own_resumed_run():  # such a run may have trained only a part of a block, or nothing of it
-                self._add_windows(blocks)
-            return
-        self._add_windows(epochs)
-        if all(epoch.seconds is None for epoch in epochs):
-            self._check_rates_against(list(blocks))  # adds a check, if the blocks have images and seconds
+        epochs = [epoch for epoch in self.epochs if epoch.seconds is not None or epoch.printed_rate is not None]
+        if epochs:
+            self._add_windows(epochs)
+            have_only_rates = all(epoch.seconds is None for epoch in epochs)
+            if have_only_rates:
+                self._check_rates_by_stretches()
+        elif not self._is_own_resumed_run():  # such a run may have trained only a part of its first stretch, or nothing
+            self._add_windows(self._windows_of_stretches())
 
     def _take_entries(self) -> None:
         """Read each entry in this run's lines, and add a window for each event `step_window`.
@@ -129,26 +119,21 @@ class MLLog(FormatReader):
         self._read_single_events()  # after the run's summary, whose model counts rather than the benchmark
         self.set_if_unset("rate_scope", self.rate_scope)  # no event states it, but the format
 
-    def _check_rates_against(self, blocks: Sequence[Window]) -> None:
-        """Add a check of the rates that the log prints of its epochs, by the times of its blocks of epochs.
+    def _check_rates_by_stretches(self) -> None:
+        """Add a check of the rates that the log prints of its epochs, by the times of its stretches of training.
 
         The two disagree if the program prints the rate of one device, for example.
-
-        Args:
-            blocks: A window for each stretch of training in the blocks of epochs.
         """
-        check = check_rates_against_blocks(self.windows, blocks)
+        check = check_rates_against_blocks(self.windows, self._windows_of_stretches())
         if check is not None:
             self.checks.append(check)
 
     def _windows_of_epochs(self) -> list[Window]:
-        """Return a window for each epoch. If the samples are not images, it has neither images nor a rate.
-
-        A run of this project that was resumed after the last step of an epoch, and before its evaluation, logs the
-        start and the stop of this epoch with no step in between. Such an epoch is left out.
-        """
-        epochs = read_epochs(self.events, samples=self._images_of_epoch(), batch=self.value("batch_of_all"))
+        """Return a window for each epoch of the log. Epochs of other samples than images have no images and no rate."""
+        images_of_epoch = self._images_of_epoch()  # None if the samples are not images
+        epochs = read_epochs(self.events, samples=images_of_epoch, batch=self.value("batch_of_all"))
         if self._is_own_resumed_run():
+            # A run that was resumed between the last step of an epoch and its evaluation logs the epoch without a step.
             trained = self._epochs_with_own_figures()
             epochs = [epoch for epoch in epochs if epoch.epoch in trained]
         if not self._samples_are_images():
@@ -172,18 +157,10 @@ class MLLog(FormatReader):
             self.add_window(window)
 
     def _take_entry(self, entry: Entry) -> None:
-        """Add one entry of the log to `windows`, `problems` or `events`.
-
-        - A Problem, which says what is wrong with a line, goes to `problems`, and its line to `unread_rows`.
-        - An event `step_window`, which states the figures of some training steps, becomes a window, or a problem if it
-          states no steps or no time.
-        - Any other event and any section of the header go to `events`. If the event is a `clock_set` that set the clock
-          back, that is a problem, too.
-
-        `_note_start` also notes in `self.lines` if a run may begin at the entry.
+        """Add one entry of the log to `windows` if it is a `step_window`, to `problems`, or else to `events`.
 
         Args:
-            entry: The event, the section of the header or the problem.
+            entry: An event, a section of the header, or a problem, which says what is wrong with a line.
 
         Raises:
             InputError: The run has over MAX_ROWS windows.
@@ -195,15 +172,14 @@ class MLLog(FormatReader):
 
         self._note_start(entry)
         if isinstance(entry, Event) and entry.key == schema.STEP_WINDOW.key:
-            self.lines.confirm_run()  # also for a run whose `run_start` is not in the log
-            # An earlier event may have put the ranks' own times of these steps into `events`. `_pop_rank_times` removes
-            # the times from there, and `_add_step_window` puts them into the window. `entry` does not go to `events`,
-            # so that a long run is in memory only once.
-            self._add_step_window(entry, self._pop_rank_times(entry))
-        else:
-            self.events.take(entry)
-            if isinstance(entry, Event) and entry.key == schema.CLOCK_SET.key:
-                self._note_clock_set_back(entry)
+            self.lines.confirm_run()  # training shows that a run has begun, also if its `run_start` is not in the log
+            rank_times = self._pop_rank_times(entry)  # which an earlier event has put into `events`
+            self._add_step_window(entry, rank_times)
+            return  # it does not go to `events`, so that a long run is in memory only once
+
+        self.events.take(entry)
+        if isinstance(entry, Event) and entry.key == schema.CLOCK_SET.key:
+            self._note_clock_set_back(entry)
 
     def _note_clock_set_back(self, entry: Event) -> None:
         """Add a problem to the record if an event `clock_set` says that the computer's clock was set back.
@@ -219,39 +195,30 @@ class MLLog(FormatReader):
             self.note_problem(f"line {entry.line}: {back}: the time of the run is too short by as much")
 
     def _note_start(self, entry: Event | Header) -> None:
-        """Note in `self.lines` that a run may begin at an opening entry, and that the run has begun at `run_start`.
+        """Note in `self.lines` where a run may begin, and at `run_start` that it has begun.
 
-        A run logs opening entries (those in _OPENING), with `run_start` as the last one, and then its training. The run
-        begins at its first opening entry:
+        A run logs opening entries (_OPENING), then `run_start`, then its training. It begins at its first opening entry
+        or, as the first run, on the first line of the log. If several ranks write one log, each logs `run_start`:
 
-        - `note_possible_start` makes the line of an opening entry the possible start of the next run. As long as a
-          possible start is not confirmed, `note_possible_start` does nothing, so that further opening entries of a run
-          are ignored. The first possible start is the first line of the log.
-        - `confirm_run`, called at `run_start`, makes the possible start the start of a run.
-
-        If several ranks write one log, each of them logs `run_start`. So a `run_start` is no possible start if no entry
-        of _OPENING or _TRAINING came since the last `run_start`:
-
-            init_start   ignored: the run may begin on the first line of the log
-            run_start    that run has begun
+            init_start   the run may begin here
+            run_start    it has begun
             run_start    of another rank: ignored
             epoch_start
             init_start   the next run may begin here
-            run_start    that run has begun
 
         Args:
             entry: An event or a section of the header.
         """
         name = entry.section if isinstance(entry, Header) else entry.key
         is_run_start = name == schema.RUN_START.key
-        is_of_other_rank = is_run_start and self._follows_run_start  # the run has not trained since the last one
-        if name in _OPENING and not is_of_other_rank:  # `run_start` is in _OPENING, too
-            self.lines.note_possible_start(entry.line)  # does nothing if a possible start is noted and not confirmed
+        if is_run_start and self._follows_run_start:  # of another rank: the run has not trained since the last one
+            return
+        if name in _OPENING:  # `run_start` is one of them
+            self.lines.note_possible_start(entry.line)  # ignored as long as an earlier one has not become a run
         if is_run_start:
             self.lines.confirm_run()
-            self._follows_run_start = True
-        elif name in _OPENING or name in _TRAINING:  # any other entry leaves it as it is
-            self._follows_run_start = False
+        if name in _OPENING or name in _TRAINING:
+            self._follows_run_start = is_run_start
 
     def _pop_rank_times(self, window_event: Event) -> schema.RankTimes | None:
         """Remove and return what an event logged of the ranks' own times in a window of training steps.
@@ -324,11 +291,13 @@ class MLLog(FormatReader):
     def _read_start_and_stop(self) -> None:
         """Set when the run started and stopped, and its status. A log without run_stop is truncated.
 
-        If a start or a stop is logged more than once, the first counts, and each other becomes a problem of the record.
-        So does a start outside the years 2018 to 2099.
+        The first start and the first stop count. Each further one becomes a problem of the record, and so does a start
+        outside the years 2018 to 2099.
         """
-        self._set_from_first_mark("run_start", self.events.starts)
-        self._set_from_first_mark("run_stop", self.events.stops)
+        self._set_time_and_status("run_start_s", self.events.starts)
+        self._set_time_and_status("run_stop_s", self.events.stops)
+        self._note_further_marks("run_start", self.events.starts)
+        self._note_further_marks("run_stop", self.events.stops)
         self.truncated = not self.events.stops
         self._note_impossible_date()
 
@@ -343,12 +312,8 @@ class MLLog(FormatReader):
     def _read_single_events(self) -> None:
         """Set the values that a log states in one event each, such as the batch size of all devices and the benchmark.
 
-        - A value that is set already is kept.
-        - If an event is logged several times, the first one counts, or the last one for the numbers of samples.
-        - A problem is noted if the first and the last event state different batch sizes or numbers of samples.
-        - A value that cannot be read becomes a problem, too, unless it is NaN or null. But a seed that cannot be read
-          is only left out, because no figure needs the seed.
-        - The benchmark also becomes the model, if the model is not known yet.
+        If an event is logged several times, the first one counts, or the last one for the numbers of samples. A value
+        that is set already is kept.
         """
         first = self.events.first  # the first event of each key
         self._set_from_event("telemetry", first.get(schema.TELEMETRY_SUMMARY.key), table_or_none)
@@ -361,18 +326,23 @@ class MLLog(FormatReader):
         self._set_from_event("train_samples", last.get(schema.TRAIN_SAMPLES.key), positive_whole)
         self._set_from_event("eval_samples", last.get(schema.EVAL_SAMPLES.key), positive_whole)
 
-        # Each call notes a problem if the first and the last event of the key state different values.
-        self._note_other_value(schema.GLOBAL_BATCH_SIZE.key, which_counts="first")
-        self._note_other_value(schema.TRAIN_SAMPLES.key, which_counts="last")
-        self._note_other_value(schema.EVAL_SAMPLES.key, which_counts="last")
+        self._note_if_values_differ(schema.GLOBAL_BATCH_SIZE.key, which_counts="first")
+        self._note_if_values_differ(schema.TRAIN_SAMPLES.key, which_counts="last")
+        self._note_if_values_differ(schema.EVAL_SAMPLES.key, which_counts="last")
 
         self._set_from_event("division", first.get(schema.SUBMISSION_DIVISION.key), text_or_none)
-        seed = first.get(schema.SEED.key)
-        if seed is not None:
-            # `whole_or_zero` returns None for all but whole numbers from 0 to below 10**15, and None sets nothing.
-            self.set_if_unset("seed", whole_or_zero(seed.value), seed.line)
+        self._set_seed(first.get(schema.SEED.key))
 
-    def _note_other_value(self, key: str, *, which_counts: str) -> None:
+    def _set_seed(self, event: Event | None) -> None:
+        """Set the seed of the run, unless it cannot be read. That is no problem, because no figure needs the seed.
+
+        Args:
+            event: The event that states the seed, or None.
+        """
+        if event is not None:
+            self.set_if_unset("seed", whole_or_zero(event.value), event.line)  # None, for any other value, sets nothing
+
+    def _note_if_values_differ(self, key: str, *, which_counts: str) -> None:
         """Note a problem if the first and the last event of a key state different values.
 
         Args:
@@ -388,22 +358,29 @@ class MLLog(FormatReader):
             f"line {last.line}: {values}: the {which_counts} counts, and figures by the other would differ"
         )
 
-    def _set_from_first_mark(self, name: str, marks: list[Mark]) -> None:
-        """Set when a run started or stopped, in seconds of Unix time, and its status, from the first logged mark.
+    def _set_time_and_status(self, field: str, marks: Sequence[Mark]) -> None:
+        """Set a time in seconds of Unix time, and the status of the run, from the first of some marks.
 
-        Each further mark becomes a problem of the record. Without a mark nothing is set.
+        A status that is set already is kept. Without a mark nothing is set.
 
         Args:
-            name: What the marks are of: "run_start" sets `run_start_s`.
+            field: Name of the time: "run_start_s" or "run_stop_s".
+            marks: The logged starts or stops of the run, in the order of their lines.
+        """
+        if marks:
+            first = marks[0]
+            self.set_if_unset(field, first.time_ms / 1000, first.line)
+            self.set_if_unset("status", text_or_none(first.status), first.line)
+
+    def _note_further_marks(self, name: str, marks: Sequence[Mark]) -> None:
+        """Note a problem for each start or stop of the run after the first one.
+
+        Args:
+            name: What the marks are of: "run_start" or "run_stop".
             marks: The logged starts or stops, in the order of their lines.
         """
-        if not marks:
-            return
-        first, *further = marks
-        self.set_if_unset(f"{name}_s", first.time_ms / 1000, first.line)
-        self.set_if_unset("status", text_or_none(first.status), first.line)
-        for mark in further:
-            self.note_problem(f"line {mark.line}: {name} again, first on line {first.line}")
+        for mark in marks[1:]:
+            self.note_problem(f"line {mark.line}: {name} again, first on line {marks[0].line}")
 
     def _set_from_event(self, name: str, event: Event | None, convert: Callable[[Any], object]) -> None:
         """Set a value of the run from an event of the log, unless it is set already or the event is missing.
@@ -548,57 +525,56 @@ class MLLog(FormatReader):
                 epoch = epoch_number(accuracy.number)
                 self.qualities.append(Quality(line=accuracy.line, name=accuracy.key, value=value, epoch=epoch))
 
-    def _windows_of_blocks(self) -> Iterator[Window]:
-        """Yield a window with the images and the seconds of each stretch of training between evaluations.
+    def _windows_of_stretches(self) -> list[Window]:
+        """Return a window for each stretch of training between evaluations, such as of epochs 1 to 4.
 
-        `stretches_of_blocks` finds the stretches by the blocks of the log. A block is a group of successive epochs that
-        the log marks by one start and one stop. A stretch ends at an evaluation. The next stretch begins at the end of
-        this evaluation, if a later epoch of the block is evaluated, too:
+        `stretches_of_blocks` finds the stretches by the groups of epochs that the log marks.
 
-            start of a block of epochs 1 to 4
-            evaluation of epoch 2               -> a window of epochs 1 and 2
-            evaluation of epoch 4               -> a window of epochs 3 and 4
-
-        A block without an evaluation is one stretch, up to its stop.
-
-        Yields:
-            A window with the last epoch of the stretch. A block has no window if the log says too little of it, and a
-            stretch has none if the clock was set back within it.
-
-            - `images` is images of an epoch x epochs of the stretch. None if the images of an epoch are not known, or
-              if the samples are no images.
-            - `steps` is the whole number in images / batch of all devices. None if one of these is not known.
+        Returns:
+            Windows with the seconds of a stretch, its images and steps as far as they are known, and its last epoch.
+            A stretch within which the clock was set back has no window.
         """
-        images_of_epoch = self._images_of_epoch()
+        images_of_epoch = self._images_of_epoch()  # None if not known, or if the samples are no images
         batch = self.value("batch_of_all")
+        windows: list[Window] = []
         for stretch in stretches_of_blocks(self.events):
             seconds = (stretch.end.time_ms - stretch.start.time_ms) / 1000
             if seconds <= 0:  # the clock was set back
                 continue
             images = images_of_epoch * stretch.epochs if images_of_epoch else None
-            yield Window(
-                line=stretch.end.line,
-                epoch=stretch.last_epoch,
-                steps=int(images // batch) if images and batch else None,
-                images=images,
-                seconds=seconds,
-                end_s=stretch.end.time_ms / 1000,
+            whole_batches = int(images // batch) if images and batch else None
+            windows.append(
+                Window(
+                    line=stretch.end.line,
+                    epoch=stretch.last_epoch,
+                    steps=whole_batches,
+                    images=images,
+                    seconds=seconds,
+                    end_s=stretch.end.time_ms / 1000,
+                )
             )
+        return windows
 
 
 def _ranks_that_repeat_a_lower_one(stream: BinaryIO) -> set[int]:
     """Return all ranks that log the start of the run, except the lowest of them.
 
-    A rank that logs the start is taken to log the whole run, and so to repeat the events of the lowest one. If ranks 0
-    to 3 do, the result is {1, 2, 3}. A rank is known by the prefix of a launcher before its lines, such as `3: ` of
-    srun.
+    A rank that logs the start is taken to log the whole run, as the lowest one does. If ranks 0 to 3 log it, the result
+    is {1, 2, 3}.
 
     Args:
-        stream: The log from its beginning. It is read up to its end, or up to the first start without a rank: then no
-            launcher has put ranks before the lines. After that it is set back to its beginning.
+        stream: The log at its beginning, to which it is set back.
+    """
+    ranks = _ranks_with_run_start(stream)
+    stream.seek(0)
+    return ranks - {min(ranks)} if ranks else set()
 
-    Returns:
-        The ranks. The set is empty if fewer than two ranks are found.
+
+def _ranks_with_run_start(stream: BinaryIO) -> set[int]:
+    """Return the ranks that log the start of the run, by the prefix of a launcher, such as `3: ` of srun.
+
+    Args:
+        stream: The log. It is read up to its end, or up to a start without a prefix: then no launcher has put any.
     """
     ranks: set[int] = set()
     for entry in read_stream(stream):
@@ -606,10 +582,4 @@ def _ranks_that_repeat_a_lower_one(stream: BinaryIO) -> set[int]:
             if entry.rank is None:
                 break
             ranks.add(entry.rank)
-    stream.seek(0)
-    return ranks - {min(ranks, default=0)}
-
-
-def _with_speed(epochs: Sequence[Window]) -> list[Window]:
-    """Return the epochs that have a time or a rate."""
-    return [epoch for epoch in epochs if epoch.seconds is not None or epoch.printed_rate is not None]
+    return ranks

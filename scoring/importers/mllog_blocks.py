@@ -1,12 +1,11 @@
 """The training of an MLLOG log's blocks of epochs, between the evaluations that the log marks."""
 
 import bisect
-import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from runlog.run import Interval, Mark, Run
+from runlog.run import Mark, Run
 from scoring.importers.values import positive_whole, whole_or_zero
 
 
@@ -24,20 +23,32 @@ class Stretch(NamedTuple):
         return self.first_epoch + self.epochs - 1
 
 
+class _Evaluation(NamedTuple):
+    """The marks of an evaluation."""
+
+    start: Mark
+    stop: Mark | None
+
+
+class _Block(NamedTuple):
+    """A group of successive epochs that the log marks, with the evaluations that start within it."""
+
+    start: Mark  # states the first epoch and how many there are
+    stop: Mark | None  # None: not logged
+    evaluations: Sequence[_Evaluation]  # in the order of the log
+
+
 def stretches_of_blocks(events: Run) -> Iterator[Stretch]:
     """Yield the stretches of training between the evaluations of a log. The time of a stretch is training alone.
 
-    A block is a group of successive epochs. A block has a start in the log, and mostly a stop. The evaluations that
-    start within a block divide the block into stretches, here of epochs 1 to 2 and of epochs 3 to 4:
+    A block is a group of successive epochs that the log marks. Its evaluations divide it into stretches:
 
-        block_start  first epoch 1, 4 epochs    -> start of the first stretch
+        block_start  first epoch 1, 4 epochs    -> start of the first stretch, of epochs 1 and 2
         eval_start   epoch 2                    -> end of the first stretch
-        eval_stop    epoch 2                    -> start of the second stretch
+        eval_stop    epoch 2                    -> start of the second stretch, of epochs 3 and 4
         eval_start   epoch 4                    -> end of the second stretch
         eval_stop    epoch 4
         block_stop
-
-    Without a logged stop, a block reaches up to the start of the next block, or up to the end of the log.
 
     Args:
         events: The events of the run.
@@ -46,103 +57,121 @@ def stretches_of_blocks(events: Run) -> Iterator[Stretch]:
         The stretches in the order of the log. A block gives none if the log says too little of the block, or if the
         block's evaluations do not fit its epochs.
     """
-    starts = [block.start for block in events.blocks if block.start]
-    stops = sorted((block.stop for block in events.blocks if block.stop), key=_line_of)
-    evaluations = sorted((each for each in events.evaluations if each.start), key=_line_of_start)
-    for start, next_start in itertools.zip_longest(starts, starts[1:]):  # `next_start` of the last block is None
-        next_stop = _first_after(stops, start.line)  # the first stop after the start; perhaps of a later block
-        # The block ends at the next stop or the next start, whichever comes first; without both, at the log's end.
-        end_line = min((mark.line for mark in (next_stop, next_start) if mark is not None), default=math.inf)
-        is_own_stop = next_stop is not None and next_stop.line == end_line  # the stop comes before the next start
-        stop = next_stop if is_own_stop else None
-        evaluations_of_block = _started_between(evaluations, start.line, end_line)
-        yield from _stretches_of_block(start, stop, evaluations_of_block)
+    for block in _blocks(events):
+        yield from _stretches_of_block(block)
 
 
-def _stretches_of_block(start: Mark, stop: Mark | None, evaluations: Sequence[Interval]) -> list[Stretch]:
-    """Return the stretches of training in one block of epochs. A stretch is a part of the block without an evaluation.
+def _blocks(events: Run) -> Iterator[_Block]:
+    """Yield the blocks of epochs that start in a log, each up to its stop.
 
-    The evaluations that start within the block decide:
-
-    - Evaluations after different epochs: `_stretches_between` returns one stretch before each evaluation.
-    - Evaluations after one epoch only, or all without an epoch number: one stretch of all epochs of the block, from the
-      start of the block to the start of the first evaluation. Any other evaluation is taken to be a repetition of the
-      first one by another rank. There is no stretch if the epoch is an early one of the block, before its last one.
-    - No evaluation: one stretch of all epochs of the block, from the start of the block to the stop of the block.
+    Without a logged stop, a block reaches up to the start of the next block, or up to the end of the log.
 
     Args:
-        start: The start of the block, which states the block's first epoch and number of epochs.
-        stop: The stop of the block, or None if the log has none.
-        evaluations: The evaluations that start within the block, each with its start, in the order of their lines.
-
-    Returns:
-        The stretches. The list is empty if `start` does not state first epoch and number of epochs, if the block has
-        neither an evaluation nor a stop, or if the evaluations do not fit the epochs of the block.
+        events: The events of the run.
     """
-    first_epoch = whole_or_zero(start.number)  # the whole number, which may be 0; None for any other value
-    epochs = positive_whole(start.count)  # the whole number above 0; None for any other value
-    if first_epoch is None or epochs is None:
+    starts = [block.start for block in events.blocks if block.start]
+    stops = [block.stop for block in events.blocks if block.stop]
+    lines_of_stops = {stop.line for stop in stops}
+    marks = sorted([*starts, *stops], key=_line_of)
+    evaluations = [_Evaluation(each.start, each.stop) for each in events.evaluations if each.start]
+    evaluations.sort(key=_line_of_start)
+    for start in starts:
+        end = _first_after(marks, start.line)  # the block's own stop, or the start of the next block, or None
+        stop = end if end is not None and end.line in lines_of_stops else None
+        end_line = math.inf if end is None else end.line
+        yield _Block(start, stop, _started_between(evaluations, start.line, end_line))
+
+
+def _stretches_of_block(block: _Block) -> list[Stretch]:
+    """Return the stretches of training in one block of epochs; none if the log says too little of the block.
+
+    Args:
+        block: The block. The number of an evaluation is that of the last epoch before it.
+    """
+    epochs = _epochs_of_block(block.start)
+    if epochs is None:
         return []
 
-    # Such as {2, 4}. Evaluations without a number all give None, so they count as evaluations after one epoch.
-    evaluated_epochs = {evaluation.start.number for evaluation in evaluations if evaluation.start}
+    evaluated_epochs = {evaluation.start.number for evaluation in block.evaluations}  # {None} if none has a number
     if len(evaluated_epochs) > 1:
-        return _stretches_between(start, first_epoch, epochs, evaluations)
+        return _stretches_between(block, epochs)
 
-    end = stop
-    evaluated_epoch = None  # not known
-    if evaluations:
-        end = evaluations[0].start
-        evaluated_epoch = whole_or_zero(end.number) if end else None  # each has a start; the test is for the types
+    # The evaluation of one epoch ends the block's only stretch. Further ones are repetitions of it by other ranks.
+    end = block.evaluations[0].start if block.evaluations else block.stop
     if end is None:
         return []
-    last_epoch = first_epoch + epochs - 1
-    if evaluated_epoch is not None and first_epoch <= evaluated_epoch < last_epoch:
+    evaluated_epoch = whole_or_zero(end.number) if block.evaluations else None
+    if evaluated_epoch in epochs[:-1]:
         return []  # no line says whether the later epochs came before this evaluation or after it
-    return [Stretch(start, end, first_epoch, epochs)]
+    return [Stretch(block.start, end, epochs.start, len(epochs))]
 
 
-def _stretches_between(start: Mark, first_epoch: int, epochs: int, evaluations: Sequence[Interval]) -> list[Stretch]:
-    """Return the stretches of training in a block of epochs, one before each evaluation of the block.
-
-    The number of an evaluation is the number of the last epoch before it. In a block of epochs 1 to 4, evaluations with
-    the numbers 2 and 4 give two stretches:
-
-        epochs 1 and 2    from the start of the block to the start of evaluation 2
-        epochs 3 and 4    from the stop of evaluation 2 to the start of evaluation 4
+def _epochs_of_block(start: Mark) -> range | None:
+    """Return the numbers of the epochs of a block, or None if its start does not state them.
 
     Args:
-        start: The start of the block.
-        first_epoch: Number of the first epoch of the block.
-        epochs: How many epochs the block has.
-        evaluations: The evaluations within the block, each with a start, in the order of their lines.
+        start: The start of the block, with its first epoch and its number of epochs.
+    """
+    first_epoch = whole_or_zero(start.number)  # None for all but whole numbers from 0 on
+    count = positive_whole(start.count)  # None for all but whole numbers from 1 on
+    if first_epoch is None or count is None:
+        return None
+    return range(first_epoch, first_epoch + count)
+
+
+def _stretches_between(block: _Block, epochs: range) -> list[Stretch]:
+    """Return the stretches of training in a block of epochs, one before each evaluation of the block.
+
+    In a block of epochs 1 to 4, evaluations after the epochs 2 and 4 give two stretches:
+
+        epochs 1 and 2    from the start of the block to the start of the first evaluation
+        epochs 3 and 4    from the stop of the first evaluation to the start of the second
+
+    Args:
+        block: The block, with at least one evaluation.
+        epochs: Numbers of the epochs of the block.
 
     Returns:
-        The stretches. The list is empty if an evaluation before the last one lacks its stop, if a number is missing or
-        not whole, if the numbers do not ascend, if the first number is below `first_epoch`, or if the last number is
-        not the last epoch of the block.
+        The stretches. The list is empty if the evaluations do not divide the epochs (`_divide`), or if one before the
+        last lacks its stop.
     """
+    last_epochs = [whole_or_zero(evaluation.start.number) for evaluation in block.evaluations]
+    if not _divide(last_epochs, epochs):
+        return []
     stretches: list[Stretch] = []
-    begin: Mark | None = start  # of the next stretch: the block's start, later an evaluation's stop (None: not logged)
-    next_epoch = first_epoch
-    for evaluation in evaluations:
-        if begin is None or evaluation.start is None:
-            return []  # the evaluation before has no stop (each has a start: the second test is for the type checker)
-        last_epoch = whole_or_zero(evaluation.start.number)  # the whole number, perhaps 0; None for any other value
-        if last_epoch is None or last_epoch < next_epoch:
-            return []  # the number is missing or not whole, or it leaves no epoch for this stretch
+    begin: Mark | None = block.start
+    next_epoch = epochs.start
+    for evaluation, last_epoch in zip(block.evaluations, last_epochs, strict=True):
+        if begin is None or last_epoch is None:  # the latter is for the types
+            return []
         stretches.append(Stretch(begin, evaluation.start, next_epoch, last_epoch - next_epoch + 1))
         begin = evaluation.stop
         next_epoch = last_epoch + 1
-    reaches_end_of_block = next_epoch == first_epoch + epochs
-    return stretches if reaches_end_of_block else []
+    return stretches
 
 
-def _started_between(evaluations: Sequence[Interval], first: int, last: float) -> Sequence[Interval]:
+def _divide(last_epochs: Sequence[int | None], epochs: range) -> bool:
+    """Return whether some epochs end the parts of a range of epochs: they ascend, up to the last epoch of the range.
+
+    The epochs 2 and 4 divide the epochs 1 to 4, but neither 2 and 3 nor 4 and 2 do.
+
+    Args:
+        last_epochs: The last epoch of each part. None, for one that cannot be read, divides nothing.
+        epochs: The epochs that are divided.
+    """
+    end_of_part = epochs.start - 1
+    for last_epoch in last_epochs:
+        if last_epoch is None or last_epoch <= end_of_part:
+            return False
+        end_of_part = last_epoch
+    return end_of_part == epochs.stop - 1
+
+
+def _started_between(evaluations: Sequence[_Evaluation], first: int, last: float) -> Sequence[_Evaluation]:
     """Return the evaluations that start on lines above the first of two and at most the second.
 
     Args:
-        evaluations: Evaluations with a start, in the order of its lines.
+        evaluations: Evaluations in the order of the lines on which they start.
         first: The first line.
         last: The second line, or infinity.
     """
@@ -167,7 +196,6 @@ def _line_of(mark: Mark) -> int:
     return mark.line
 
 
-def _line_of_start(interval: Interval) -> int:
-    """Return the line of an interval's start, which must be there."""
-    assert interval.start is not None
-    return interval.start.line
+def _line_of_start(evaluation: _Evaluation) -> int:
+    """Return the line on which an evaluation starts."""
+    return evaluation.start.line
