@@ -30,6 +30,7 @@ _FORM = "log-form"
 _FILE_LINK = "file-link"  # that a log is a link to a file in another folder
 _NO_EVENTS = "events.count"
 _READABLE_PROBLEMS = frozenset({"encoding", "nul", "event-type"})  # kinds of problems that leave an event readable
+# Kinds of problems for which mlperf-logging's parser refuses most lines.
 _OFFICIALLY_REFUSED_PROBLEMS = frozenset({"json", "fields", "trailing-text"})
 _SECTIONS_WITH_DEVICES = (schema.HARDWARE.name, schema.ENVIRONMENT.name)
 _NULL_GPU = re.compile("Null GPU|NULL_GPU")  # as tests/null_gpu names its devices and its variable
@@ -52,32 +53,23 @@ _NUMBER = _ValueType("a number", is_number)
 _COUNT = _ValueType("a whole number above 0", is_count)
 
 
-def _value_type(event: schema.Point[Any] | schema.Mark) -> _ValueType | None:
+def _value_type(entry: schema.Point[Any] | schema.Mark) -> _ValueType | None:
     """Return the type that the values of a key must have in a log, such as a number; None if any value is allowed.
 
-    `event` is no event of a log, but the entry of the key in the schema. The first of these cases that holds decides:
-
-        the start or end of an interval, a Mark, has no value    -> None
-        steps of a learning rate's decay                         -> None
-        `value` is the type `str`, as for opt_name               -> _NAME
-        `value` is the type `float`, as for eval_accuracy        -> _NUMBER
-        `least` is 1, as for eval_samples                        -> _COUNT, a whole number above 0
-        any other entry, such as that of a seed or a table       -> None
-
     Args:
-        event: The entry, such as schema.EVAL_ACCURACY.
+        entry: The entry of the key in the schema, such as schema.EVAL_ACCURACY.
     """
-    if not isinstance(event, schema.Point):  # it is a Mark
+    if not isinstance(entry, schema.Point):  # a Mark, the start or end of an interval, has no value
         return None
-    if event.key.endswith("learning_rate_decay_steps"):
+    if entry.key.endswith("learning_rate_decay_steps"):
         return None  # training_rules.adoc: the steps are "unconstrained"; some log the name of a schedule
-    type_in_schema = event.value  # such as `float`: an entry of the schema holds the type of the values, and no value
-    if type_in_schema is str:
+    type_of_values = entry.value  # such as `float`
+    if type_of_values is str:
         return _NAME
-    if type_in_schema is float:
+    if type_of_values is float:
         return _NUMBER
-    is_count_in_schema = event.least == 1  # the entries with this least value are the counts, such as eval_samples
-    return _COUNT if is_count_in_schema else None
+    is_count = entry.least == 1  # as of eval_samples; a seed, for instance, has no least value
+    return _COUNT if is_count else None
 
 
 def _is_possible_accuracy(value: Any, largest: float | None) -> bool:
@@ -210,22 +202,14 @@ class Checker:
         return self._refused_line_count >= MOST_REFUSED_LINES
 
     def _take_problem(self, problem: Problem) -> None:
-        """Report a line with a problem, such as an event that is no JSON. Count the line for problems of some kinds.
-
-        The kind of the problem, such as "json", decides two things independently:
-
-        - The line is counted if the kind is json, fields or trailing-text; a line with two such problems counts twice.
-          mlperf-logging's parser refuses most lines of these kinds, but not all: for instance, the parser accepts a
-          line with Infinity. Reading is given up when too many lines are counted.
-        - The line breaks the rule `log-form` if the kind is encoding, nul or event-type, because such a problem alone
-          does not prevent our reader from reading the event. With any other kind, the line breaks the rule
-          `line-damaged`: our reader skips the event, or mlperf-logging's parser refuses the line or reads it otherwise.
+        """Report a line with a problem, such as an event that is no JSON.
 
         Args:
             problem: What is wrong with the line, from the reader.
         """
-        if problem.kind in _OFFICIALLY_REFUSED_PROBLEMS:
-            self._refused_line_count += 1
+        may_be_refused = problem.kind in _OFFICIALLY_REFUSED_PROBLEMS  # the parser takes a line with Infinity, though
+        if may_be_refused:
+            self._refused_line_count += 1  # reading is given up when this gets too high
         actual = printable(problem.message)
         if problem.text:
             actual += f": {printable(problem.text)}"
@@ -234,17 +218,13 @@ class Checker:
         self._collector.add_breach(rule, problem.line, actual)
 
     def _take_header(self, header: Header) -> None:
-        """Keep a section of the log's header in the run's facts, and report what is wrong with the section.
-
-        - A section whose name runlog's schema does not have is ignored: such a line is the user's own.
-        - A section on devices that names a null GPU, which computes nothing, is reported.
-        - The first section of each name is kept.
-        - A second section of the same name is not kept. The second section is a fault, which is noted until `finish`.
+        """Keep the first header section of each name in the run's facts, and report what is wrong with the section.
 
         Args:
             header: A line `# {"<section>": value}` of the log.
         """
-        if header.section not in schema.SECTIONS:
+        is_line_of_user = header.section not in schema.SECTIONS
+        if is_line_of_user:
             return
         self._check_devices(header)  # reports a null GPU
         sections = self._run.headers
@@ -252,7 +232,7 @@ class Checker:
             sections[header.section] = header.value
             return
         what = f"a second header section {printable(header.section)}"
-        # `measured` notes such faults, at most FINDINGS_PER_RULE of all kinds together. `finish` reports these faults.
+        # Only after the last line is it known whether this project wrote the log. Then `finish` reports the fault.
         self._order.measured.report_if_project_log(header.line, what)
 
     def _check_devices(self, header: Header) -> None:
@@ -292,11 +272,11 @@ class Checker:
         """Report an event of another rank than 0, unless each rank may log it, as it may log init_start.
 
         Args:
-            event: The event. Its rank is the one in the launcher's prefix of its line. If that is absent or 0, it is
-                the one in the event's metadata.
+            event: The event.
         """
-        rank = event.rank or event.metadata.get("rank")  # by the launcher's prefix, else by the event itself
-        is_of_other_rank = bool(rank)  # neither 0 nor absent
+        rank_of_prefix = event.rank  # in the prefix that the launcher puts before a line; None without one
+        rank = rank_of_prefix or event.metadata.get("rank")
+        is_of_other_rank = bool(rank)  # neither 0 nor missing
         may_each_rank_log_it = event.key in KEYS_OF_EVERY_RANK
         if is_of_other_rank and not may_each_rank_log_it:
             self._collector.add_breach(_FORM, event.line, f"{printable(event.key)} of rank {printable(rank, 20)}")
@@ -341,11 +321,7 @@ class Checker:
         self._collector.add_breach(_DAMAGED, None, actual, "whole lines", severity="warning")
 
     def _check_accuracy_of_other_benchmark(self, event: Event) -> None:
-        """Report an impossible accuracy, unless the log has stated a benchmark that this project trains.
-
-        An accuracy, or one in a table of them, is impossible if it is not a number, or is below 0 or above the largest
-        value of the benchmark's metric. Of a benchmark without a known largest value, any number is possible. The
-        accuracies of this project's benchmarks, such as ResNet and HRNet, are left to `_check_types`.
+        """Report an impossible accuracy in a log of a benchmark that this project does not train.
 
         Args:
             event: An event of the key eval_accuracy.
@@ -353,7 +329,7 @@ class Checker:
         benchmark = self._run.stated_text(schema.SUBMISSION_BENCHMARK)
         is_benchmark_of_ours = benchmark in self._ruleset.benchmarks
         if is_benchmark_of_ours:
-            return
+            return  # `_check_types` is for these
         rule = "metric-value"
         largest = self._ruleset.strict[rule].bounds.get(benchmark)  # None: no largest value is known
         if not _is_possible_accuracy(event.value, largest):
@@ -362,14 +338,6 @@ class Checker:
 
     def finish(self, wanted_benchmark: str | None) -> tuple[tuple[Finding, ...], LoggedRun]:
         """Judge the log after its last entry. Return the findings, and the facts that the log states of its run.
-
-        All findings are returned, except in these cases, of which the first that holds counts:
-
-        1. The log has no events that could be read. The only finding says so.
-        2. The official rules for the log's division do not know the log's benchmark. The only finding says so, because
-           without rules other findings would mean nothing.
-        3. Reading was given up because of too many damaged lines. Only the findings by the rule `line-damaged` are
-           returned, because other findings may call events missing that stand in the part that was not read.
 
         Args:
             wanted_benchmark: The benchmark that the log must be of, such as "resnet"; None allows any.
@@ -381,15 +349,19 @@ class Checker:
         if self._has_no_events:
             return (self._finding_of_no_events(),), NOTHING
         self._complete_facts()
-        self._judge_whole_log(wanted_benchmark)  # adds to the findings of `_collector`
-        unknown_benchmark = self._finding_of_unknown_benchmark()  # a copy of a finding of `_collector`, or None
-        if unknown_benchmark is not None:
-            return (unknown_benchmark,), self._run
+        self._judge_whole_log(wanted_benchmark)
+        return self._findings_that_mean_something(), self._run
+
+    def _findings_that_mean_something(self) -> tuple[Finding, ...]:
+        """Return the findings on the log, errors first and then by line, without those that lack a ground."""
+        unknown_benchmark = self._finding_of_unknown_benchmark()
+        if unknown_benchmark is not None:  # without rules for the benchmark, no other finding means anything
+            return (unknown_benchmark,)
         findings = self._collector.sorted_findings()
-        if self._has_too_many_refused_lines:  # so `feed` stopped before the end of the log
-            on_damaged_lines = [finding for finding in findings if finding.rule == _DAMAGED]
-            return tuple(on_damaged_lines), self._run
-        return findings, self._run
+        if self._has_too_many_refused_lines:
+            # `feed` stopped before the end of the log. What other findings call missing may stand in the part not read.
+            return tuple(finding for finding in findings if finding.rule == _DAMAGED)
+        return findings
 
     def _complete_facts(self) -> None:
         """Add to the run's facts what is known only after the last entry."""
@@ -439,14 +411,6 @@ class Checker:
 def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> Report:
     """Check one log. Return a report with the findings and with the facts of the run.
 
-    First our reader reads the log, and a `Checker` judges what was read. Then:
-
-    - If any finding is about a damaged line, the log is read again, as mlperf-logging's tools read such a line: to
-      revise the findings, and to find the time and the convergence for the official score.
-    - If the log has no events that our reader can read, but begins with events of MLPerf v0.5 or v0.6, the finding that
-      there are no events names these rounds.
-    - If the log is a link to a file in another folder, a finding that says so is put first.
-
     Args:
         path: The path of the log.
         ruleset: The rules by which it is checked.
@@ -460,46 +424,47 @@ def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> Re
     checker.feed(read_log(path))
     if not ends_with_line_end(path):
         checker.take_open_end()
-    # If the log has no events, or an unknown benchmark, `findings` is one finding that says so, about no damaged line.
     findings, run = checker.finish(benchmark)
     has_damaged_lines = any(finding.rule == _DAMAGED and finding.line is not None for finding in findings)
     if has_damaged_lines:
+        # mlperf-logging's tools read such lines in another way. So the log is read again, as they read it.
         findings = _findings_on_damaged_log(path, findings, run, ruleset)
         if run is not NOTHING:  # NOTHING, the facts of a log without events, is shared and must not change
             run.as_tools_read = reading_of_tools(path, ruleset)
-    has_no_events = any(finding.rule == _NO_EVENTS for finding in findings)
-    if has_no_events and has_old_events(path):
-        findings = tuple(_naming_old_events(finding) for finding in findings)
+    findings = _naming_old_events(path, findings)
     if _is_link_to_another_folder(path):
         actual = f"a link to {printable(str(path.resolve()))}"
         findings = (breach(ruleset.strict[_FILE_LINK], actual), *findings)
     return Report(path=path, findings=findings, run=run)
 
 
-def _naming_old_events(finding: Finding) -> Finding:
-    """Return a finding on a log of MLPerf v0.5 or v0.6. The one that there are no events says so."""
-    if finding.rule != _NO_EVENTS:
-        return finding
-    return replace(finding, actual=f"{finding.actual}: MLPerf v0.5 and v0.6 wrote events in forms that are not read")
+def _naming_old_events(path: Path, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """Return the findings on a log; the one that there are no events names MLPerf v0.5 and v0.6 if they wrote the log.
+
+    Args:
+        path: The path of the log.
+        findings: The findings on it.
+    """
+    has_no_events = any(finding.rule == _NO_EVENTS for finding in findings)
+    if not (has_no_events and has_old_events(path)):
+        return findings
+    result = []
+    for finding in findings:
+        if finding.rule == _NO_EVENTS:
+            actual = f"{finding.actual}: MLPerf v0.5 and v0.6 wrote events in forms that are not read"
+            result.append(replace(finding, actual=actual))
+        else:
+            result.append(finding)
+    return tuple(result)
 
 
 def _findings_on_damaged_log(
     path: Path, findings: tuple[Finding, ...], run: LoggedRun, ruleset: Ruleset
 ) -> tuple[Finding, ...]:
-    """Return the findings on a log with damaged lines, corrected for the lines that only the official checker reads.
+    """Correct the findings on a log with damaged lines, some of which only the official checker reads.
 
-    Our reader skips some damaged lines that mlperf-logging's official checker reads. So our findings may lack what the
-    official checker reports, and may call an event missing that stands on a skipped line. The steps:
-
-    1. Each finding is marked as official if the official checker reports it, too. The findings that only the official
-       checker reports are added. For a log of this project, or of a benchmark that this project trains, the result of
-       step 1 is returned: there, damage remains an error.
-    2. Errors that the official checker does not report, and that skipped lines may have caused, become warnings or are
-       dropped.
-    3. The log is judged as if accuracies of Infinity and -Infinity were not in it. Errors on the accuracies are added:
-       for instance, that none of the other accuracies reaches the target.
-    4. If there is no error now, but our reader found no run_start or no run_stop, an error by the rule `run-time` is
-       added, because without the time of the run there is no score by the strict rules.
+    Our reader skips these lines. So our findings may lack what the official checker reports, and may call an event
+    missing that stands on a skipped line.
 
     Args:
         path: The path of the log, which is read again.
@@ -507,30 +472,25 @@ def _findings_on_damaged_log(
         run: The facts that the log states of the run.
         ruleset: The rules by which the log is checked, with this project's benchmarks.
     """
-    marked = official_findings(path, findings, ruleset)  # step 1
+    with_official_ones = official_findings(path, findings, ruleset)
     is_benchmark_of_ours = run.stated_text(schema.SUBMISSION_BENCHMARK) in ruleset.benchmarks
-    if run.is_project_log or is_benchmark_of_ours:
-        return marked
-    excused = _excuse_errors_on_damaged_log(marked)  # step 2
-    result = (*_findings_on_infinities(path, excused, ruleset), *excused)  # step 3
+    if run.is_project_log or is_benchmark_of_ours:  # there, damage remains an error
+        return with_official_ones
+    excused = _excuse_errors_on_damaged_log(with_official_ones)
+    on_infinities = _findings_on_infinities(path, excused, ruleset)
+    result = (*on_infinities, *excused)
     has_no_error = all(finding.severity != "error" for finding in result)
-    if has_no_error and run.minutes is None:
+    if has_no_error and run.minutes is None:  # without the time of the run, there is no score by the strict rules
         actual = "no time: run_start or run_stop stands on a damaged line"
         result = (breach(ruleset.strict["run-time"], actual), *result)
     return result
 
 
 def _findings_on_infinities(path: Path, others: Sequence[Finding], ruleset: Ruleset) -> list[Finding]:
-    """Return what breaks the official rules of eval_accuracy if accuracies of Infinity and -Infinity are ignored.
+    """Return what is wrong with the accuracies of a log if those of Infinity and -Infinity do not count.
 
-    An accuracy of Infinity reaches any target that has no upper limit. The official checker accepts such an accuracy,
-    although JSON has no infinite number. This project does not: a run that reaches its target only by Infinity should
-    fail. So the log is judged by the official rules once more, without the events that have an infinite accuracy. For
-    instance, the finding may then be that no accuracy reaches the target.
-
-    The findings are marked as not official, because the official checker counts Infinity. What the official checker
-    reports, too, is in `others` already, unless our findings were all about damaged lines (case 1 of
-    `official_findings`).
+    For instance, no other accuracy reaches the target. The official checker accepts Infinity, which JSON does not have,
+    and which reaches any target without an upper limit. So these findings are not official.
 
     Args:
         path: The path of the log, which has damaged lines.
@@ -552,27 +512,19 @@ def _is_link_to_another_folder(path: Path) -> bool:
 
 
 def _excuse_errors_on_damaged_log(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Return the findings on a log with damaged lines, after excusing errors that the official checker does not report.
+    """Return the findings on a damaged log without the errors that may come from lines which our reader skips.
 
-    Our reader may skip a damaged line that the official checker reads, and so miss the event on this line. So an error
-    that the official checker does not report is excused, depending on its rule:
-
-    - By the rule `line-damaged`: the error becomes a warning.
-    - By a rule about the events of a key, such as seed.count: the error is dropped, because the event that seems to be
-      missing may stand on a skipped line.
-    - By any other rule: the error stays.
-
-    Findings that the official checker reports, too, and findings that are no errors stay as they are.
+    The official checker may read a line that our reader skips. So errors that it does not report are doubtful.
 
     Args:
         findings: The findings on the log. In each, `official` says whether the official checker reports the finding.
     """
     result = []
     for finding in findings:
-        is_only_our_error = finding.severity == "error" and not finding.official
-        if is_only_our_error and finding.rule == _DAMAGED:
+        is_doubtful_error = finding.severity == "error" and not finding.official
+        if is_doubtful_error and finding.rule == _DAMAGED:
             result.append(replace(finding, severity="warning"))
-        elif is_only_our_error and finding.is_about_key:  # the rule is KEY.ASPECT, such as seed.count
+        elif is_doubtful_error and finding.is_about_key:  # such as seed.count: the event may stand on a skipped line
             continue
         else:
             result.append(finding)
