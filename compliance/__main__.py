@@ -158,7 +158,7 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _explain_rule(options: argparse.Namespace) -> None:
-    """Print what the rule of --explain asks for; the name `all` prints all rules.
+    """Print an explanation of the rule that --explain names, or of all rules for `--explain all`.
 
     Args:
         options: The options of the command line.
@@ -168,8 +168,9 @@ def _explain_rule(options: argparse.Namespace) -> None:
     """
     if options.logs:
         raise ValueError("--explain checks no log; ask for it in a command of its own")
-    explain = _module("compliance.explained").explain
-    print(explain(options.explain, rules.load(options.ruleset)), end="")
+    explained = _module("compliance.explained")  # imported only when it is needed
+    ruleset = rules.load(options.ruleset)
+    print(explained.explain(options.explain, ruleset), end="")
 
 
 def _refuse_wrong_options(options: argparse.Namespace) -> None:

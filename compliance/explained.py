@@ -64,13 +64,13 @@ def _explain_key(key: str, ruleset: Ruleset) -> str:
     """
     lines = [f"{key} (ruleset {ruleset.version})"]
     for name in files(ruleset.version):
-        rule_file = load(name)
-        if key in rule_file.rules:
-            lines.append(f"  {rule_file.rules[key].describe()} (official)")
-            lines.append(f"      source: {rule_file.source}")
-    # The texts of MLPerf ask for these checks as well, but mlperf-logging's checker does not make them.
-    written_rules = [rule for rule in ruleset.written if rule.key == key]
-    for rule in written_rules:
+        official_rules = load(name).rules  # of one rule file
+        if key in official_rules:
+            lines.append(f"  {official_rules[key].describe()} (official)")
+            lines.append(f"      source: {load(name).source}")
+    # The texts of MLPerf ask closed runs of ResNet for these checks as well, but the official checker makes none.
+    stricter_rules = [rule for rule in ruleset.written if rule.key == key]
+    for rule in stricter_rules:
         words = read_check(rule.check).words
         optimizer = f", {rule.opt_name}" if rule.opt_name else ""
         lines.append(f"  {words} (closed resnet{optimizer}; stricter than the official checker)")

@@ -276,11 +276,7 @@ def standing(facts: ResultFacts) -> Standing:
 
 
 def standing_of_all(standings: Sequence[Standing]) -> Standing:
-    """Decide whether a figure of several runs is an MLPerf result.
-
-    - False if one run is no MLPerf result.
-    - None, for not known, if the decision on one run is not known, or if the runs are of both divisions.
-    - True otherwise.
+    """Decide whether a figure of several runs is an MLPerf result, from the decisions on the single runs.
 
     Args:
         standings: The decision on each run, at least one.
@@ -299,10 +295,10 @@ def standing_of_all(standings: Sequence[Standing]) -> Standing:
         facts = facts._replace(division=None)
         unknown = (*unknown, f"which division ({', '.join(divisions)})")
     is_mlperf: bool | None
-    if contradictions:
+    if any(run.is_mlperf is False for run in standings):  # the contradictions say why
         is_mlperf = False
     elif are_divisions_mixed or any(run.is_mlperf is None for run in standings):
-        is_mlperf = None
+        is_mlperf = None  # not known
     else:
         is_mlperf = True
     return Standing(facts=facts, is_mlperf=is_mlperf, contradictions=contradictions, unknown=unknown)
@@ -410,7 +406,7 @@ def _against_dataset(facts: ResultFacts) -> Iterable[str]:
     if row is None or facts.benchmark is None or not is_mlperf_benchmark(facts.benchmark):
         return
     prefix = f"data set {facts.dataset}: " if facts.dataset else ""
-    for difference in itertools.chain(_against_sample_counts(facts, row), _against_bytes(facts, row)):
+    for difference in itertools.chain(_against_sample_counts(facts, row), _against_published_bytes(facts, row)):
         yield f"{prefix}{difference}"
 
 
@@ -434,17 +430,18 @@ def _against_sample_counts(facts: ResultFacts, row: JsonObject) -> Iterable[str]
         yield f"{evaluation} evaluation samples, the benchmark's data set has {right_evaluation}"
 
 
-def _against_bytes(facts: ResultFacts, row: JsonObject) -> Iterable[str]:
-    """Yield how the bytes of the files differ from the bytes of the published data set.
+def _against_published_bytes(facts: ResultFacts, row: JsonObject) -> Iterable[str]:
+    """Yield how the bytes of a run's data files differ from those of the published data set.
 
     Args:
-        facts: The facts that a log states of the result. Nothing is compared unless both numbers of samples are the
-            benchmark's.
-        row: The benchmark's row of benchmarks.yaml. Nothing is compared if it lacks the published sizes.
+        facts: The facts that a log states of the result.
+        row: The benchmark's row of benchmarks.yaml.
     """
-    published_sizes = row.get("published_sizes")
     has_right_counts = facts.train_samples == row["train_samples"] and facts.eval_samples == row["eval_samples"]
-    if published_sizes is not None and has_right_counts:
+    if not has_right_counts:  # other samples have other bytes
+        return
+    published_sizes = row.get("published_sizes")
+    if published_sizes is not None:
         yield from differences(facts.bytes_of_parts, PublishedSizes(**published_sizes))
 
 

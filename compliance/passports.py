@@ -32,23 +32,16 @@ class PublishedSizes(NamedTuple):
 
 
 def bytes_of_parts(dataset: Mapping[str, object]) -> tuple[PartBytes, ...]:
-    """Return how many bytes the data files of a run have, as the header of its log states: an entry for each passport.
+    """Return how many bytes the data files of a run have, as the header of its log states.
 
-    A passport describes a group of files, or of records of packed images, by their number, the sum of their bytes (of
-    RecordIO those of the images alone) and a digest. A header may have a passport in each of these fields:
-
-        train           the files for training                      -> an entry of the part "training"
-        train_source    the files from which `train` was packed     -> an entry of the part "training"
-        eval            the files for evaluation                    -> an entry of the part "evaluation"
-        eval_source     the files from which `eval` was packed      -> an entry of the part "evaluation"
+    The header may have a passport for each group of files: their number, the sum of their bytes, and a digest.
 
     Args:
-        dataset: The section `dataset` of the header, with these fields.
+        dataset: The section `dataset` of the header, which may have these groups: `train`, the files for training;
+            `train_source`, the files that they were packed from; and the same for evaluation.
 
     Returns:
-        The entries, in the order of the fields; empty if there is no passport. A passport that does not fit the schema
-        has no entry. `is_exact` of an entry is True if the bytes are those of the encoded images alone, and False if
-        they are those of whole records, which hold more than the images.
+        An entry for each group whose passport fits the schema, in this order.
     """
     parts = []
     for field, part in _PART_OF_FIELD.items():  # such as "train_source" and "training"

@@ -212,19 +212,14 @@ def _benchmark_of(workload: workloads.Workload) -> Benchmark:
 
 
 def _written_rules(texts: Mapping[str, str]) -> tuple[WrittenRule, ...]:
-    """Return the rules of written.yaml, each with the title of the document and the first ruleset added to `source`.
+    """Return the rules of written.yaml, with the document that they were read in added to the `source` of each.
 
-    For instance, with TITLE for the title of the document:
-
-        source in the file    training_rules.adoc: |resnet |lars |lars_opt_momentum | 0.9 for batch<32k, [...]
-        added to it           ; read in: TITLE; in force from ruleset 0.7.0 on
-
-    The same is added to each: all rules were read in the document of the oldest ruleset, and are taken to stand in all
-    later documents.
+    For instance, `training_rules.adoc: |resnet |sgd [...]` gets `; read in: TITLE; in force from ruleset 0.7.0 on`.
 
     Args:
-        texts: The titles of the documents of rules, by short names. Only that of "rules_0.7" is used here.
+        texts: The titles of the documents of rules, by short names such as "rules_0.7".
     """
+    # All were read in the document of the oldest ruleset, and are taken to stand in all later documents.
     oldest_document = texts["rules_0.7"]
     oldest_ruleset = versions()[0]
     assert oldest_ruleset == "0.7.0", "the document belongs to another ruleset"
@@ -239,24 +234,16 @@ def _written_rules(texts: Mapping[str, str]) -> tuple[WrittenRule, ...]:
 def _strict_rule(name: str, row: JsonObject, version: str, texts: Mapping[str, str]) -> StrictRule:
     """Return a rule that the official checker does not have, made from the row of the rule in strict.yaml.
 
-    The class of the rule decides three things:
-
-        class               usual severity   in force               source
-        form                warning          in each ruleset        as in the row
-        rule, plausibility  error            from `since` on        as in the row, with the title of the document in
-                                                                    which the rule was read, and `since`
-
     Args:
         name: The name of the rule, such as "seed-present".
-        row: The fields of the rule. `text`, which a rule of form lacks, is the short name of the document in which the
-            rule was read, such as "rules_0.7", or "none". `severity`, if the row has it, replaces the usual severity.
+        row: The fields of the rule, as the head of strict.yaml explains them.
         version: The version of the rules by which logs are checked.
-        texts: The titles of these documents by their short names. The title of "none" says that there is no document.
+        texts: The titles of the documents that rules were read in, by the short names that rows have as `text`.
     """
     kind = row["class"]
     since = row.get("since", "")
     source = row["source"]
-    if kind == "form":
+    if kind == "form":  # how a log is written
         assert "text" not in row and not since, f"{name}: a rule of form has no text, and is always in force"
         usual_severity = "warning"
         is_in_force = True
