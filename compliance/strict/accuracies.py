@@ -42,18 +42,6 @@ def stated_data(run: LoggedRun, benchmark: Benchmark) -> StatedData:
     Args:
         run: The facts that the log states of the run.
         benchmark: The benchmark that the run is of, with the right numbers of samples.
-
-    Returns:
-        One of these. For the first two, the log must state the benchmark's train_samples, and an eval_samples that is
-        a whole number above 0:
-
-        - BENCHMARK: eval_samples is the number of the benchmark; or, if the log states the global batch, it is greater
-          by less than one global batch, because some runs count padding.
-        - WRONG_EVAL_SAMPLES: eval_samples is another number, such as the number of batches, and the run is of ResNet.
-          But the accuracies, at least three different ones, show that the run was evaluated on the benchmark's 50,000
-          samples: each accuracy is a whole number of 50,000ths, as 0.76002 is 38,001 / 50,000, and some accuracy times
-          eval_samples is no whole number.
-        - OTHER: any other case.
     """
     train_samples = run.first_event(schema.TRAIN_SAMPLES).value  # None if the log does not state train_samples
     eval_samples = run.first_event(schema.EVAL_SAMPLES).value  # None if the log does not state eval_samples
@@ -61,10 +49,12 @@ def stated_data(run: LoggedRun, benchmark: Benchmark) -> StatedData:
         return StatedData.OTHER
     if _is_eval_samples_but_for_padding(eval_samples, benchmark, run.global_batch):
         return StatedData.BENCHMARK
-    if benchmark.name != "resnet":  # other benchmarks have no accuracies that are shares of the samples
-        return StatedData.OTHER
-    # Is each accuracy a whole number of right samples with the real number of samples, but not each with the stated?
-    if _fit_real_samples_only(run.evaluations, real=benchmark.eval_samples, stated=eval_samples):
+    # Some ResNet logs state a number of batches as eval_samples. Their accuracies, which are shares of the samples,
+    # still show on how many samples the run was evaluated.
+    are_accuracies_shares = benchmark.name == "resnet"
+    if are_accuracies_shares and _fit_real_samples_only(
+        run.evaluations, real=benchmark.eval_samples, stated=eval_samples
+    ):
         return StatedData.WRONG_EVAL_SAMPLES
     return StatedData.OTHER
 
@@ -114,31 +104,19 @@ def _fit_real_samples_only(evaluations: Sequence[Evaluation], *, real: int, stat
 def check_schedule(run: LoggedRun, order: RunOrder, *, exact: bool, collector: FindingCollector) -> None:
     """Report where the evaluations of a ResNet run break the schedule of MLPerf: one evaluation every 4 epochs.
 
-    Each evaluation has the number of an epoch, mostly as the log states it. By these numbers, an evaluation that comes
-    late or is missing at the end is reported. With `exact`, an evaluation that comes too soon after the one before is
-    reported, too.
-
-    The log may only have wrong numbers, though the run was evaluated on schedule. Nothing is reported if both are true:
-
-    - By the count of epochs in the log up to each evaluation, the evaluations are on schedule; there are at least two.
-    - No number is more than 4 above the number of the evaluation before.
-
-    For instance, a run was evaluated after 4, 8 and 12 epochs by this count. With the numbers 5, 9 and 13, nothing is
-    reported, although an evaluation of epoch 5 would be late. With the numbers 4, 8 and 16, the last evaluation is
-    reported, because 16 is 8 above 8.
-
     Args:
         run: The facts that the log states of the run, with its evaluations.
         order: The epochs of the run. It must have followed all events of the log.
-        exact: Whether an early evaluation is reported, too.
+        exact: Whether an early evaluation is reported, too. One that is late or missing at the end always is.
         collector: Gets each breach of the rule `eval-schedule`, and has its bounds.
     """
     period = int(collector.strict_rules[SCHEDULE].bounds["epochs"])  # 4
+    # A run that was evaluated after 4, 8 and 12 epochs, by the count of epochs in its log, may call these epochs 5, 9
+    # and 13. If it calls them 4, 8 and 16, the schedule is judged by its own numbers.
     is_on_schedule_by_counting = _are_counted_epochs_on_schedule(run, order, period)
     are_only_numbers_wrong = is_on_schedule_by_counting and not _do_stated_epochs_leap(run.evaluations, period)
-    if are_only_numbers_wrong:
-        return
-    _check_stated_epochs(run, order.last_epoch, period, exact=exact, collector=collector)
+    if not are_only_numbers_wrong:
+        _check_stated_epochs(run, order.last_epoch, period, exact=exact, collector=collector)
 
 
 def _are_counted_epochs_on_schedule(run: LoggedRun, order: RunOrder, period: int) -> bool:
@@ -246,11 +224,10 @@ def _check_gaps_of_stated_epochs(
 def check_samples(run: LoggedRun, samples: int, collector: FindingCollector) -> None:
     """Report a run whose accuracies were counted on more or fewer samples than the evaluation set has.
 
-    An accuracy is the number of right samples over all samples: 0.76002 is 38,001 of 50,000. So the accuracies show on
-    how many samples they were counted.
+    An accuracy is the number of right samples over all samples, as 0.76002 is 38,001 of 50,000.
 
     Args:
-        run: The facts that the log states of the run. Nothing is reported if its accuracies do not show the number.
+        run: The facts that the log states of the run.
         samples: The size of the evaluation set, such as 50,000.
         collector: Gets a breach of the rule `eval-samples`: a warning if padding was counted, an error if samples were
             left out.
@@ -260,7 +237,7 @@ def check_samples(run: LoggedRun, samples: int, collector: FindingCollector) -> 
         return
     first_line = misfits[0].line
     samples_counted = _find_number_of_samples(run, samples)
-    if samples_counted is None:  # the accuracies may be means over the workers' accuracies, which no rule forbids
+    if samples_counted is None:  # such accuracies may be means of the workers' accuracies, which no rule forbids
         return
     whole = f"the accuracies are whole numbers of {samples_counted} samples"
     if samples_counted > samples:
@@ -273,29 +250,23 @@ def check_samples(run: LoggedRun, samples: int, collector: FindingCollector) -> 
 
 
 def _find_number_of_samples(run: LoggedRun, samples: int) -> int | None:
-    """Return the least number of samples that fits all accuracies of a run.
-
-    A number fits an accuracy if accuracy * number is a whole number of right samples. The numbers from
-    samples - batch to samples + batch - 1 are tried, because a run may drop its last batch or pad it.
+    """Return the least number of samples, near the size of the evaluation set, on which the accuracies can be counted.
 
     Args:
         run: The facts that the log states of the run: its accuracies and its global batch.
         samples: The size of the evaluation set.
 
     Returns:
-        The number. None in these cases:
-
-        - the log states no global batch, or one above `samples`;
-        - there are so few accuracies that a wrong number may fit them by chance;
-        - no number fits.
+        The number, for which each accuracy * number is a whole number of right samples. None if there is no such
+        number, or if it cannot be told.
     """
     batch = run.global_batch
     if batch is None or batch > samples:
         return None
     possible_numbers = _possible_numbers_of_samples(samples, batch)
     accuracies = {evaluation.value for evaluation in run.evaluations}
-    may_fit_by_chance = _chance_of_accidental_fit(len(possible_numbers), len(accuracies)) >= _MOST_CHANCE
-    if may_fit_by_chance:
+    chance = _chance_of_accidental_fit(len(possible_numbers), len(accuracies))
+    if chance >= _MOST_CHANCE:  # so few accuracies that a wrong number may fit them all
         return None
     for number in possible_numbers:  # from the least one on
         if _are_all_whole(accuracies, number, _MOST_COUNT_ERROR):
@@ -427,29 +398,25 @@ def _check_best(
 
 
 def _check_rise_to_target(evaluations: Sequence[Evaluation], target: float, collector: FindingCollector) -> None:
-    """Report a run that comes to its target too suddenly, or whose accuracies rise too seldom.
-
-    - If the last evaluation but one is more than `last_rise` (0.3) below the target, this is reported.
-    - If not, and if fewer than `share_of_rises` (60 %) of the evaluations after the first are better than the
-      evaluation before, this share is reported.
+    """Report a run that comes to its target too suddenly, or else one whose accuracies rise too seldom.
 
     Args:
         evaluations: At least two evaluations, in the order of the log. The last one is the first that reached the
             target.
         target: The accuracy at which the run was to end.
-        collector: Gets the breach of the rule `accuracy-curve`, and has the two bounds.
+        collector: Gets the breach of the rule `accuracy-curve`, and has its bounds.
     """
     bounds = collector.strict_rules[CURVE].bounds
     last_but_one = evaluations[-2]
     last = evaluations[-1]
-    # `last_rise` bounds the rise from the last evaluation but one to the target, not to the last evaluation.
-    leaps_at_last = last_but_one.value < target - bounds["last_rise"]
-    share_of_rises = _share_of_rises([evaluation.value for evaluation in evaluations])
-    if leaps_at_last:
+    least_before_last = target - bounds["last_rise"]  # 0.3 below the target
+    rising_share = _share_of_rises([evaluation.value for evaluation in evaluations])
+    least_rising_share = bounds["share_of_rises"]  # 0.6
+    if last_but_one.value < least_before_last:
         actual = f"{six_digits(last_but_one.value)} at one evaluation, {six_digits(last.value)} at the next"
         collector.add_breach(CURVE, last.line, actual)
-    elif share_of_rises < bounds["share_of_rises"]:
-        actual = f"{percent(share_of_rises, decimals=0)} of its evaluations are better than the one before"
+    elif rising_share < least_rising_share:
+        actual = f"{percent(rising_share, decimals=0)} of its evaluations are better than the one before"
         collector.add_breach(CURVE, last.line, actual)
 
 

@@ -10,36 +10,42 @@ _LEAST_SPREAD = 1e-3  # of such losses, as a share of the largest: far above the
 def faults_of_losses(losses: Sequence[float | None], not_read: int) -> Iterator[str]:
     """Yield in words why the losses of a run cannot be those of a training: two faults at most.
 
-    The first of these faults that holds is yielded:
-
-    - a window that could be read has a loss that is no number;
-    - there are losses that are numbers, and all of these are 0;
-    - there are at least 10 losses (_LEAST_EQUAL_LOSSES), and all are the same number, though weights and loss change at
-      each step.
-
-    Then, in any case, a fault is yielded if 5 losses in a row (_REPEATED_LOSSES), which are all different and not
-    almost equal, also stand earlier in the same order, as in an epoch that was copied (`_start_of_repeated_losses`).
-
     Args:
         losses: The losses of a run's first windows, in their order. A loss is None if the window could not be read, or
             if the window has no number as its loss.
         not_read: How many of these windows could not be read. Such windows are no fault here: the caller reports them.
     """
-    first = f"of the first {len(losses)} step_windows"  # words for the messages below
-    numbers = [loss for loss in losses if loss is not None]
-    missing_losses = losses.count(None) - not_read  # None in a window that could be read: its loss is no number
-    are_all_zero = bool(numbers) and not any(numbers)
-    are_all_equal = bool(numbers) and len(set(losses)) == 1  # false if any loss is None, as a second value
-    if missing_losses:
-        yield f"{missing_losses} of the losses {first} are no numbers"
-    elif are_all_zero:
-        yield f"all losses {first} are 0"
-    elif are_all_equal and len(losses) >= _LEAST_EQUAL_LOSSES:
-        yield f"all losses {first} are {losses[0]}"
-    start = _start_of_repeated_losses(losses)  # where the repetition starts; None if no losses are repeated
+    missing_losses = losses.count(None) - not_read
+    if missing_losses > 0:
+        yield f"{missing_losses} of the losses {_of_first_windows(losses)} are no numbers"
+    else:
+        yield from _losses_without_change(losses)
+
+    start = _start_of_repeated_losses(losses)
     if start is not None:
         last = losses[start + _REPEATED_LOSSES - 1]
         yield f"{_REPEATED_LOSSES} losses in a row, up to {last}, are those of {_REPEATED_LOSSES} windows before"
+
+
+def _losses_without_change(losses: Sequence[float | None]) -> Iterator[str]:
+    """Yield a fault if all losses are 0, or if all are the same number, though training changes the weights.
+
+    Args:
+        losses: The losses of a run's first windows. None: the window could not be read.
+    """
+    numbers = [loss for loss in losses if loss is not None]
+    if not numbers:
+        return
+    if not any(numbers):
+        yield f"all losses {_of_first_windows(losses)} are 0"
+        return
+    are_all_equal = len(set(losses)) == 1  # not so if any loss is None
+    if are_all_equal and len(losses) >= _LEAST_EQUAL_LOSSES:
+        yield f"all losses {_of_first_windows(losses)} are {losses[0]}"
+
+
+def _of_first_windows(losses: Sequence[float | None]) -> str:
+    return f"of the first {len(losses)} step_windows"
 
 
 def _start_of_repeated_losses(losses: Sequence[float | None]) -> int | None:

@@ -401,8 +401,7 @@ class Measured:
     @property
     def _epoch_of_windows(self) -> int | None:
         """The epoch that a window must state now: the open one, or 1 in a run that only measures throughput."""
-        only_measures_throughput = self._plan.measured_end != 0
-        return 1 if only_measures_throughput else self._open_epoch
+        return 1 if self._plan.only_measures_throughput else self._open_epoch
 
     def _compare_sum_with_clock(self, event: Event) -> None:
         """Report that the windows state more time in sum than has passed, if the log is of this project.

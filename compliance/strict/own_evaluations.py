@@ -16,18 +16,11 @@ _ROUNDING_OF_QUOTIENT = 1e-9  # far above that of a float, and below what a cut 
 def faults_of_evaluations(run: LoggedRun, last_epoch: int, *, are_shares_of_samples: bool) -> Iterator[Fault]:
     """Yield the faults of a run's evaluations: impossible accuracies, a wrong schedule, and training beyond the target.
 
-    In this order:
-
-    - each share that no number of right samples gives: 0.3 is impossible with 8 samples, because 0.3 * 8 is 2.4;
-    - the first evaluation of an epoch that the recipe does not evaluate, and the first epoch that lacks the recipe's
-      evaluation; or only that the recipe's schedule of evaluations is unusable;
-    - epochs that were trained after an evaluation had reached the recipe's target.
-
     Args:
         run: The facts that the log states of the run.
         last_epoch: The number of the last epoch that was trained; 0 if there is none.
         are_shares_of_samples: Whether an accuracy is the number of right samples / eval_samples, as for top-1. If
-            false, as for a mean IoU, the first check is left out.
+            false, as for a mean IoU, no accuracy is impossible here.
     """
     if are_shares_of_samples:
         yield from _accuracies_of_no_whole_count(run)
@@ -108,12 +101,8 @@ def _evaluation_too_many(run: LoggedRun, last_epoch: int, period: int, offset: i
 def _missing_evaluation(run: LoggedRun, last_epoch: int, period: int, offset: int) -> Iterator[Fault]:
     """Yield a fault for the first trained epoch that the recipe evaluates and the run did not; nothing if all is well.
 
-    The recipe evaluates the epochs `offset` + n * `period` for each whole n: with a period of 4 and an offset of 1, the
-    epochs 1, 5, 9 and so on. If a run evaluated only the epochs 1 and 9, the fault is about epoch 5, at the line of the
-    evaluation of epoch 9, which came instead. In a run without success, the last trained epoch need not be evaluated.
-
-    Nothing is checked if not all evaluations are known: the run was resumed, or `run.evaluations` lacks an accuracy of
-    the log.
+    With a period of 4 and an offset of 1, the recipe evaluates the epochs 1, 5, 9 and so on. If a run evaluated only
+    the epochs 1 and 9, the fault is about epoch 5, at the line of the evaluation of epoch 9, which came instead.
 
     Args:
         run: The facts that the log states of the run.
@@ -121,23 +110,39 @@ def _missing_evaluation(run: LoggedRun, last_epoch: int, period: int, offset: in
         period: Epochs from one evaluation to the next, above 0.
         offset: Any epoch of the series, also below 1: with a period of 4, the offsets 1, 5 and -3 mean the same.
     """
-    # `run.evaluations` may lack accuracies that are no numbers or repeat the one before, and has EVENTS_KEPT at most.
-    lacks_an_accuracy = len(run.evaluations) < run.number_of_events(schema.EVAL_ACCURACY)
-    if run.is_resumed or lacks_an_accuracy:  # another log has the first evaluations of a resumed run
+    if not _are_all_evaluations_known(run):
         return
-    last_to_evaluate = last_epoch if run.status == "success" else last_epoch - 1
-    # The first epoch of the series: for a period of 4, it is 1 for an offset of 1, 5 or -3, and 4 for one of 0 or 8.
-    first_to_evaluate = offset % period  # 0 to period - 1
-    if first_to_evaluate == 0:
-        first_to_evaluate = period  # because epochs count from 1
     line_by_epoch = {evaluation.epoch: evaluation.line for evaluation in run.evaluations}
-    for epoch in range(first_to_evaluate, last_to_evaluate + 1, period):
+    for epoch in _epochs_to_evaluate(run, last_epoch, period, offset):
         if epoch not in line_by_epoch:
             lines_of_later_epochs = [line for evaluated, line in line_by_epoch.items() if evaluated > epoch]
             blamed_line = min(lines_of_later_epochs, default=None)  # of the evaluation that came instead, if any
             what = f"epoch {epoch} was not evaluated, which RECIPE.eval_every_epochs {period} asks for"
             yield Fault(blamed_line, what)
             return
+
+
+def _are_all_evaluations_known(run: LoggedRun) -> bool:
+    """Return whether `run.evaluations` has all evaluations of the run.
+
+    It lacks accuracies that are no numbers or repeat the one before, and has EVENTS_KEPT at most. The first evaluations
+    of a resumed run are in another log.
+    """
+    return not run.is_resumed and len(run.evaluations) >= run.number_of_events(schema.EVAL_ACCURACY)
+
+
+def _epochs_to_evaluate(run: LoggedRun, last_epoch: int, period: int, offset: int) -> range:
+    """Return the epochs that a run must have evaluated: 1, 5 and 9 for a period of 4, an offset of 1 and 10 epochs.
+
+    Args:
+        run: The facts that the log states of the run. Without success, its last trained epoch need not be evaluated.
+        last_epoch: The number of the last epoch that was trained; 0 if there is none.
+        period: Epochs from one evaluation to the next, above 0.
+        offset: Any epoch of the series, also below 1: the offsets 1, 5 and -3 mean the same here.
+    """
+    last_to_evaluate = last_epoch if run.status == "success" else last_epoch - 1
+    first_to_evaluate = offset % period or period  # from 1 to `period`, because epochs count from 1
+    return range(first_to_evaluate, last_to_evaluate + 1, period)
 
 
 def _training_beyond_target(run: LoggedRun, last_epoch: int) -> Iterator[Fault]:

@@ -32,18 +32,10 @@ def own_log_rules() -> OwnLogRules:
 
 
 def recipe_settings_of_hyperparameters(run: LoggedRun) -> dict[str, str]:
-    """Return which setting of the recipe an event about a hyperparameter must repeat, by the key of the event.
+    """Return which events about hyperparameters must have the value of a setting of the recipe.
 
-    An event and its setting must have the same value. For a run with the optimizer lars, the result is
-
-        "lars_opt_end_learning_rate": "RECIPE.end_learning_rate"
-        "lars_opt_learning_rate_decay_poly_power": "RECIPE.power"
-        "lars_opt_momentum": "RECIPE.optimizer.momentum"
-        "lars_opt_weight_decay": "RECIPE.optimizer.weight_decay"
-        "lars_opt_learning_rate_warmup_epochs": "RECIPE.warmup_epochs"
-
-    The base learning rate and the decay steps are left out, because their values depend on the batch, too. The event
-    lars_epsilon is left out, because schema.OPTIMIZERS does not have it.
+    For a run with the optimizer lars, "lars_opt_momentum" must have that of "RECIPE.optimizer.momentum", and
+    "lars_opt_learning_rate_warmup_epochs" that of "RECIPE.warmup_epochs".
 
     Args:
         run: The facts that the log states of the run, with its optimizer.
@@ -56,11 +48,10 @@ def recipe_settings_of_hyperparameters(run: LoggedRun) -> dict[str, str]:
     if optimizer not in schema.OPTIMIZERS:
         return {}
     events_of_optimizer = schema.OPTIMIZERS[optimizer]
-    setting_by_name = own_log_rules().setting_by_hyperparameter  # such as "momentum": "RECIPE.optimizer.momentum"
-    setting_by_event_key = {}
-    # Such as "momentum", and its event with the key "lars_opt_momentum".
-    for name, event in events_of_optimizer.hyperparameters.items():
-        if name in setting_by_name:  # not so the base learning rate and the decay steps
-            setting_by_event_key[event.key] = setting_by_name[name]
-    setting_by_event_key[events_of_optimizer.warmup_epochs.key] = "RECIPE.warmup_epochs"
+    setting_by_hyperparameter = own_log_rules().setting_by_hyperparameter  # such as momentum: RECIPE.optimizer.momentum
+    setting_by_event_key = {events_of_optimizer.warmup_epochs.key: "RECIPE.warmup_epochs"}
+    for hyperparameter, event in events_of_optimizer.hyperparameters.items():
+        # The base learning rate and the decay steps are no copies of a setting: they depend on the batch, too.
+        if hyperparameter in setting_by_hyperparameter:
+            setting_by_event_key[event.key] = setting_by_hyperparameter[hyperparameter]
     return setting_by_event_key

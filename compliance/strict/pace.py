@@ -3,7 +3,7 @@
 A slow epoch does not make the others suspect: a machine may throttle, storage may stall, data may be read again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from compliance.logged_run import LoggedRun
@@ -17,16 +17,15 @@ RULE = "epoch-time"
 
 
 def check_pace(run: LoggedRun, order: RunOrder, benchmark: Benchmark, collector: FindingCollector) -> None:
-    """Report epochs, steps and evaluations that are faster than a training can be, by the rule `epoch-time`.
+    """Report epochs, and in a ResNet run also steps and evaluations, that are faster than they can be.
 
-    Call it once the whole log has been read. Steps and evaluations are only checked in a ResNet run, and evaluations
-    only if it trains on the benchmark's number of images.
+    Call it once the whole log has been read.
 
     Args:
         run: The facts that the log states of the run.
         order: The times of the run's epochs and of its shortest evaluation.
         benchmark: The benchmark of the run.
-        collector: Gets each breach, and has the bounds of the rule.
+        collector: Gets each breach of the rule `epoch-time`, and has its bounds.
     """
     whole_epochs = order.trained[1:] if run.is_resumed else order.trained  # the first may have begun in another log
     trained = [part for part in whole_epochs if part.epoch_ms > 0]  # a coarse clock may show 0
@@ -34,21 +33,21 @@ def check_pace(run: LoggedRun, order: RunOrder, benchmark: Benchmark, collector:
     if benchmark.name != "resnet":
         return
     _check_steps(run, order, trained, collector)
-    fastest_epoch_ms = _fastest_epoch_ms(run, order, trained)  # 0 if it is not known
+    # An evaluation is compared with training, whose time per image is known for the benchmark's number of images.
+    epoch_ms = _epoch_ms_to_compare(run, order, trained)
     has_images_of_benchmark = run.stated_count(schema.TRAIN_SAMPLES) == benchmark.train_samples
-    if fastest_epoch_ms > 0 and has_images_of_benchmark:
-        training_ms_per_image = fastest_epoch_ms / benchmark.train_samples
+    if epoch_ms is not None and epoch_ms > 0 and has_images_of_benchmark:
+        training_ms_per_image = epoch_ms / benchmark.train_samples
         _check_evaluations(run, order.shortest_evaluation, training_ms_per_image, collector)
 
 
 def _check_epochs(trained: Sequence[TrainedPart], collector: FindingCollector) -> None:
-    """Report a breach if some epochs between slower ones were far faster than the median epoch.
+    """Report a breach if epochs in the middle of a run were far faster than the median epoch.
 
     Fast epochs at the start or the end of a run are allowed, because a machine may be faster before it throttles.
 
     Args:
-        trained: The times of the epochs, in their order. Nothing is checked if they are few (under 8) or very short (a
-            median under 1 s).
+        trained: The times of the epochs, in their order.
         collector: Gets the breach of the rule `epoch-time`, and has its bounds.
     """
     bounds = collector.strict_rules[RULE].bounds
@@ -60,8 +59,8 @@ def _check_epochs(trained: Sequence[TrainedPart], collector: FindingCollector) -
     if are_epochs_very_short:
         return
     least_usual_ms = bounds["share_of_median"] * median_ms
-    between_slower_ones = _without_fast_ends(trained, least_usual_ms)
-    fast_epochs = [part for part in between_slower_ones if part.epoch_ms < least_usual_ms]
+    middle = _without_fast_ends(trained, least_usual_ms)
+    fast_epochs = [part for part in middle if part.epoch_ms < least_usual_ms]
     if fast_epochs:
         how_many = f"{len(fast_epochs)} of {len(trained)} epochs"
         share = six_digits(bounds["share_of_median"])
@@ -95,76 +94,59 @@ def _without_fast_ends(trained: Sequence[TrainedPart], least_usual_ms: float) ->
 
 
 class _EpochTime(NamedTuple):
-    """An estimate of the time of an epoch, and its origin in words.
-
-    `bound_name` names the bound of the rule `epoch-time` that holds for the estimate: the least time of a step, in ms.
-    """
+    """An estimate of the time of an epoch, its origin in words, and the least time that a step may take by it."""
 
     epoch_ms: float
     origin: str
-    bound_name: str
+    least_step_ms: float
 
 
 def _check_steps(run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart], collector: FindingCollector) -> None:
-    """Report a breach for each estimate by which a step of the run took less time than a step can take.
+    """Report that the steps of a run took less time than a step can take: once for each estimate that shows it.
 
-    A log does not state the time of a step, so the time is computed from that of an epoch. For instance, an epoch of
+    A log does not state the time of a step, so it is computed from that of an epoch. For instance, an epoch of
     1,000,000 images that takes 20,000 ms takes 0.02 ms an image, and 10.24 ms a step of 512 images.
-
-    Up to three estimates of the time of an epoch are used. For each, the rule `epoch-time` has a least time of a step:
-
-        estimate of the time of an epoch             bound with the least time of a step
-        the run's time over its number of epochs     mean_step_ms
-        the median time of the epochs                median_step_ms
-        the time of the fastest epoch                epoch_step_ms
 
     Args:
         run: The facts that the log states of the run. Nothing is checked if the log lacks train_samples,
             global_batch_size or run_stop.
         order: The run's epochs, with the number of the last one.
         trained: The times of the epochs, each above 0; without the first epoch of a resumed run.
-        collector: Gets each breach of the rule `epoch-time`, and has these bounds by their names, in milliseconds.
+        collector: Gets each breach of the rule `epoch-time`, and has its bounds.
     """
     samples = run.stated_count(schema.TRAIN_SAMPLES)  # 0 if it is not stated
     batch = run.stated_count(schema.GLOBAL_BATCH_SIZE)  # 0 if it is not stated
     if samples == 0 or batch == 0 or run.stop is None:
         return
-    for estimate in _estimated_epoch_times(run, order, trained):
+    bounds = collector.strict_rules[RULE].bounds
+    for estimate in _estimated_epoch_times(run, order, trained, bounds):
         image_ms = estimate.epoch_ms / samples
         step_ms = image_ms * batch
-        least_step_ms = collector.strict_rules[RULE].bounds[estimate.bound_name]  # such as "median_step_ms": 0.7
-        if step_ms < least_step_ms:
+        if step_ms < estimate.least_step_ms:
             actual = f"{significant(step_ms, digits=3)} ms a step of {batch} images, by {estimate.origin}"
             collector.add_breach(RULE, run.stop.line, actual)
 
 
-def _estimated_epoch_times(run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart]) -> list[_EpochTime]:
-    """Return up to three estimates of the time of an epoch, each with the name of its bound for `_check_steps`.
-
-    They are, in this order:
-
-    - the time of the run over its number of epochs;
-    - the median time of the epochs;
-    - the time of the fastest epoch.
-
-    `bound_name` is a key of the bounds of the rule `epoch-time`: the least time that a step may take by this estimate.
-    Each has a bound of its own, because in published runs the least step times by the three lie far apart.
+def _estimated_epoch_times(
+    run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart], bounds: Mapping[str, float]
+) -> list[_EpochTime]:
+    """Return up to three estimates of the time of an epoch: the mean over the run, the median and the fastest epoch.
 
     Args:
-        run: The facts that the log states of the run. Without its start, its end or a last epoch, the first estimate is
-            left out; likewise for a resumed run.
+        run: The facts that the log states of the run.
         order: The run's epochs, with the number of the last one.
-        trained: The times of the epochs that count. If there are none, the last two estimates are left out.
+        trained: The times of the epochs that count. If there are none, only the mean over the run is left.
+        bounds: The bounds of the rule `epoch-time`. Each estimate has a bound of its own, because in published runs the
+            least step times by the three lie far apart.
     """
     estimates = []
-    mean_ms = _mean_epoch_ms(run, order)  # 0 if it is not known
-    if mean_ms != 0:
-        estimates.append(_EpochTime(mean_ms, "the run's time and epochs", bound_name="mean_step_ms"))
+    mean_ms = _mean_epoch_ms(run, order)
+    if mean_ms is not None:
+        estimates.append(_EpochTime(mean_ms, "the run's time and epochs", bounds["mean_step_ms"]))
     if trained:
-        median_ms = _median_epoch_ms(trained)
         fastest_ms = min(part.epoch_ms for part in trained)
-        estimates.append(_EpochTime(median_ms, "the median epoch", bound_name="median_step_ms"))
-        estimates.append(_EpochTime(fastest_ms, "the fastest epoch", bound_name="epoch_step_ms"))
+        estimates.append(_EpochTime(_median_epoch_ms(trained), "the median epoch", bounds["median_step_ms"]))
+        estimates.append(_EpochTime(fastest_ms, "the fastest epoch", bounds["epoch_step_ms"]))
     return estimates
 
 
@@ -173,18 +155,12 @@ def _check_evaluations(
 ) -> None:
     """Report a breach if the shortest evaluation took far less time than training takes on as many images.
 
-    An evaluation must take at least a share of the time in training, the bound `share_of_training`. For instance, an
-    evaluation of 50,000 images, which take 40 s in training, must take at least 1.2 s if the share is 0.03.
-
-    Nothing is checked if
-
-    - the log does not state eval_samples, the number of images;
-    - the log has no run_stop, whose line a breach blames;
-    - the log has no evaluation, or the shortest took 0 ms (or less) by the log's clock.
+    For instance, training takes 40 s on 50,000 images. An evaluation of these must take at least 1.2 s, if the bound
+    `share_of_training` is 0.03.
 
     Args:
-        run: The facts that the log states of the run.
-        shortest: The time of the shortest evaluation. None if there was no evaluation.
+        run: The facts that the log states of the run. Nothing is checked if the log lacks eval_samples or run_stop.
+        shortest: The time of the shortest evaluation, which may be 0 by a coarse clock. None if there was none.
         training_ms_per_image: The time of an image in the fastest epoch, in milliseconds.
         collector: Gets the breach of the rule `epoch-time`, and has the bound.
     """
@@ -201,22 +177,23 @@ def _check_evaluations(
         collector.add_breach(RULE, run.stop.line, actual)
 
 
-def _fastest_epoch_ms(run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart]) -> float:
+def _epoch_ms_to_compare(run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart]) -> float | None:
     """Return the time of a run's fastest epoch, in milliseconds; without times of epochs, the mean time of an epoch.
-
-    The mean is the run's time over its number of epochs. If the mean is needed and not known, the result is 0.
 
     Args:
         run: The facts that the log states of the run.
         order: The run's epochs, with the number of the last one.
         trained: The times of the epochs, each above 0; without the first epoch of a resumed run. May be empty.
+
+    Returns:
+        The time. None if there are no times of epochs, and the mean is not known either.
     """
     if trained:
         return min(part.epoch_ms for part in trained)
-    return _mean_epoch_ms(run, order)  # 0 if it is not known
+    return _mean_epoch_ms(run, order)
 
 
-def _mean_epoch_ms(run: LoggedRun, order: RunOrder) -> float:
+def _mean_epoch_ms(run: LoggedRun, order: RunOrder) -> float | None:
     """Return the run's time over its number of epochs, in milliseconds.
 
     Args:
@@ -224,11 +201,13 @@ def _mean_epoch_ms(run: LoggedRun, order: RunOrder) -> float:
         order: The run's epochs, with the number of the last one.
 
     Returns:
-        The mean; 0 if the log lacks the start, the end or a last epoch, or if the run was resumed, so that the log is
-        not of all epochs.
+        The mean. None if the log lacks the start, the end or a last epoch, or if the two times are equal.
     """
-    if run.is_resumed or run.stop is None or run.start_ms is None:
-        return 0.0
-    if order.last_epoch is None or order.last_epoch == 0:
-        return 0.0
-    return (run.stop.time_ms - run.start_ms) / order.last_epoch
+    if run.is_resumed:  # the log has only some of the epochs
+        return None
+    if run.stop is None or run.start_ms is None or not order.last_epoch:
+        return None
+    run_ms = run.stop.time_ms - run.start_ms
+    if run_ms == 0:  # by a coarse clock
+        return None
+    return run_ms / order.last_epoch

@@ -36,10 +36,9 @@ class _Peak(NamedTuple):
 
 
 def rates_beyond_peak(run: LoggedRun, order: RunOrder, nodes: list[JsonObject]) -> list[Fault]:
-    """Return a fault for each of two rates in the log of a run that is higher than the run's devices can compute.
+    """Return faults of a run that trained or evaluated faster than its devices can compute.
 
-    The rates are that of the fastest window of training steps, and that of the shortest evaluation. The second rate is
-    only checked if the log states the size of the images in evaluations, as logs of rn50 do.
+    The fastest window of training steps and the shortest evaluation are looked at.
 
     Args:
         run: The facts that the log states about the run, such as its settings.
@@ -48,25 +47,21 @@ def rates_beyond_peak(run: LoggedRun, order: RunOrder, nodes: list[JsonObject]) 
 
     Returns:
         Faults such as "a window of 90000 images/s; its 8 cards cannot train more than 60000 images/s at 224 px". The
-        rates are not checked in these cases, of which the first that holds decides:
-
-        - The list is empty if the workload or its FLOP of training on an image are not known, or if there are no nodes.
-        - The only fault is about a setting of the image size, if the setting is missing or is no whole number of pixels
-          above 0.
-        - The list is empty if the peak of the devices is not known.
+        only fault is about the image size, if the settings do not state one. The list is empty if the rate that the
+        devices can reach is not known.
     """
     workload = workloads.find(run.workload_name)  # None if this project has no such workload
-    if workload is None or workload.training_flop is None or not nodes:  # `training_flop`: the FLOP of an image
+    if workload is None or workload.training_flop is None or not nodes:  # `training_flop`: to train on one image
         return []
     try:
-        size = _image_size(run.settings, workload.name)  # because the FLOP of an image grow with its area
+        size = _image_size(run.settings, workload.name)
     except ValueError as error:
         return [Fault(None, str(error))]
-    peak = _peak_of(run, nodes, workload, size)  # the most images/s in training; None if it is not known
+    peak = _peak_of(run, nodes, workload, size)
     if peak is None:
         return []
     faults = _faults_of_window(order.measured.fastest, peak)
-    if size.holds_in_evaluations:  # not for hrnet, whose settings only have the size in training
+    if size.holds_in_evaluations:  # as for rn50; the settings of hrnet only have the size in training
         faults += _faults_of_evaluation(run, order.shortest_evaluation, peak)
     return faults
 
@@ -116,16 +111,10 @@ def _pixels(settings: JsonObject, name: str) -> int:
 
 
 def _peak_of(run: LoggedRun, nodes: list[JsonObject], workload: workloads.Workload, size: _ImageSize) -> _Peak | None:
-    """Return the images/s above which the devices of a run cannot train, with words for messages; None if not known.
+    """Return the images/s above which the GPUs or CPU cores of a run cannot train; None if not known.
 
-    The devices are the GPUs of all nodes. In a run on CPUs, or if the header lists no GPU, they are the CPU cores of
-    all nodes. The rate is an upper bound, which `most_images_per_s` computes:
-
-        GPUs         0.6 * the sum of their peak FLOP/s / `flop_per_image`
-        CPU cores    384e9 FLOP/s * the number of cores / `flop_per_image`
-
-    For instance, 8 GPUs with a peak of 3e14 FLOP/s each cannot train above 0.6 * 8 * 3e14 / 2.4e10 = 60,000 images/s if
-    an image takes 2.4e10 FLOP. The words are "its 8 cards cannot train more than 60000 images/s at 224 px".
+    For instance, 8 GPUs of 3e14 FLOP/s each, of which a training reaches 0.6 at most, cannot train on more than 60,000
+    images/s if an image takes 2.4e10 FLOP.
 
     Args:
         run: The facts that the log states of the run, with the kind of its devices.
@@ -134,14 +123,13 @@ def _peak_of(run: LoggedRun, nodes: list[JsonObject], workload: workloads.Worklo
         size: The size of a training image, with whose area the FLOP grow.
 
     Returns:
-        The rate and the words. None if the devices are GPUs and the peak of one is not known, or if they are 0 cores.
+        The rate, with words for messages. None if the peak of a GPU is not known, or if there are 0 cores.
     """
     flop_per_image = training_flop(workload, size.height_px, size.width_px)
     assert flop_per_image is not None, "the caller has seen that the workload has its training_flop"
     cards = _cards_of(run, nodes)  # the names of the GPUs; empty for a run on CPUs, or if none is listed
     cores = sum(node["cores"] for node in nodes)  # which only count if there are no cards
-    # No published training that was looked at reaches 0.6 of the peak of its GPUs, and no core computes 384e9 FLOP/s.
-    images_per_s = most_images_per_s(cards, cores, flop_per_image)  # None if it is not known
+    images_per_s = most_images_per_s(cards, cores, flop_per_image)
     if images_per_s is None:
         return None
     devices = counted(len(cards), "card") if cards else counted(cores, "core")

@@ -24,17 +24,18 @@ class Plan(NamedTuple):
     epoch_steps: int = 0
     most_window_steps: int = 0
     warmup_end: int = 0  # the last step of the phase "warmup", in a run that only measures throughput
-    measured_end: int = 0  # the last step of its phase "measured"
+    measured_end: int = 0  # the last step of its phase "measured"; 0 in a run that trains
+
+    @property
+    def only_measures_throughput(self) -> bool:
+        """Whether the run has the phases "warmup" and "measured" in place of epochs."""
+        return self.measured_end != 0
 
     def next_window(self, steps_done: int, epoch: int) -> PlannedWindow:
         """Return how many steps the next window of steps must have, and its phase.
 
-        A run that trains, for which `measured_end` is 0, has epochs, all of the phase "train". A run that only measures
-        throughput has no epochs, but the two phases "warmup" and "measured".
-
-        A window has `most_window_steps` steps, or fewer if its epoch or its phase ends before. If `most_window_steps`
-        is 0, the window has all steps up to that end. For instance, in a run that trains with epochs of 12 steps and
-        windows of 5:
+        A window ends with its epoch, or in a run that only measures throughput with its phase. For instance, in a run
+        that trains with epochs of 12 steps and windows of 5:
 
             next_window(steps_done=0, epoch=1)   -> 5 steps, "train"
             next_window(steps_done=10, epoch=1)  -> 2 steps, "train"
@@ -43,8 +44,7 @@ class Plan(NamedTuple):
             steps_done: The step at which the window before ended; 0 at the start.
             epoch: The epoch in which the next window begins, from 1. Not used in a run that only measures throughput.
         """
-        has_epochs = self.measured_end == 0  # otherwise the last step of a run that only measures throughput
-        if has_epochs:
+        if not self.only_measures_throughput:
             phase = "train"
             end = epoch * self.epoch_steps
         elif steps_done < self.warmup_end:
@@ -54,7 +54,8 @@ class Plan(NamedTuple):
             phase = "measured"
             end = self.measured_end
         steps_to_end = end - steps_done
-        most_steps = self.most_window_steps or end  # 0: not limited, so the next line takes `steps_to_end`
+        has_limit = self.most_window_steps != 0
+        most_steps = self.most_window_steps if has_limit else end
         return PlannedWindow(steps=min(most_steps, steps_to_end), phase=phase)
 
 

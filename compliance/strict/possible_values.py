@@ -1,7 +1,7 @@
 """Whether the value of an event that tells of speed is possible, by this event alone."""
 
 from collections.abc import Container
-from typing import Any
+from typing import Any, NamedTuple
 
 from compliance.logged_run import is_number
 from runlog import schema
@@ -80,14 +80,8 @@ def are_possible_rank_times(times: schema.RankTimes, *, ranks: int, hosts: Conta
     """Return whether a run with these ranks and hosts can have logged the values of an event rank_times.
 
     The event states how long the ranks waited for data in a window of steps, by five values: the least, median and most
-    time of a rank, and the rank and host with the most time. If the time of computing was measured, the event states
-    the same five values of computing. The values are possible if all of these are true:
-
-    - The run has at least two ranks.
-    - The five values on computing are all stated, or all missing (None), as on GPUs.
-    - The named hosts and ranks exist.
-    - With two ranks, the median time is the least time: of two in the middle, the lower is the median.
-    - 0 <= least <= median <= most.
+    time of a rank, and the rank and host with the most time. If computing was measured, the event states five such
+    values of it, too.
 
     Args:
         times: The values of the event. Those on waiting for data are never missing.
@@ -96,44 +90,70 @@ def are_possible_rank_times(times: schema.RankTimes, *, ranks: int, hosts: Conta
     """
     if ranks < 2:
         return False
-
-    computing_s = (times.compute_least_s, times.compute_median_s, times.compute_most_s)
-    values_on_computing = (*computing_s, times.compute_rank, times.compute_host)
-    are_all_stated = None not in values_on_computing
-    are_all_missing = all(value is None for value in values_on_computing)
-    if not (are_all_stated or are_all_missing):
+    waits = _TimesOfRanks(
+        times.data_wait_least_s, times.data_wait_median_s, times.data_wait_most_s, times.data_wait_rank
+    )
+    if not (waits.are_possible(ranks) and _exists(times.data_wait_host, hosts)):
         return False
 
-    hosts_named = {times.data_wait_host, times.compute_host} - {None}  # None: computing was not measured
-    if hosts is not None and not all(host in hosts for host in hosts_named):
-        return False
-    for rank in (times.data_wait_rank, times.compute_rank):
-        exists = rank is None or 0 <= rank < ranks  # None: computing was not measured, so no rank is named
-        if not exists:
-            return False
+    values_on_computing = (
+        times.compute_least_s,
+        times.compute_median_s,
+        times.compute_most_s,
+        times.compute_rank,
+        times.compute_host,
+    )
+    was_computing_measured = any(value is not None for value in values_on_computing)
+    if not was_computing_measured:  # as on GPUs
+        return True
+    return _is_computing_possible(times, ranks=ranks, hosts=hosts)
 
-    is_median_wait_least = times.data_wait_median_s == times.data_wait_least_s
-    is_median_computing_least = times.compute_median_s == times.compute_least_s  # true if both are missing (None)
-    if ranks == 2 and not (is_median_wait_least and is_median_computing_least):
+
+def _is_computing_possible(times: schema.RankTimes, *, ranks: int, hosts: Container[str] | None) -> bool:
+    """Return whether the five values on computing are all stated, and possible.
+
+    Args:
+        times: The values of an event rank_times.
+        ranks: How many ranks the run has.
+        hosts: The hosts of the run's nodes. None if they are not known.
+    """
+    least_s, median_s, most_s = times.compute_least_s, times.compute_median_s, times.compute_most_s
+    if least_s is None or median_s is None or most_s is None:
         return False
-    are_waits_in_order = _are_in_order(times.data_wait_least_s, times.data_wait_median_s, times.data_wait_most_s)
-    are_computing_times_in_order = _are_in_order(*computing_s)  # true if all are missing: None is taken as 0
-    return are_waits_in_order and are_computing_times_in_order
+    if times.compute_rank is None or times.compute_host is None:
+        return False
+    computing = _TimesOfRanks(least_s, median_s, most_s, times.compute_rank)
+    return computing.are_possible(ranks) and _exists(times.compute_host, hosts)
+
+
+class _TimesOfRanks(NamedTuple):
+    """The times that the ranks took for one thing, and the rank with the most time."""
+
+    least_s: float
+    median_s: float
+    most_s: float
+    rank_of_most: int
+
+    def are_possible(self, ranks: int) -> bool:
+        """Return whether so many ranks, at least two, can have these times.
+
+        Args:
+            ranks: How many ranks the run has, which count from 0.
+        """
+        does_rank_exist = 0 <= self.rank_of_most < ranks
+        are_in_order = 0 <= self.least_s <= self.median_s <= self.most_s
+        # Of two ranks in the middle, the lower time is the median.
+        is_median_right = ranks != 2 or self.median_s == self.least_s
+        return does_rank_exist and are_in_order and is_median_right
+
+
+def _exists(host: str, hosts: Container[str] | None) -> bool:
+    """Return whether a host is one of the run's; any is if these are not known (None)."""
+    return hosts is None or host in hosts
 
 
 def contradiction_of_ranks(times: schema.RankTimes, window: schema.StepWindow, passed_s: float, *, ranks: int) -> str:
     """Return in words how the ranks' times contradict their window of steps; an empty text if they do not.
-
-    `window` states how long rank 0 waited for data. `times` states the least and the most wait of all ranks, and which
-    rank waited longest. The first of these contradictions is returned; in the examples, rank 0 waited 2.0 s:
-
-    - The wait of rank 0 is not from the least to the most of all ranks, such as 2.5 to 3.0 s.
-    - Rank 0 waited longest, but the wait of rank 0 is below the most, such as 3.0 s.
-    - Rank 1 of two ranks waited longest, but the wait of rank 0 is above the least, such as 1.0 s.
-    - A rank computed for far longer than there was time: for more than 1.25 * `available_s` + 1 s, where `available_s`
-      is the longer of the window's time and `passed_s`.
-
-    Because the waits are rounded, differences up to ROUNDING_ERROR_S are allowed.
 
     Args:
         times: The ranks' least, median and most times in the window. The times of computing may be missing (None).
@@ -141,32 +161,36 @@ def contradiction_of_ranks(times: schema.RankTimes, window: schema.StepWindow, p
         passed_s: The time since the window before it, or since the start of the epoch or run, by the log's clock, in s.
         ranks: How many ranks the run has.
     """
-    least_s = times.data_wait_least_s - ROUNDING_ERROR_S  # may be rounded up
-    most_s = times.data_wait_most_s + ROUNDING_ERROR_S  # may be rounded down
-    if not least_s <= window.data_wait_s <= most_s:
-        of_all = f"the ranks' rank_times have {times.data_wait_least_s} to {times.data_wait_most_s}"
-        return f"a window in which rank 0 waited {window.data_wait_s} s for data; {of_all}"
-    # The test above has shown that the wait is not above the most, so only a wait below the most is left.
-    if times.data_wait_rank == 0 and window.data_wait_s < times.data_wait_most_s - ROUNDING_ERROR_S:
-        most = f"by its rank_times it waited longest, {times.data_wait_most_s} s"
-        return f"a window in which rank 0 waited {window.data_wait_s} s for data; {most}"
-    waited_least = ranks == 2 and times.data_wait_rank == 1  # with more ranks, another one may have waited least
-    if waited_least and window.data_wait_s > times.data_wait_least_s + ROUNDING_ERROR_S:
-        least = f"by its rank_times the other one waited longer, and it {times.data_wait_least_s} s"
-        return f"a window in which rank 0 of two waited {window.data_wait_s} s for data; {least}"
+    contradiction = _contradiction_of_waits(times, window.data_wait_s, ranks=ranks)
+    if contradiction:
+        return f"a window in which {contradiction}"
     available_s = max(window.time_s, passed_s)  # the time in which a rank can have computed
-    most_compute_s = available_s * _MOST_COMPUTED_SHARE + _MOST_COMPUTED_MORE_S  # available_s * 1.25 + 1 s
+    most_compute_s = available_s * _MOST_COMPUTED_SHARE + _MOST_COMPUTED_MORE_S
     if times.compute_most_s is not None and times.compute_most_s > most_compute_s:
         return f"a window of {window.time_s} s; by its rank_times a rank computed for {times.compute_most_s} s"
     return ""
 
 
-def _are_in_order(least_s: float | None, median_s: float | None, most_s: float | None) -> bool:
-    """Return whether 0 <= least <= median <= most. A missing time counts as 0.
+def _contradiction_of_waits(times: schema.RankTimes, waited_s: float, *, ranks: int) -> str:
+    """Return in words how the wait of rank 0 for data contradicts the ranks' least and most wait, but for rounding.
 
     Args:
-        least_s: The least time of a rank, in seconds; None if it is missing.
-        median_s: The time of the median rank, in seconds; None if it is missing.
-        most_s: The most time of a rank, in seconds; None if it is missing.
+        times: The ranks' least and most wait, and the rank that waited longest.
+        waited_s: How long rank 0 waited, in seconds.
+        ranks: How many ranks the run has.
     """
-    return 0 <= (least_s or 0) <= (median_s or 0) <= (most_s or 0)
+    least_s = times.data_wait_least_s
+    most_s = times.data_wait_most_s
+    is_between = least_s - ROUNDING_ERROR_S <= waited_s <= most_s + ROUNDING_ERROR_S
+    is_above_least = waited_s > least_s + ROUNDING_ERROR_S
+    is_below_most = waited_s < most_s - ROUNDING_ERROR_S
+    if not is_between:
+        return f"rank 0 waited {waited_s} s for data; the ranks' rank_times have {least_s} to {most_s}"
+    if times.data_wait_rank == 0 and is_below_most:
+        return f"rank 0 waited {waited_s} s for data; by its rank_times it waited longest, {most_s} s"
+    # With more ranks than two, another one may have waited least.
+    waited_least = ranks == 2 and times.data_wait_rank == 1
+    if waited_least and is_above_least:
+        least = f"by its rank_times the other one waited longer, and it {least_s} s"
+        return f"rank 0 of two waited {waited_s} s for data; {least}"
+    return ""

@@ -145,9 +145,7 @@ class RunOrder:
         self.measured.begin_window_sums(start)
         part_start = self._first_start_of_a_part()
         if part_start is not None:
-            self._report_disorder(
-                part_start, f"{part_start.key} above run_start"
-            )  # its line is too early, if only that
+            self._report_disorder(part_start, f"{part_start.key} above run_start")
             self.times.check_not_before_start(part_start, start)  # its time may be too early, too
 
     def _first_start_of_a_part(self) -> Event | None:

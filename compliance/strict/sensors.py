@@ -57,25 +57,18 @@ class Sensors:
     def _take_memory(self, line: int, memory_mib: float) -> None:
         """Note the GPU memory that a window states: a fall since earlier windows, the most, the least and the first.
 
-        The memory is the most that was held since the run began. So a right log never states less memory than in an
-        earlier window, except for 0, which comes from an allocator that counts nothing.
-
-        - `line_of_less_memory` gets the line of the first window with a memory above 0 that is less than the most
-          before: the log is wrong.
-        - `most_memory_mib` and `line_of_memory` get the most memory above 0 so far, and the line of the window.
-        - `least_memory_mib` gets the least memory so far. Later, a least memory below 0 is reported as impossible.
-        - `first_memory_mib` gets the memory of the first window that states any.
-
         Args:
             line: The line of the window's event.
-            memory_mib: The memory, in MiB.
+            memory_mib: The memory in MiB: the most that was held since the run began.
         """
+        if self.first_memory_mib is None:
+            self.first_memory_mib = memory_mib
+        self.least_memory_mib = min(self.least_memory_mib, memory_mib)  # below 0, it is reported as impossible later
+
         most_so_far_mib = self.most_memory_mib or 0.0
-        if 0 < memory_mib < most_so_far_mib and not self.line_of_less_memory:
+        has_fallen = 0 < memory_mib < most_so_far_mib  # which it cannot; 0 is of an allocator that counts nothing
+        if has_fallen and not self.line_of_less_memory:
             self.line_of_less_memory = line
         if memory_mib > most_so_far_mib:
             self.most_memory_mib = memory_mib
             self.line_of_memory = line
-        self.least_memory_mib = min(self.least_memory_mib, memory_mib)
-        if self.first_memory_mib is None:
-            self.first_memory_mib = memory_mib
