@@ -7,7 +7,7 @@ static   [Y/M/D h:m:s] ppcls INFO: epoch:0   train step:10   lr: .., loss: .. ba
          ips: .. images/sec.   (tools/program.py of release 2.0)
          Steps count from 0. The costs are averages since step 10 of the epoch, where the meters are reset.
 old      Y-M-D h:m:s INFO: epoch:0   train step:10   loss: .. elapse: 0.096s ips: .. images/sec.
-         Steps count from 0. The averages start with the epoch; the rate has the digits that `elapse` lacks.
+         Steps count from 0. The averages are since step 5 of the epoch; the rate has the digits that `elapse` lacks.
 dygraph  [Y/M/D h:m:s] ppcls INFO: [Train][Epoch 1/120][Iter: 10/626]lr(..): .., loss: .., batch_cost: ..s,
          reader_cost: .., ips: .. samples/s, eta: ..   (ppcls/engine/train/utils.py)
          The costs are averages since iteration 5 of the epoch, where the meters are reset, and so on into the next
@@ -375,7 +375,7 @@ class Static(_PaddleClas):
     first_step = 1
     first_epoch = 0
     cumulative = True
-    reset_step: int | None = 5  # of each epoch: the averages begin anew with this step; None: only with the epoch
+    reset_step = 5  # of each epoch: the averages begin anew with this step
 
     def __init__(self, lines: Lines) -> None:
         super().__init__(lines)
@@ -389,9 +389,8 @@ class Static(_PaddleClas):
             position: Epoch and step of the row.
             row: Values of the row by column. "old" holds the word `elapse`, or None.
         """
-        if row["old"] is not None:  # an old release, whose averages begin anew only with the epoch
+        if row["old"] is not None:  # an old release
             self.first_step = 0
-            self.reset_step = None
         elif re.search(r"epoch:\d+\s*, train step:", text):  # the comma of release 2.0
             self.first_step = 0
             self.reset_step = 10
@@ -471,4 +470,4 @@ class Static(_PaddleClas):
         is_later_in_epoch = position.epoch == last.epoch and position.step > last.step
         if not is_later_in_epoch:
             return True
-        return self.reset_step is not None and last.step < self.reset_step <= position.step
+        return last.step < self.reset_step <= position.step

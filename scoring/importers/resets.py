@@ -5,7 +5,7 @@ from typing import NamedTuple
 from scoring.importers.table import RowPosition
 
 
-def averaged_steps_of_epoch(step: int, *, first_step: int, reset_step: int | None) -> int:
+def averaged_steps_of_epoch(step: int, *, first_step: int, reset_step: int) -> int:
     """Return how many steps of one epoch its averages cover at a step, by the reset in this epoch.
 
     With first step 0 and a reset at step 5, they cover 3 steps (0 to 2) at step 2, and 6 steps (5 to 10) at step 10.
@@ -13,9 +13,9 @@ def averaged_steps_of_epoch(step: int, *, first_step: int, reset_step: int | Non
     Args:
         step: The step, as printed.
         first_step: Number of the first step of an epoch.
-        reset_step: The first step that the averages cover after the reset. None if the epoch has no reset.
+        reset_step: The first step that the averages cover after the reset.
     """
-    if reset_step is not None and step >= reset_step:
+    if step >= reset_step:
         return step - reset_step + 1
     return step - first_step + 1
 

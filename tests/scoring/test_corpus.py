@@ -187,7 +187,7 @@ def clocks(path: Path) -> tuple[str, str]:
 
 
 def test_old_paddleclas_figure(tmp_path: Path) -> None:
-    """Its rows average the epoch from the start; the last line of the epoch says 1335.08 images/s over all of it."""
+    """Its rows average the epoch from step 5 on; the last line of the epoch says 1335.08 images/s over all of them."""
     path = log(tmp_path, f"{CLAS}/paddle_gpu1_amp_bs128.txt~def915")
     code, result, _ = command("score", path, "--protocol", "window")
     assert code == 0 and result["value"] == pytest.approx(1335.08, rel=1e-3)

@@ -136,3 +136,19 @@ def test_rows_that_decide_nothing() -> None:
     assert not are_running_averages(short_epochs, release_says=None)  # all changes are at one number of steps
     falling = [*itertools.chain(rows, [PrintedMean(0.1, 10, 56, None)])]  # 56 steps cannot take less than 46 did
     assert not are_running_averages([falling], release_says=True)
+
+
+def test_the_averages_of_2020_begin_anew_at_step_5_of_each_epoch(tmp_path: Path) -> None:
+    """As the END lines of public logs say: `elapse_sum` is the time of all steps from step 5 on."""
+    epochs = [[4.0, *epoch_times(seed)[1:30]] for seed in range(2)]
+    lines = []
+    for epoch, times in enumerate(epochs):
+        for step in range(len(times)):
+            averaged = times[5 : step + 1] or times[: step + 1]
+            mean = sum(averaged) / len(averaged)
+            row = f"epoch:{epoch:<3d} train step:{step:<4d} loss:  7.0444 top1: 0.0000 lr: 0.100000"
+            lines.append(f"2020-12-16 17:12:37 INFO: {row} elapse: {mean:.3f}s ips: {BATCH / mean:.5f} images/sec.")
+    windows = read(tmp_path, "\n".join(lines)).windows
+    assert [window.steps for window in windows] == [1] * 60
+    printed = [window.seconds for window in windows if (window.step or 0) >= 5]
+    assert printed == pytest.approx([*epochs[0][5:], *epochs[1][5:]], rel=1e-2)
