@@ -106,7 +106,9 @@ def _require_whole_set(root: Path, pattern: str, files: tuple[Path, ...]) -> Non
         if not is_of_set or is_second_with_number:
             raise ValueError(f"{file}: is not of the set of {files[0].name}: move it elsewhere")
         present.add(number)
-    if len(files) != count:
+    if len(files) > count:  # numbers are given that a set of this count does not have
+        raise ValueError(f"{root}: has {len(files)} files {pattern} of a set of {count}: move the others elsewhere")
+    if len(files) < count:
         raise ValueError(f"{root}: has {len(files)} of the {count} files {pattern}: restore the others")
 
 

@@ -212,6 +212,10 @@ def test_wrong_tfrecord_files_are_named(tmp_path: Path) -> None:
     ("names", "said"),
     [
         (["train-00000-of-00002.tfrecord"], r": has 1 of the 2 files train-\*-of-\*: restore the others"),
+        (
+            ["train-00000-of-00002", "train-00001-of-00002", "train-00002-of-00002"],
+            r": has 3 files train-\*-of-\* of a set of 2: move the others elsewhere",
+        ),
         (["train-00000-of-00002", "train-00000-of-00003"], r"/train-00000-of-00003: is not of the set of "),
         (["train-00000-of-00002", "train-00000-of-00002 (1)"], r" \(1\): is not of the set of train-00000-of-"),
         (["train-00000-of-00002", "train-0-of-2"], r"/train-00000-of-00002: is not of the set of train-0-of-2: "),
