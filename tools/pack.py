@@ -597,8 +597,8 @@ def _files_of_part(source: Path, part: str) -> passport.Contents:
     record_files = tfrecord.files_of(source, part) or (source / recordio.FILE.format(part),)
     last_record_file = record_files[-1]  # all are in one folder
     has_list = (source / folder.LIST.format(part)).is_file()
-    # TFRecord files may lie in train/ or validation/ instead of `source`. Then train/ has records, not class folders.
-    has_class_folders = (source / part).is_dir() and last_record_file.parent == source
+    # TFRecord files may lie in train/ instead of `source`. Then train/ has records, not class folders.
+    has_class_folders = (source / part).is_dir() and last_record_file.parent != source / part
     has_image_files = has_list or has_class_folders
     if last_record_file.is_file() and not has_image_files:
         raise ValueError(f"{last_record_file}: {source} is packed already: DATADIR takes it as it is")

@@ -76,6 +76,14 @@ def test_a_pack_holds_the_files_of_the_lists_in_their_order(source: Path, tmp_pa
         pack._files_of_part(tmp_path / "records", "train")
 
 
+def test_class_folders_beside_tfrecords_in_another_folder_are_packed(source: Path) -> None:
+    """They were said to be packed already."""
+    small.by_class(source)
+    (source / "validation").mkdir()
+    (source / "validation/validation-00000-of-00001").touch()
+    assert len(pack._files_of_part(source, "val").names) == 10
+
+
 @pytest.mark.slow
 @pytest.mark.ci
 def test_a_killed_pack_goes_on(source: Path, tmp_path: Path) -> None:
