@@ -202,8 +202,9 @@ def _hint_at_tfrecord(root: Path, part: str) -> str:
     Returns:
         Words, as "; is /data/train/0.tfrecord meant? TFRecord files are read as /data/train*.tfrecord: rename them".
     """
+    well_named = set(root.glob(f"{part}*.tfrecord"))
     for pattern in (f"*{part}*.tfrecord*", f"{part}*/*.tfrecord*", f"{part}*/*-of-*"):
-        files = [file for file in sorted(root.glob(pattern)) if file.suffix != ".idx"]
+        files = [file for file in sorted(root.glob(pattern)) if file.suffix != ".idx" and file not in well_named]
         if files:  # the first file is named
             return f"; is {files[0]} meant? TFRecord files are read as {root}/{part}*.tfrecord: rename them"
     return ""

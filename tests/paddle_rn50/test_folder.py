@@ -365,6 +365,13 @@ def test_records_under_another_name_are_named(tmp_path: Path, names: list[str], 
         data.find(tmp_path, "train", 10)
 
 
+def test_records_that_need_no_other_name_are_not_said_to(tmp_path: Path) -> None:
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train.tfrecord").touch()
+    with pytest.raises(ValueError, match=r"train: has no class folders .* or PaddleClas' val_list\.txt$"):
+        folder.find(tmp_path, "train", 10)
+
+
 # ---- forms that are not read
 
 
