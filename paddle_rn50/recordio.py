@@ -244,12 +244,11 @@ def _part_at(position: int, record: bytes, expected_flags: tuple[int, int]) -> _
     flag = word >> FLAG_SHIFT  # the upper 3 bits
     length = word & MOST_BYTES  # of the content: the lower 29 bits
     start = position + HEAD.size
-    content = record[start : start + length]
-    is_whole = magic == MAGIC and len(content) == length
+    end = start + length + _filling_bytes(length)
+    is_whole = magic == MAGIC and end <= len(record)
     if not is_whole or flag not in expected_flags:
         raise ValueError(f"it is damaged: no whole part at its byte {position}")
-    filled_up_length = length + _filling_bytes(length)  # a multiple of 4
-    return _Part(flag, content, end=start + filled_up_length)
+    return _Part(flag, record[start : start + length], end)
 
 
 def _other_kind(further_labels: int, image_bytes: int) -> str:
