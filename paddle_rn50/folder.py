@@ -355,10 +355,10 @@ def note_on_numbered_folders(folder: Path, names: Sequence[str], labels: Path) -
 
     Returns:
         The note, on the first folder whose label is not its number. An empty text if every label is its folder's
-        number, if the name of a folder has more than digits in it, or if the other part has no list.
+        number, if the name of a folder is no whole number, or if the other part has no list.
     """
     # `labels` is the path of the other part's list.
-    are_numbers = all(name.isdecimal() for name in names)
+    are_numbers = all(name.removeprefix("-").isdecimal() for name in names)  # "-1" may be the class of all else
     if not are_numbers or not named_files.is_file(labels):
         return ""
     for label, name in enumerate(names):
