@@ -255,8 +255,8 @@ def test_class_folders_named_by_numbers_are_noted_beside_a_list(
     said = f"{root}/train/10 has the label 2, as class folders are numbered by name: see that val_list.txt gives that"
     assert data.find(root, "train", 11).notes == (f"{said} class 2, too, or write train_list.txt",)
     (root / "train/10").rename(root / "train/-1")
-    (said,) = data.find(root, "train", 11).notes
-    assert said.startswith(f"{root}/train/-1 has the label 0, as class folders are numbered by name: see that ")
+    (note,) = data.find(root, "train", 11).notes
+    assert note.startswith(f"{root}/train/-1 has the label 0, as class folders are numbered by name: see that ")
     (root / "train/-1").rename(root / "train/10")
     labels = tmp_path / "labels.txt"
     labels.write_text("00.jpeg 10\n")
