@@ -251,13 +251,10 @@ def _by_type(block: Block, gradients: list[str]) -> list[list[str]]:
 def remove_redundant_depends(main: static.Program) -> None:
     """Remove each `depend` operator that has no effect, to save memory of Paddle's executor.
 
-    A `depend` makes the later readers of a gradient wait for the all-reduce of its bucket (the gradients that are
-    summed together). It has no effect if no operator reads the gradient later, or if `depend` operators further down
-    make all these readers wait for the same all-reduce. For example:
+    A `depend` makes all later readers of a gradient wait for the all-reduce of the gradient's bucket:
 
-        depend(gradient a, bucket 1)    removed: its one later reader, `update`, waits for bucket 1 by b
-        depend(gradient b, bucket 1)    stays: nothing further down makes `update` wait
-        update(a, b)
+        before    depend(gradient a, bucket 1), depend(gradient b, bucket 1), update(a, b)
+        after     depend(gradient b, bucket 1), update(a, b)    `update` still waits for bucket 1, by b
 
     The executor's memory grows by the square of the number of operators.
 
@@ -265,13 +262,21 @@ def remove_redundant_depends(main: static.Program) -> None:
         main: Training program whose gradients are all-reduced in buckets; changed in place. Without `depend` operators
             it stays as it is.
     """
-    block = main.global_block()
+    redundant = _redundant_depends(main.global_block())
+    remove(main, lambda op: op in redundant)
+
+
+def _redundant_depends(block: Block) -> set[Operator]:
+    """Return the `depend` operators all of whose readers wait for the same bucket by another one that stays.
+
+    Args:
+        block: Main block of a training program. A `depend` without later readers is redundant too.
+    """
     readers_by_variable = ops.readers(block)  # their indices
     redundant: set[Operator] = set()
-    # By bucket: the indices of the operators that wait for its all-reduce by a `depend` that stays.
+    # By bucket: the indices of the operators that wait for its all-reduce, by the `depend` operators that stay.
     waiting_by_bucket: dict[str, set[int]] = {}
-    # From the last operator to the first. So at each `depend` it is known which operators wait for its bucket by
-    # `depend` operators further down that stay. In the example, b comes first and notes `update`; then a is redundant.
+    # From the last operator to the first, so that the last of several `depend` with the same readers stays.
     for index, op in reversed(list(enumerate(block.ops))):
         if op.type != "depend":
             continue
@@ -279,8 +284,8 @@ def remove_redundant_depends(main: static.Program) -> None:
         (bucket,) = op.input("Dep")
         later_readers = {reader for reader in readers_by_variable[gradient] if reader > index}
         waiting_anyway = waiting_by_bucket.get(bucket, set())
-        if later_readers.issubset(waiting_anyway):  # also if there are no later readers
+        if later_readers.issubset(waiting_anyway):
             redundant.add(op)
         else:
             waiting_by_bucket[bucket] = waiting_anyway | later_readers
-    remove(main, lambda op: op in redundant)
+    return redundant

@@ -1,4 +1,7 @@
-"""Gradients by fewer or cheaper operators than Paddle makes."""
+"""Gradients by fewer or cheaper operators than Paddle makes: of sums, of mean pooling and of convolutions.
+
+dx stands for the gradient of the loss by x, and so on.
+"""
 
 import math
 from collections.abc import Sequence
@@ -10,40 +13,32 @@ from paddle.base.framework import Block, Operator
 from program.ops import BACKWARD, EMPTY, operands, readers, writers
 from program.passes.edit import Step, insert_before, rewrite
 
-# `convolve_gradients` gains if a convolution has fewer output channels than this number times the side of its image in
-# pixels. 18 channels of 32 x 32 pixels gain (18 < 1.5 * 32), 72 channels of 8 x 8 pixels lose (72 > 1.5 * 8).
+# `convolve_gradients` changes convolutions of fewer output channels than this number times the side of the image in
+# pixels. Its turning of the weights takes longer the more channels there are. On CPUs 18 channels at 32 x 32 pixels
+# gain (18 < 1.5 * 32), 72 channels at 8 x 8 pixels lose (72 > 1.5 * 8).
 MOST_CHANNELS_PER_SIDE_PIXEL = 1.5
 
 
+# ---- sums
+
+
 def simplify_sums(main: static.Program) -> None:
-    """Remove the operators that only copy the gradient of a sum z = x + y to the gradients of x and y.
+    """Let the equal gradients of a sum share one variable, so that no operator has to copy them.
 
-    The gradients dx, dy and dz of such a sum are equal, so one variable can hold all three. Paddle also has one fused
-    operator for z = relu(x + y), where dx and dy are equal:
-
-        z = x + y
-            before    elementwise_add_grad(dz) -> dx, dy
-            after     no operator: dx and dy are dz itself
-        z = relu(x + y)
-            before    fused_elemwise_add_activation_grad(z, dz, ...) -> dx, dy
-            after     relu_grad(z, dz) -> dx, which is also dy
-
-    An operator stays if it does not compute both dx and dy, if its removal would change a value that another operator
-    reads, or if shapes or types differ.
-
-    The forward operator of z = relu(x + y) also has the sum x + y as an output. This output is removed if no operator
-    reads the sum.
+        z = x + y          before    elementwise_add_grad(dz) -> dx, dy
+                           after     no operator: dx and dy are dz itself
+        z = relu(x + y)    before    fused_elemwise_add_activation_grad(z, dz, ...) -> dx, dy
+                           after     relu_grad(z, dz) -> dx, which is also dy
 
     Run this after Paddle has added the gradients, and before another pass renames them.
 
     Args:
-        main: Training program with its gradients; changed in place.
+        main: Training program with its gradients; changed in place. A gradient operator stays if its gradients cannot
+            share a variable without changing a value that another operator reads.
     """
     block = main.global_block()
-    sharing = _find_shared_gradients(block)  # where dx and dy can be one variable; changes nothing
-    # `gradient_by_operator` has the operators to replace, each with the variable that its gradients become.
+    sharing = _find_shared_gradients(block)  # changes nothing
     _replace_addition_gradients(main, sharing.gradient_by_operator)
-    # `kept_by_dropped` has the variables that are given up, each with the variable that all operators use instead.
     _rename(block, sharing.kept_by_dropped)
     _drop_unread_sums(block)  # last: of the gradient operators that stay, one may read a sum
     block._sync_with_cpp()
@@ -57,27 +52,21 @@ class _Sharing(NamedTuple):
 
 
 def _find_shared_gradients(block: Block) -> _Sharing:
-    """Find the gradients of additions that are equal and can become one variable; nothing is changed.
+    """Find the gradients of additions that are equal and can share one variable; nothing is changed.
 
-    After the gradient operator of z = x + y the gradients dx, dy and dz are equal. They are put into one group, whose
-    variables are to become one. If z is only used in w = z + v, then dw and dv are equal to dz and come into the
-    same group. `_Groups.merge` keeps gradients apart if their shapes or types differ, or if an operator could otherwise
-    read another value.
+    For example, in z = x + y and w = z + v, where nothing else reads z, dw = dz = dv and dz = dx = dy. So all five
+    gradients can become one variable.
 
     Args:
         block: Main block of a training program with its gradients.
-
-    Returns:
-        `gradient_by_operator`: for the gradient operator of each addition whose gradients are in one group, the
-        variable that the group keeps. `kept_by_dropped`: for every other variable of a group, the variable that the
-        group keeps.
     """
-    groups = _Groups(block)  # at first each variable is alone in its group
+    groups = _Groups(block)  # of variables that are to become one; at first each variable is alone in its group
     merged_gradients: dict[Operator, list[str]] = {}
     for index, op in enumerate(block.ops):
-        equal_gradients = _equal_gradients(op)  # empty if `op` is no gradient operator of an addition
-        # `merge` returns False, and changes nothing, if these gradients must stay apart.
-        if equal_gradients and groups.merge(equal_gradients, index):
+        equal_gradients = _equal_gradients(op)
+        is_gradient_of_addition = bool(equal_gradients)
+        # `merge` returns False, and changes nothing, if an operator could then read another value than it reads now.
+        if is_gradient_of_addition and groups.merge(equal_gradients, index):
             merged_gradients[op] = equal_gradients
 
     # Which variable a group keeps is known only after the last merge: a later one may join the group to another.
@@ -150,14 +139,10 @@ class _Groups:
         return {name: group.kept for name, group in self._group_of.items() if name != group.kept}
 
     def merge(self, names: list[str], index: int) -> bool:
-        """Merge the groups of equal variables into one, if one variable can safely replace all; return whether it can.
+        """Merge the groups of equal variables, if one variable can replace all of them; return whether it can.
 
-        A group is a set of variables that will be replaced by one variable of the set, the group's `kept`. At first
-        each variable is alone in its group. The program itself is not changed here.
-
-        For example, the operator y = x makes x and y equal. Then the groups {x} and {y} become {x, y}, and x will
-        replace y. But if a later operator overwrites x, and y is read after that, the groups stay apart: to read x in
-        place of y would give the new value.
+        The program itself is not changed here. For example, the operator y = x makes x and y equal. Then the groups {x}
+        and {y} become {x, y}, and x will replace y.
 
         Args:
             names: Variables that hold equal values once the operator at `index` has run.
@@ -167,8 +152,6 @@ class _Groups:
             Whether the groups were merged; if not, nothing changes.
         """
         groups = [self._group_of[name] for name in names]
-        # The `kept` of one of the groups. None if no variable can replace all, because shapes or types differ, or
-        # because an operator could read another value than it reads now.
         kept = self._variable_for_all(groups, index)
         if kept is None:
             return False
@@ -180,39 +163,30 @@ class _Groups:
     def _variable_for_all(self, groups: list[_Group], index: int) -> str | None:
         """Return the variable that can replace all variables of some groups without changing what operators read.
 
-        Each group already has a variable that replaces its own members, its `kept`. The first case that fits decides.
-        "Later" means by an operator after `index`:
-
-            1. the groups' shapes or types differ       None
-            2. no group is written later                `kept` of the first group
-            3. several groups are written later         None, because their values may differ then
-            4. one group is written later, and          None, because that operator needs the value before the write
-               another group is read by the operator
-               of the first such write or after it
-            5. one group is written later               `kept` of that group
-
-        For example, y = x stands at `index` 4 and x += 1 at index 7. If y is read at 5 only, the result is x (case 5).
-        If y is read at 8, the result is None (case 4): at 8, x is no longer what y is.
+        For example, y = x stands at `index` 4 and x += 1 at 7. If y is read at 5 alone, x can replace y. If y is read
+        at 8, nothing can: x has changed by then, and y has not.
 
         Args:
             groups: Groups that all hold the same value once the operator at `index` has run.
             index: Position of that operator in the block.
 
         Returns:
-            The name of the variable; None if no variable can replace all.
+            The `kept` of one of the groups; None if no variable can replace all.
         """
         if not self._have_one_form(groups):
             return None
-        rewritten_groups = [group for group in groups if group.writes_after(index)]
-        if not rewritten_groups:
-            return groups[0].kept
-        if len(rewritten_groups) > 1:
-            return None
-        (rewritten,) = rewritten_groups  # exactly one is left
-        first_write = min(rewritten.writes_after(index))
-        others = [group for group in groups if group is not rewritten]
-        is_old_value_read = any(group.is_read_from(first_write) for group in others)
-        return None if is_old_value_read else rewritten.kept
+        changing_groups = [group for group in groups if group.writes_after(index)]
+        if not changing_groups:
+            return groups[0].kept  # all hold the value to the end, so any will do
+        if len(changing_groups) > 1:
+            return None  # they may differ later
+        (changing,) = changing_groups
+        # Its variable stays and replaces the others. They must not be read once it changes: their readers need the old
+        # value.
+        first_change = min(changing.writes_after(index))
+        others = [group for group in groups if group is not changing]
+        is_old_value_read = any(group.is_read_from(first_change) for group in others)
+        return None if is_old_value_read else changing.kept
 
     def _have_one_form(self, groups: list[_Group]) -> bool:
         """Tell whether the variables of these groups have the same shape and data type."""
@@ -254,11 +228,10 @@ def _drop_unread_sums(block: Block) -> None:
 
 
 def _replace_addition_gradients(main: static.Program, gradient_by_operator: dict[Operator, str]) -> None:
-    """Remove or replace the gradient operators of additions whose gradients share one variable.
+    """Replace the gradient operators of additions whose gradients share one variable.
 
-        elementwise_add_grad, of z = x + y                        removed: the shared variable holds dz already
-        fused_elemwise_add_activation_grad, of z = relu(x + y)    replaced by a `relu_grad`, which computes the shared
-                                                                  variable from z and dz
+        z = x + y          elementwise_add_grad(dz) -> dx, dy                         becomes nothing
+        z = relu(x + y)    fused_elemwise_add_activation_grad(z, dz, ...) -> dx, dy   becomes relu_grad(z, dz) -> shared
 
     Args:
         main: Training program; changed in place. Its other operators stay.
@@ -270,12 +243,11 @@ def _replace_addition_gradients(main: static.Program, gradient_by_operator: dict
         if op not in gradient_by_operator:
             return None  # it stays
         if op.type == "elementwise_add_grad":
-            return []  # it is removed
-        # A fused_elemwise_add_activation_grad: z is in its slot Out, and dz in Out@GRAD.
-        inputs = {slot: operands(op, slot) for slot in ("Out", "Out@GRAD")}
-        return [Step("relu_grad", inputs, {"X@GRAD": [gradient_by_operator[op]]}, {})]
+            return []  # dz is among the gradients that share the variable, so an earlier operator computes it
+        z_and_dz = {slot: operands(op, slot) for slot in ("Out", "Out@GRAD")}
+        shared = gradient_by_operator[op]
+        return [Step("relu_grad", z_and_dz, {"X@GRAD": [shared]}, {})]
 
-    # Puts what `substitute` returns in the place of each operator.
     rewrite(main, substitute)
 
 
@@ -290,6 +262,9 @@ def _rename(block: Block, kept_by_dropped: dict[str, str]) -> None:
         for name in kept_by_dropped.keys() & {*op.input_arg_names, *op.output_arg_names}:
             op.desc._rename_input(name, kept_by_dropped[name])
             op.desc._rename_output(name, kept_by_dropped[name])
+
+
+# ---- mean pooling
 
 
 def spread_mean_gradients(main: static.Program) -> int:
@@ -349,55 +324,62 @@ def _spreading_pooling(op: Operator, image_sides: Sequence[int]) -> Step:
     return Step("pool2d", {"X": mean_gradient}, {"Out": image_gradient}, attrs)
 
 
+# ---- convolutions
+
+
 def convolve_gradients(main: static.Program) -> None:
     """Compute the input gradients of 3x3 convolutions by forward convolutions, which are faster on CPUs.
 
-    Paddle's own kernel adds up value by value, which takes 12 % of HRNet's step. Each changed `conv2d_grad` then
-    computes only the gradient of the weights. Only convolutions that gain are changed.
+        before    conv2d_grad(x, w, dy) -> dx, dw
+        after     turn(w) -> turned, conv2d(dy, turned) -> dx, conv2d_grad(x, w, dy) -> dw
+
+    Paddle's own kernel adds up dx value by value, which takes 12 % of HRNet's step.
 
     Args:
-        main: Training program that is to run on CPUs; changed in place.
+        main: Training program that is to run on CPUs; changed in place. Convolutions that gain nothing stay.
     """
     block = main.global_block()
     gaining = [op for op in block.ops if _gains_by_convolving(block, op)]
     for op in gaining:
         insert_before(block, op, _input_gradient_steps(block, op), op_role=BACKWARD)
         op.desc.set_output("Input@GRAD", [])  # without a variable for it, `conv2d_grad` does not compute this gradient
-    block._sync_with_cpp()
+    block._sync_with_cpp()  # Paddle's step after changes: brings its lists in Python and in C++ in line
 
 
 def _gains_by_convolving(block: Block, op: Operator) -> bool:
-    """Tell whether a convolution's gradient operator becomes faster on a CPU by a forward convolution.
-
-    This forward convolution computes the image gradient from the output's gradient and the weights, turned by 180
-    degrees. It gains if the operator computes an image gradient at all, and if the convolution
-
-    - is 3x3 in NCHW, padded by 1, with stride 1, without dilation and groups, and
-    - has few output channels for the size of its image, because its weights are turned at each step: 18 channels at 32
-      x 32 pixels gain, 72 at 8 x 8 lose.
+    """Tell whether a forward convolution would compute the input gradient of a convolution faster on a CPU.
 
     Args:
         block: Block that declares the operator's variables.
-        op: Any operator of that block.
+        op: Any operator of that block. The answer is yes only for the `conv2d_grad` of a 3x3 convolution that keeps the
+            size of its image, and that has few output channels for this size.
     """
-    if op.type != "conv2d_grad":
+    if op.type != "conv2d_grad" or not op.output("Input@GRAD"):
+        return False  # it computes no input gradient
+    if not _is_plain_3x3(block, op):
         return False
-    computes_image_gradient = bool(op.output("Input@GRAD"))
-    if not computes_image_gradient or op.attr("data_format") != "NCHW":
-        return False
-    out_channels, _, *kernel = block.var(op.input("Filter")[0]).shape
+    out_channels = block.var(op.input("Filter")[0]).shape[0]
+    side = _side_in_pixels(block.var(op.input("Input")[0]).shape)
+    return bool(out_channels < MOST_CHANNELS_PER_SIDE_PIXEL * side)
+
+
+def _is_plain_3x3(block: Block, op: Operator) -> bool:
+    """Tell whether a convolution is 3x3 in NCHW, padded by 1, with stride 1, and without dilation and groups.
+
+    Args:
+        block: Block that declares the operator's variables.
+        op: A `conv2d` or `conv2d_grad` of that block.
+    """
+    kernel = block.var(op.input("Filter")[0]).shape[2:]
     is_padded_by_one = op.attr("padding_algorithm") == "SAME" or list(op.attr("paddings")) == [1, 1]
-    has_this_form = (
-        kernel == [3, 3]
+    return bool(
+        op.attr("data_format") == "NCHW"
+        and list(kernel) == [3, 3]
         and is_padded_by_one
         and list(op.attr("strides")) == [1, 1]
         and list(op.attr("dilations")) == [1, 1]
         and op.attr("groups") == 1
     )
-    if not has_this_form:
-        return False
-    side = _side_in_pixels(block.var(op.input("Input")[0]).shape)
-    return bool(out_channels < MOST_CHANNELS_PER_SIDE_PIXEL * side)
 
 
 def _side_in_pixels(image_shape: Sequence[int]) -> float:
@@ -408,8 +390,10 @@ def _side_in_pixels(image_shape: Sequence[int]) -> float:
 def _input_gradient_steps(block: Block, op: Operator) -> list[Step]:
     """Return the operators that compute the input gradient of a convolution by a forward convolution.
 
-    They convolve the gradient of the output with the weights, after each kernel is turned by 180 degrees and the input
-    and output channels are exchanged.
+        dx = conv2d(dy, turned)    with turned[i, o] = w[o, i], each kernel turned by 180 degrees
+
+    This holds at stride 1: in y = conv2d(x, w), a weight left of the kernel's center carries each pixel of x to the
+    pixel of y on its right. So in dx it multiplies the dy on the right.
 
     Args:
         block: Block of the operator; gets the variables in between.
@@ -418,15 +402,15 @@ def _input_gradient_steps(block: Block, op: Operator) -> list[Step]:
     Returns:
         Operators to insert, in order. The last one writes the variable that `op` has as its input gradient.
     """
-    (weights,) = op.input("Filter")
-    (gradient,) = op.output("Input@GRAD")
-    turned = f"{gradient}.flipped"
-    inputs = {"Input": op.input("Output@GRAD"), "Filter": [turned]}
+    (w,) = op.input("Filter")
+    (dx,) = op.output("Input@GRAD")
+    turned = f"{dx}.flipped"
     # Stride and padding stay: at stride 1 a 3x3 convolution with padding 1 keeps the image's size in both directions.
     attrs = {name: op.attr(name) for name in ("strides", "paddings", "padding_algorithm", "dilations", "groups")}
     attrs["data_format"] = "NCHW"
-    convolve = Step("conv2d", inputs, {"Output": [gradient]}, attrs)
-    return [*_turning_steps(block, weights, prefix=gradient, to=turned), convolve]
+    dy = op.input("Output@GRAD")
+    convolve = Step("conv2d", {"Input": dy, "Filter": [turned]}, {"Output": [dx]}, attrs)
+    return [*_turning_steps(block, w, prefix=dx, to=turned), convolve]
 
 
 def _turning_steps(block: Block, weights: str, *, prefix: str, to: str) -> list[Step]:

@@ -22,9 +22,7 @@ FUSION_PASSES = {
 def applying_only_fusions_of(knobs: Strategy) -> AbstractContextManager[None]:
     """Return a context in which fleet, Paddle's distributed library, applies only the passes that `knobs` chooses.
 
-    The passes fuse operators of the training program, or let convolutions add to gradients that are there already
-    (`enable_addto`). Fleet calls Paddle's function `apply_build_strategy`, which would apply further passes as well.
-    While the context lasts, fleet calls `apply_chosen_passes` instead.
+    By itself, fleet applies further passes of Paddle as well, by the function `apply_build_strategy`.
 
     Args:
         knobs: The strategy with every knob decided. A knob that is on chooses its pass: `fuse_bn_act_ops`, for example,
@@ -36,15 +34,13 @@ def applying_only_fusions_of(knobs: Strategy) -> AbstractContextManager[None]:
         if is_on:
             chosen_passes.append(pass_name)
 
-    # Fleet calls this once, when the program has gradients and update, and not yet the all-reduces. Fleet also hands
-    # over the start-up program, its build strategy and attributes of passes, which are not used here.
     def apply_chosen_passes(main: static.Program, *unused: Any) -> None:
-        """Apply the chosen passes to a program."""
+        """Take the place of `apply_build_strategy`; fleet also hands over what the chosen passes do not need."""
         if chosen_passes:
             _apply(main, chosen_passes)
 
-    # `raw_program_optimizer` is the module of fleet that calls `apply_build_strategy`. In this module the name stands
-    # for `apply_chosen_passes` until the context ends.
+    # This module of fleet is the one that calls `apply_build_strategy`: once, when the program has its gradients and
+    # update, and not yet the all-reduces.
     return replaced(raw_program_optimizer, "apply_build_strategy", apply_chosen_passes)
 
 

@@ -199,33 +199,32 @@ def _add_gradients_to_accumulators(block: Block) -> None:
     """
     for gradient, last_writer in _last_writers_of_gradients(block).items():
         accumulator = _accumulator_of(gradient)
-        insert_after(block, last_writer, [_add(gradient, accumulator, to=accumulator)], op_role=ops.BACKWARD)
+        insert_after(block, last_writer, [_addition(gradient, accumulator, to=accumulator)], op_role=ops.BACKWARD)
     block._sync_with_cpp()
 
 
 def _add_accumulators_to_gradients(block: Block) -> None:
-    """Have a program add to each gradient the sum that earlier micro-steps have left, and then set that sum to zero.
-
-    A micro-step is a run on a part of the batch. The micro-steps before the last one sum each gradient in a variable,
-    its accumulator. For each gradient, two operators are inserted here:
+    """Have a program add the gradients of earlier micro-steps to its own, as soon as its own are complete.
 
         gradient = gradient + accumulator
-        accumulator = 0
+        accumulator = 0                      for the next update
 
     Args:
-        block: Main block of the program for the last micro-step; changed in place.
+        block: Main block of the program for the last micro-step (part of the batch); changed in place. Earlier ones
+            have filled the accumulators.
     """
     for gradient, last_writer in _last_writers_of_gradients(block).items():
         accumulator = _accumulator_of(gradient)
-        # gradient = gradient + accumulator
-        add = _add(gradient, accumulator, to=gradient)
-        # accumulator = 0: `fill_constant` writes a tensor of zeros, of the accumulator's shape and type.
-        variable = block.var(accumulator)
-        no_inputs: Slots = {}
-        clear = Step("fill_constant", no_inputs, {"Out": [accumulator]}, _zeros(variable.shape, variable.dtype))
-        # Both follow the operator that completes the gradient, so that the all-reduce and the update read the sum.
+        add = _addition(gradient, accumulator, to=gradient)
+        clear = _zeroing(accumulator, block)
         insert_after(block, last_writer, [add, clear], op_role=ops.BACKWARD)
     block._sync_with_cpp()  # Paddle's step after insertions: brings its lists in Python and in C++ in line
+
+
+def _zeroing(name: str, block: Block) -> Step:
+    """Return the operator that sets a variable of a block to zeros."""
+    variable = block.var(name)
+    return Step("fill_constant", {}, {"Out": [name]}, _zeros(variable.shape, variable.dtype))
 
 
 def _last_writers_of_gradients(block: Block) -> dict[str, Operator]:
@@ -234,7 +233,7 @@ def _last_writers_of_gradients(block: Block) -> dict[str, Operator]:
     return {gradient: block.ops[index] for gradient, index in completed_at.items()}
 
 
-def _add(gradient: str, accumulator: str, *, to: str) -> Step:
+def _addition(gradient: str, accumulator: str, *, to: str) -> Step:
     """Return the operator that writes gradient + accumulator to one of the two."""
     return Step("elementwise_add", {"X": [gradient], "Y": [accumulator]}, {"Out": [to]}, {"axis": -1})
 
