@@ -161,29 +161,26 @@ class PyTorch(EpochFormatReader):
         if mode is not None:
             self.note_problem(f"line {line}: mode {mode}: the rows are of an evaluation, not of training")
 
-    def is_training_row(self, text: str) -> bool:
-        """Return whether a printed row is of training, and not of an evaluation.
-
-        TensorFlow's examples print rows in two ways:
-
-        - A benchmark of training prints rows of `total_ips` alone.
-        - Any other training prints rows of `imgs_per_sec` as it trains, and rows of `total_ips` as it evaluates.
-
-        So a row of `imgs_per_sec` is always of training, and this method remembers in `_evaluates` that the other rows
-        to come are of an evaluation. A row of another kind is of training if `_evaluates` is False. Lines before and
-        between the rows also change `_evaluates` (`_note_phase`): it becomes True where a line says that an evaluation
-        starts, and False where a line says that training starts.
-
-            total_ips                     -> True
-            imgs_per_sec, then total_ips  -> True, then False
+    def note_row(self, text: str) -> None:
+        """Note that rows of an evaluation may follow, if a row prints the rate with which TensorFlow's examples train.
 
         Args:
             text: The row as it is printed.
         """
         if _TRAINING_RATE in text:
-            self._evaluates = True  # not this row, but the rows of `total_ips` that follow
-            return True
-        return not self._evaluates
+            self._evaluates = True  # of rows with another rate
+
+    def is_training_row(self, text: str) -> bool:
+        """Return whether a printed row is of training, and not of an evaluation.
+
+        TensorFlow's examples print rows of `imgs_per_sec` as they train, and rows of `total_ips` as they evaluate. Only
+        a benchmark of training prints rows of `total_ips` alone. Other frameworks say by a line that an evaluation
+        begins (`_note_phase`).
+
+        Args:
+            text: The row as it is printed.
+        """
+        return _TRAINING_RATE in text or not self._evaluates
 
     def steps_of_row(self, last: RowPosition | None, position: RowPosition) -> int | None:
         """Return how many training steps a printed row covers.

@@ -54,12 +54,12 @@ LineRange = tuple[int, "int | None"]  # first and last line of a run; None: to t
 
 
 class TaggedLine(NamedTuple):
-    """A line without its mpirun tags, and the rank that the tag before it named."""
+    """A line without its mpirun tags, and the rank that wrote it, as far as it is known."""
 
     number: int
     text: str
-    rank: int | None
-    label: int | None = None  # the number in another launcher's label, if the line seems to begin with one
+    rank: int | None  # in mpirun's tag before the line, as `[1,3]<stdout>:`
+    label: int | None = None  # in a label of another launcher, as `3: `, or else a number of the line's own text
 
 
 class _WithLineFeeds(io.RawIOBase):
@@ -119,12 +119,10 @@ class Lines:
     def note_if_start(self, number: int, text: str) -> None:
         """Note that a training run may begin on this line of a log, if the line shows that a tool was started anew.
 
-        A startup line has words that a tool prints as it starts, such as "powered by PaddlePaddle". Any other line
-        changes nothing. A tool prints several startup lines, so a startup line is a new start only if a row of training
-        figures came since the last start, or if the last start failed. Until a start is noted, the first line of all
-        counts as the last start:
+        A tool prints several startup lines, such as "powered by PaddlePaddle". One of them is a new start only if a row
+        of training figures came since the last start, or if the last start failed:
 
-            line 1   powered by PaddlePaddle        belongs to the start on line 1
+            line 1   powered by PaddlePaddle        the first start
             line 2   powered by PaddlePaddle        skipped as a copy of line 1: two programs may write one log
             line 3   --  Configuration Arguments    belongs to the start on line 1
             line 9   powered by PaddlePaddle        a new start: a tool prints this once, so the start on line 1 failed
@@ -135,20 +133,19 @@ class Lines:
             number: Number of the line in the log, from 1.
             text: Text of the line, which is not a row.
         """
-        word = _start_word(text)  # such as "powered by PaddlePaddle"; None if this is no startup line
-        if word is None:
+        word = _start_word(text)
+        if word is None:  # no startup line
             return
         line_before = self._last_startup_line
+        self._last_startup_line = TaggedLine(number, text, None)
         is_copy = number == line_before.number + 1 and text == line_before.text
-        self._last_startup_line = TaggedLine(number, text, None)  # also a copy, so that a copy of the copy is found
         if is_copy:
             return
-        row_came_since = self._last_start.has_row
-        # A word that each start prints just once comes again: the start that printed the word before has failed.
+
         last_start_failed = word in _ONCE_PER_START and word in self._last_start.words
-        if row_came_since or last_start_failed:
+        if self._last_start.has_row or last_start_failed:
             self._last_start = _PossibleStart(number)
-        self._last_start.words.add(word)  # of the new start, or of the old one if this line is no new start
+        self._last_start.words.add(word)
 
     def note_possible_start(self, number: int) -> None:
         """Note that a training run may begin on a line, unless no row of figures came since the last noted start.
@@ -170,15 +167,8 @@ class Lines:
     def runs(self, restarts: Iterable[Restart]) -> list[LineRange]:
         """Return the first and the last line of each training run in the log. Call this after all lines are read.
 
-        A row is a line that a program prints of its training steps. A run begins
-
-        - at each confirmed start (`confirm_run`): a line with startup text, such as "powered by PaddlePaddle", or one
-          that opens a run in an MLLOG log, or the first line of all, if a row or MLLOG's `run_start` followed,
-        - at each row where the step counter goes back, if no confirmed start lies between this row and the row before,
-        - and at the first line of all, if the first of these beginnings is a row where the step counter goes back: the
-          rows before it are a run, too.
-
-        Each run ends on the line before the next one begins. Lines before the first run are of starts that failed.
+        A run begins at each confirmed start (`confirm_run`), and where the step goes back without one. It ends on the
+        line before the next run.
 
             a start on line 40, and a step back on line 312  -> [(40, 311), (312, None)]
             only a step back on line 312                     -> [(1, 311), (312, None)]
@@ -187,17 +177,17 @@ class Lines:
             restarts: Pairs of successive rows between which the step goes back.
 
         Returns:
-            Pairs of line numbers in ascending order. None stands for the end of the log. Without any beginning, all
-            lines of `span` are one run.
+            Pairs of line numbers in ascending order. None stands for the end of the log.
         """
-        steps_back = [restart.line_after for restart in restarts if not self._has_start_within(restart)]
-        if not self._confirmed_starts and not steps_back:
-            return [self.span]
-
-        first_lines = sorted([*self._confirmed_starts, *steps_back])
-        begins_by_step_back = first_lines[0] not in self._confirmed_starts
-        if begins_by_step_back:  # rows came before it, so these are a run
+        first_lines = list(self._confirmed_starts)
+        for restart in restarts:
+            if not self._has_start_within(restart):
+                first_lines.append(restart.line_after)
+        first_lines.sort()
+        begins_with_start = bool(first_lines) and first_lines[0] in self._confirmed_starts
+        if not begins_with_start:  # the lines before the first step back are a run, too
             first_lines.insert(0, self.span[0])
+
         last_lines: list[int | None] = [first_of_next - 1 for first_of_next in first_lines[1:]]
         last_lines.append(self.span[1])
         return list(zip(first_lines, last_lines, strict=True))
@@ -215,64 +205,48 @@ class Lines:
 
         Yields:
             Text of a line. Bytes that are not UTF-8 are replaced, and the rank tags of mpirun stay. The character CUT
-            stands where a text was cut: a number right before CUT may be incomplete.
-
-                a line of at most MAX_LINE_BYTES with newline    -> its text
-                a longer line                                    -> its start, CUT, blanks, its end
-                a last line without a newline                    -> the same, and CUT behind it
-
-            The start and the end of a longer line have MAX_LINE_BYTES bytes at most, and what lies between is dropped.
-            The blanks are longer than any row, so that the start of one row and the end of another are not read as one.
+            stands where text is missing: a number right before it may be incomplete.
         """
         while raw := self.stream.readline(MAX_LINE_BYTES):
             text = _text_of(raw)
-            is_whole_line = raw.endswith(b"\n")
-            if not is_whole_line:
-                # The last bytes of the rest of the line. Empty if the stream has ended: then a newline is missing.
-                end = self._end_of_line()
-                text += f"{CUT}{_BLANKS}{_text_of(end)}" if end else CUT
-            yield text
+            if raw.endswith(b"\n"):
+                yield text
+                continue
+            end = self._end_of_line()
+            if end:
+                # A long line, of which the middle is dropped. The blanks are longer than any row, so that the start of
+                # one row and the end of another are not read as one.
+                yield f"{text}{CUT}{_BLANKS}{_text_of(end)}"
+            else:
+                yield f"{text}{CUT}"  # the last line, without a newline
 
     def _end_of_line(self) -> bytes:
         """Read the rest of a long line, whose start is read already, and return the end of it.
 
         Returns:
-            The last bytes before the newline and the newline, about MAX_LINE_BYTES at most. The bytes before them, the
-            middle of the line, are dropped.
-
-            - If the stream ends without a newline, CUT stands in its place, the character that marks missing text.
-            - If the stream had ended before this call, the result is empty.
+            The last MAX_LINE_BYTES bytes, with the newline, or with CUT behind them if the stream ends without one.
+            Empty if the stream had ended before this call.
         """
         end = b""
-        piece = self.stream.readline(MAX_LINE_BYTES)
-        while piece:
+        while piece := self.stream.readline(MAX_LINE_BYTES):
             end = (end + piece)[-MAX_LINE_BYTES:]
             if piece.endswith(b"\n"):
                 return end
-            piece = self.stream.readline(MAX_LINE_BYTES)
-        return end + CUT.encode() if end else end
+        if not end:
+            return b""
+        return end + CUT.encode()
 
     def without_repeated_rows(self, marker: str) -> Iterator[tuple[int, str]]:
         """Yield the number and the text of each line of the run, leaving out lines that repeat those of another rank.
 
-        Before each line may stand the rank that wrote it:
+        Each rank may print the same rows of training figures and the same startup lines. Of these, the lines of the
+        lowest rank that prints rows are kept. All other lines are kept of every rank.
 
-        - In a tag of mpirun, as `[1,0]<stdout>:`. It always names a rank, and is removed.
-        - In a label of another launcher, as `0: `. Such a number may also be the line's own text, such as seconds, so
-          it stays. `_lowest_label_with_rows` decides whether the labels of this log are ranks.
-
-        Each rank may print the same rows of training figures and the same startup lines of a tool. If a tag or a label
-        names the rank, lines of these two kinds are kept only of the lowest rank that prints rows. All other lines are
-        kept.
-
-            [1,0]<stdout>: loss 0.5     ->  loss 0.5        (a tag)
+            [1,0]<stdout>: loss 0.5     ->  loss 0.5        (a tag of mpirun, which is removed)
             [1,1]<stdout>: loss 0.5     ->  left out
             [1,1]<stdout>: saved to /x  ->  saved to /x
-            0: loss 0.5                 ->  0: loss 0.5     (a label)
+            0: loss 0.5                 ->  0: loss 0.5     (a label of another launcher)
             1: loss 0.5                 ->  left out
-
-        By tags, the first block of _BLOCK_LINES lines in which a row has a tag shows which rank is the lowest. By
-        labels, it is the first block in which the labels count as ranks. All lines of earlier blocks are kept.
 
         Args:
             marker: Text that stands in every row of training figures.
@@ -280,9 +254,8 @@ class Lines:
         Yields:
             Number of the line, from 1, and its text without mpirun's tags.
         """
-        # The lowest rank that prints rows, by the tags and by the labels. None: no line is left out by them (yet).
-        kept_rank: int | None = None
-        kept_label: int | None = None  # stays None if the labels are the lines' own text
+        kept_rank: int | None = None  # by the tags; None: not known yet, so that nothing is left out
+        kept_label: int | None = None  # by the labels; None also if they are the lines' own text
         for block in self._blocks_of_lines():
             # Ranks print a row at about the same time, so the first block with a row has rows of all of them.
             if kept_rank is None:
@@ -290,9 +263,9 @@ class Lines:
             if kept_label is None:
                 kept_label = _lowest_label_with_rows(block, marker)
             for line in block:
-                is_repeated = _is_of_other(line.rank, kept_rank) or _is_of_other(line.label, kept_label)
-                # `_may_repeat` is True for a row and for a startup line.
-                if not (is_repeated and _may_repeat(line.text, marker)):
+                is_of_other = _is_of_other(line.rank, kept_rank) or _is_of_other(line.label, kept_label)
+                is_repeated = is_of_other and _may_repeat(line.text, marker)
+                if not is_repeated:
                     yield line.number, line.text
 
     def _blocks_of_lines(self) -> Iterator[list[TaggedLine]]:
@@ -309,12 +282,8 @@ class Lines:
     def _tagged_line(self, number: int, text: str) -> TaggedLine:
         """Return a line with the rank that a launcher put before it, and note in `ranks` the first tag of each rank.
 
-        - mpirun's tags, as in `[1,3]<stdout>: loss 0.5`: `_without_tags` removes all tags of the line. Where at most
-          40 characters (_PREFIX_CHARS) stand before the first tag, `_without_tags` removes these, too, and sets `rank`
-          to the rank in this tag, here 3. Where the first tag is further inside, another rank wrote into the line, and
-          `rank` is None. `ranks` notes that other rank all the same, because the tag shows that it exists.
-        - A line without a tag may have the label of another launcher, as in `3: loss 0.5`. Its number becomes `label`.
-          The label stays in the text, because the number may also be the line's own text.
+        mpirun's tags are removed. A label of another launcher, as in `3: loss 0.5`, stays in the text, because its
+        number may also be the line's own text.
 
         Args:
             number: Number of the line in the log, from 1.
@@ -322,15 +291,10 @@ class Lines:
         """
         tag = _first_tag(text)
         if tag is not None:
-            self.ranks.setdefault(int(tag[1]), number)  # group 1 of the match is the rank
+            self.ranks.setdefault(int(tag[1]), number)  # a tag inside the line shows that its rank exists, too
             return _without_tags(number, text, tag)
-
         label = _LABEL.match(text)
-        if label is None:
-            return TaggedLine(number, text, None)
-        # The pattern has one group for each form of a label, and one of them has matched. `or 0` is for the types.
-        group_that_matched = label.lastindex or 0
-        return TaggedLine(number, text, None, label=int(label[group_that_matched]))
+        return TaggedLine(number, text, rank=None, label=_number_in_label(label) if label else None)
 
 
 def _with_ended_lines(stream: BinaryIO) -> BinaryIO:
@@ -377,6 +341,16 @@ def _first_tag(text: str) -> re.Match[str] | None:
     """
     may_have_tag = "]<std" in text  # faster than the pattern
     return _RANK_TAG.search(text) if may_have_tag else None
+
+
+def _number_in_label(label: re.Match[str]) -> int:
+    """Return the number in a launcher's label, such as 3 in `3: ` or in `[rank3]: `.
+
+    Args:
+        label: Match of the label. It has a group for each form of a label, and only one of them has matched.
+    """
+    [number] = [group for group in label.groups() if group is not None]
+    return int(number)
 
 
 def _without_tags(number: int, text: str, first_tag: re.Match[str]) -> TaggedLine:
@@ -433,32 +407,27 @@ def _lowest_rank_with_rows(lines: Sequence[TaggedLine], marker: str) -> int | No
 
 
 def _lowest_label_with_rows(lines: Sequence[TaggedLine], marker: str) -> int | None:
-    """Return the lowest rank that prints a row of training figures, by the labels before the lines.
+    """Return the lowest number in a label before a row of training figures, if the labels seem to be ranks.
 
-    A label is a number at the beginning of a line, as in `3: loss 0.5`. A launcher may have put the rank there, but it
-    may also be the line's own text, such as seconds or the line numbers of `grep -n`. Labels count as ranks only
-
-    - if several different labels stand before rows,
-    - if these labels are 0, 1, 2 and so on, or 1, 2, 3 and so on, without a gap,
-    - and if, over all lines with one of these labels, a label is lower than the label before, somewhere. Ranks write in
-      turn, as in 0, 1, 0, 1, while seconds and line numbers only grow.
+    A label is a number at the beginning of a line, as in `3: loss 0.5`. It may also be the line's own text, such as
+    seconds or the line numbers of `grep -n`.
 
     Args:
         lines: Lines of the log, each with the number in its label or None.
         marker: Text that stands in every row.
 
     Returns:
-        The rank, or None if the labels do not count as ranks.
+        The number, or None if the labels are no ranks.
     """
     labels_of_rows = {line.label for line in lines if line.label is not None and marker in line.text}
     if len(labels_of_rows) < 2:
         return None
     lowest = min(labels_of_rows)
-    are_without_gap = lowest <= 1 and max(labels_of_rows) == lowest + len(labels_of_rows) - 1
-    # Of rows and all other lines. A line without a label is left out, because None is not in the set.
+    count_up_from_0_or_1 = lowest <= 1 and max(labels_of_rows) == lowest + len(labels_of_rows) - 1
+    # Ranks write in turn, as in 0, 1, 0, 1, before rows and other lines. Seconds and line numbers only grow.
     labels = [line.label for line in lines if line.label in labels_of_rows]
-    one_goes_back = any(later < earlier for earlier, later in itertools.pairwise(labels))
-    return lowest if are_without_gap and one_goes_back else None
+    go_back = any(later < earlier for earlier, later in itertools.pairwise(labels))
+    return lowest if count_up_from_0_or_1 and go_back else None
 
 
 def _start_word(text: str) -> str | None:

@@ -4,7 +4,7 @@ A format is a subclass of `FormatReader` that says how its rows look. The smalle
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from runlog.json_types import JsonObject
@@ -110,14 +110,13 @@ class FormatReader:
         self.problems: list[str] = []
         self.checks: list[Check] = []
         self.restarts: list[Restart] = []  # where the epoch goes back, or the step within an epoch
-        # `closing_words` end a complete log of the format; reading one of them sets False. None: not known.
+        # Whether the log ends before its run does: True until a line has one of `closing_words`. None: not known.
         self.truncated = True if self.closing_words else None
 
         # What has been learnt so far from the rows, for the next row or for the end of the log.
         self.usual_steps_per_row: int | None = None  # steps of the first window that shows them
         self.last_position: RowPosition | None = None  # epoch and step of the last row
-        # The last step of the run (in `MMEpochs`, of the epoch), if the last row prints it: 800 in `[50/800]`.
-        self._last_step_wanted: int | None = None
+        self._last_step_wanted: int | None = None  # as the last row prints it: 800 in `[50/800]`
         self.unread_rows = UnreadRows()  # lines of rows whose figures cannot be read
         self.row_batch = RowBatch()  # the batch, worked out from the rows
         self.evidence = Evidence()  # signs of what the samples are, and of half precision
@@ -265,6 +264,13 @@ class FormatReader:
         else:
             self.set_if_unset(name, value, line)
 
+    def note_row(self, text: str) -> None:
+        """Keep what a printed row shows of the rows to come. This does nothing, but a format may override it.
+
+        Args:
+            text: The row as it is printed, of training or of an evaluation.
+        """
+
     def is_training_row(self, text: str) -> bool:
         """Return whether a printed row is of training. Formats override this if their evaluations print such rows, too.
 
@@ -315,9 +321,8 @@ class FormatReader:
     def _read_evaluation(self, line: int, text: str) -> None:
         """Append the result of an evaluation to `qualities`, if a line prints one and a training row came before.
 
-        The result keeps the epoch and the step that the line prints. If the format's `evaluation_pattern` has a group
-        `epoch`, a result must have an epoch: where the line prints none, the epoch of the last training row is taken.
-        In any other format, a result must have a step, and the step of the last training row is taken in the same way.
+        In a format that prints epochs with its results, a missing epoch is taken from the last training row. In any
+        other format, a missing step is.
 
         Args:
             line: Number of the line in the log.
@@ -329,15 +334,15 @@ class FormatReader:
         if match is None or value is None or last_row is None:
             return
 
-        groups = match.groupdict()  # has each named group of the pattern, with None if this line does not print it
-        epoch = integer(groups.get("epoch"))  # None if the pattern has no such group, or if the line prints none
-        step = integer(groups.get("step"))
-        counts_by_epochs = "epoch" in groups  # whether the pattern has the group, even if its value is None
-        if counts_by_epochs and epoch is None:
-            epoch = last_row.epoch
-        if not counts_by_epochs and step is None:
-            step = last_row.step
-        name = groups.get("name") or self.quality_name
+        printed = match.groupdict()  # by the named groups of the pattern; None if this line does not print the value
+        epoch = integer(printed.get("epoch"))
+        step = integer(printed.get("step"))
+        format_prints_epochs = "epoch" in printed  # even if this line prints none
+        if format_prints_epochs:
+            epoch = last_row.epoch if epoch is None else epoch
+        else:
+            step = last_row.step if step is None else step
+        name = printed.get("name") or self.quality_name
         self.qualities.append(Quality(line=line, name=name, value=value, epoch=epoch, step=step))
 
     def finish_rows(self) -> None:
@@ -350,19 +355,23 @@ class FormatReader:
         """Convert what the log states from its own words to the values of a record. Call this after the last line.
 
         The text "8" for the devices becomes the number 8, and a log's own word for the precision becomes "fp32" or the
-        like. A count or a precision that cannot be converted is removed, and so is a count of 0. The framework of the
-        format is set if no line has stated one. Formats extend this method to set further values.
+        like. Formats extend this method to set further values.
         """
         for field in _COUNT_FIELDS:
-            fact = self.facts_by_name.pop(field, None)  # set again below, if it can be converted
-            count = integer(str(fact.value)) if fact else None
-            if fact and count:  # a count of 0 is none
-                self.facts_by_name[field] = Fact(count, fact.line)
-
-        precision = self.facts_by_name.pop("precision", None)
-        if precision is not None:
-            self.set_if_unset("precision", self.name_of_precision(str(precision.value)), precision.line)
+            self._convert_fact(field, _count_of)
+        self._convert_fact("precision", self.name_of_precision)
         self.set_if_unset("framework", self.framework)
+
+    def _convert_fact(self, name: str, convert: Callable[[str], object]) -> None:
+        """Replace the text of a value by what it means, or remove the value if its meaning is not known.
+
+        Args:
+            name: Name of the value. If it is not set, nothing happens.
+            convert: Function that returns the meaning of a text, or None.
+        """
+        fact = self.facts_by_name.pop(name, None)
+        if fact is not None:
+            self.set_if_unset(name, convert(str(fact.value)), fact.line)  # None sets nothing
 
     def name_of_precision(self, word: str) -> str | None:
         """Return the name that a record uses for a precision, such as "amp".
@@ -392,31 +401,26 @@ class FormatReader:
     def time_of_row(self, last: RowPosition | None, position: RowPosition, row: Columns) -> RowTime:
         """Return how many training steps a printed row covers, how long they took, and how long they waited for input.
 
-        A row prints the time of a step. In a format with `prints_mean_times`, this is the mean over the steps that the
-        row covers: a row at step 20, after one at step 10, with a mean of 0.35 s covers 10 steps in 3.5 s. In any other
-        format, it is the time of the row's last step alone, which is the time of all its steps only if the row covers a
-        single one.
+        A row prints the time of one step. If this is the mean over the row's steps (`prints_mean_times`), a row at step
+        20, after one at step 10, with 0.35 s covers 10 steps in 3.5 s. Else it is the time of the last step alone.
 
         Args:
             last: Epoch and step of the row before, or None for the first row.
             position: Epoch and step of this row.
-            row: Values of this row by column, as printed: {"step": "20", "time": "0.35"}. "time" is the time of a step
-                in seconds.
+            row: Values of this row by column, as printed: {"step": "20", "time": "0.35"}.
 
         Returns:
-            The steps, their seconds, and their wait in seconds; None for what is not known. In many formats, the steps
-            of a first row are not known. A wait that is negative, or over 1 % longer than the seconds, counts as not
-            known.
+            The steps, their seconds, and their wait in seconds; None for what is not known. A wait that is negative, or
+            over 1 % longer than the seconds, counts as not known.
         """
         steps = self.steps_of_row(last, position)
         step_s = self.step_time_of_row(row)
-        is_time_of_all_steps = self.prints_mean_times or steps == 1  # False: it is the last step's alone
-        if steps is None or step_s is None or not is_time_of_all_steps:
+        holds_for_all_steps = self.prints_mean_times or steps == 1
+        if steps is None or step_s is None or not holds_for_all_steps:
             return RowTime(steps, seconds=None, wait_s=None)
 
-        # Both printed values are of one step.
         seconds = step_s * steps
-        step_wait_s = number(row.get("wait"))
+        step_wait_s = number(row.get("wait"))  # of one step, too
         wait_s = None if step_wait_s is None else plausible_wait_s(step_wait_s * steps, seconds)
         return RowTime(steps, seconds, wait_s)
 
@@ -433,9 +437,7 @@ class FormatReader:
     def read(self) -> None:
         """Read all lines of the run, and fill the attributes of this reader from them. Call this once.
 
-        `windows` gets an item for each row of training figures that `_read_row` does not leave out. `epochs`,
-        `qualities`, `facts_by_name`, `checks`, `problems` and others get the rest. The calls must stand in this order,
-        because a call may use what those before it have set.
+        Each call below uses what those before it have set.
 
         Raises:
             InputError: The log has rows of training figures, but no line shows that the samples are images, or a line
@@ -443,65 +445,62 @@ class FormatReader:
                 MAX_ROWS rows.
         """
         self._read_lines()
-        self.finish_rows()  # in some formats: turns rows of running averages into rows of their own steps
-        self._note_lost_rows()  # looks at the steps of the rows, which `finish_rows` may have changed
-        self.finish_facts()  # the stated batch "256" becomes the number 256; the stated precision a name, as "fp32"
-
-        # The batch by the rows is rate x step time. Where it differs from the stated batch, it replaces that number.
-        batch_field = "batch_of_all" if self.rate_scope == "global" else "batch_per_device"
-        self.row_batch.set_batch(batch_field, self.facts_by_name, self.checks)
-        # `finish_facts` takes `amp : False` for "fp32". If another switch, as `bf16 : True`, is on, "fp32" is removed.
+        self.finish_rows()  # of the format: turns running averages into figures of each row's own steps
+        self._note_lost_rows()
+        self.finish_facts()  # of the format: turns the texts of facts into numbers and names
+        self._set_batch_by_rows()
         self._forget_fp32_if_half_precision_is_on()
         self._require_images()  # raises InputError
+        self._set_facts_of_format()
 
-        # Facts of the format itself, which no line states. `finish_rows` may have set `cumulative`.
+    def _set_batch_by_rows(self) -> None:
+        """Set the batch that the rows imply, rate x step time, and check whether a stated batch is the same."""
+        batch_field = "batch_of_all" if self.rate_scope == "global" else "batch_per_device"
+        self.row_batch.set_batch(batch_field, self.facts_by_name, self.checks)
+
+    def _set_facts_of_format(self) -> None:
+        """Set what no line states, but the format: its first step, whose images a rate counts, and how it averages."""
         self.set_if_unset("first_step", self.first_step)
         self.set_if_unset("rate_scope", self.rate_scope)
         self.set_if_unset("cumulative", self.cumulative)
 
     def _read_lines(self) -> None:
-        """Read each line of the run, and add an item to `windows` for each printed row of training figures.
-
-        `rows` yields each line with the values of the row that it holds, or with None:
-
-        - With values: `_read_row` reads the row.
-        - With None: the line goes to `read_before_rows` as long as there is no window, and to `read_after_first_row`
-          later. If the line seems to be a row with a figure that cannot be read, it is also noted in `unread_rows`.
-
-        Where another process broke a row in two, `rows` yields the first half with None. When the second half comes,
-        `rows` yields the whole row, with the line number of the first half.
-
-        At the end, a problem is noted if there are unread rows, and `truncated` is set if the rows print the run's last
-        step.
+        """Read each line of the run: a row of training figures into `windows`, any other line for what it states.
 
         Raises:
             InputError: A row prints a rate not in images/s or samples/s, or the run has over MAX_ROWS rows.
         """
         numbered_lines = self.lines.without_repeated_rows(self.row_marker)
         for row in rows(numbered_lines, self.row_marker, self.whole_line_marker, self.row_pattern):
-            line, text = row.line, row.text
-            self._search_for_evidence(line, text, is_row=row.values is not None)
-            if row.values is not None:
-                self.lines.confirm_run()  # a row: so the start noted last is the start of a run
-                if row.is_joined:
-                    self.unread_rows.forget(line)  # takes back a note on the first half of this row
-                self._read_row(line, text, row.values)
+            self._search_for_evidence(row.line, row.text, is_row=row.values is not None)
+            if row.values is None:
+                self._read_other_line(row.line, row.text)
                 continue
+            self.lines.confirm_run()  # a row: so the start noted last is the start of a run
+            if row.is_joined:
+                self.unread_rows.forget(row.line)  # takes back a note on the first half of this row
+            self._read_row(row.line, row.text, row.values)
 
-            # A row that is not whole, or another line that has the marker, such as the summary of an epoch.
-            is_row_without_figures = self.row_marker in text
-            if not is_row_without_figures:
-                self.lines.note_if_start(line, text)  # notes the line if a run may begin on it
-            elif self._has_figure_that_cannot_be_read(text):
-                self.unread_rows.note(line)
-
-            if self.windows:
-                self.read_after_first_row(line, text)
-            else:
-                self.read_before_rows(line, text)
         if self.unread_rows.lines:
             self.note_problem(self.unread_rows.in_words(rows_read=len(self.windows)))
         self._set_truncated()
+
+    def _read_other_line(self, line: int, text: str) -> None:
+        """Read a line that is no whole row: what it states, whether a run may begin on it, or that it should be a row.
+
+        Args:
+            line: Number of the line in the log.
+            text: The line.
+        """
+        if self.row_marker not in text:
+            self.lines.note_if_start(line, text)
+        elif self._has_figure_that_cannot_be_read(text):  # else it is the summary of an epoch or the like
+            self.unread_rows.note(line)
+
+        if self.windows:
+            self.read_after_first_row(line, text)
+        else:
+            self.read_before_rows(line, text)
 
     def _note_lost_rows(self) -> None:
         """Note a problem for each of two signs that rows are missing.
@@ -532,17 +531,7 @@ class FormatReader:
         return any(word in text for word in words)
 
     def _read_row(self, line: int, text: str, values: Values) -> None:
-        """Add the figures of one printed row to `windows`, and keep the row's epoch and step in `last_position`.
-
-        In the order of the code:
-
-        - A row of an evaluation, or with the same epoch and step as the row before, is skipped.
-        - A row without a positive figure in the format's `required_column` is noted in `unread_rows` and skipped.
-        - A row that covers 0 steps adds no window. But `last_position` is set, so that the next row counts its steps
-          from this one.
-        - Any other row adds a window, unless its figures repeat those of the last window (`add_window`).
-
-        A skipped row leaves `last_position` as it was.
+        """Add the figures of one printed row to `windows`, if it is a row of training that can be read.
 
         Args:
             line: Number of the line in the log.
@@ -554,32 +543,43 @@ class FormatReader:
         """
         row = self._values_by_column(values)
         position = _position_of(row)
-        if not self.is_training_row(text) or position == self.last_position:
+        self.note_row(text)
+        is_repeated = position == self.last_position
+        if is_repeated or not self.is_training_row(text):
             return
         if self.required_column is not None and positive(row[self.required_column]) is None:
             self.unread_rows.note(line)
             return
 
         self._require_image_unit(line, row.get("unit"))
-        # Both calls come first, because a format's `time_of_row` may use what they learn.
-        if self.last_position is None:
-            self.read_first_row(text, position, row)  # how the program counts steps
-        if self.rows_imply_batch:
-            self.row_batch.narrow(line, row.get("rate"), row.get("time"))  # the batch is rate x time
-
-        covered = self.time_of_row(self.last_position, position, row)  # the steps since the row before, and their time
+        self._learn_from_row(line, text, position, row)  # first: `time_of_row` of a format may use it
+        covered = self.time_of_row(self.last_position, position, row)  # since the row before
         if covered.steps != 0:  # a row whose steps are not known (None) is added, too
             self.add_window(self._window_of_row(line, position, row, covered))
             if self.usual_steps_per_row is None:
                 self.usual_steps_per_row = covered.steps
-        self.last_position = position  # for the next row
-        self._last_step_wanted = integer(row.get("of"))  # the run's last step (or the epoch's), if printed
+        self.last_position = position  # also of a row of 0 steps: the next row counts its steps from there
+        self._last_step_wanted = integer(row.get("of"))
+
+    def _learn_from_row(self, line: int, text: str, position: RowPosition, row: Columns) -> None:
+        """Learn from a row of training how the program counts steps, if it is the first one, and its batch.
+
+        Args:
+            line: Number of the line in the log.
+            text: The row as it is printed.
+            position: Epoch and step of the row.
+            row: Values of the row by column, as printed.
+        """
+        if self.last_position is None:
+            self.read_first_row(text, position, row)
+        if self.rows_imply_batch:
+            self.row_batch.narrow(line, row.get("rate"), row.get("time"))
 
     def _set_truncated(self) -> None:
-        """Set `truncated` if the rows print the run's last step. Call this after the last line.
+        """Set `truncated` if the rows print the last step, of the run or, in `MMEpochs`, of the epoch.
 
-        True means that another row would have fitted. With a row every 10 steps of 105, a log is complete at step 100
-        and truncated at step 90.
+        Call this after the last line. True means that another row would have fitted: with a row every 10 steps of 105,
+        a log is complete at step 100 and truncated at step 90.
         """
         if self._last_step_wanted is None or self.last_position is None:
             return
@@ -692,6 +692,15 @@ def _goes_back(window: Window, last: Window) -> bool:
         return False
     # Without epochs, the steps count through the whole run.
     return (window.epoch or 0, window.step) < (last.epoch or 0, last.step)
+
+
+def _count_of(text: str) -> int | None:
+    """Return a number of devices or the like that a log states, or None if the text is none, as 0 or garbled text is.
+
+    Args:
+        text: The number as printed.
+    """
+    return integer(text) or None
 
 
 def _position_of(row: Columns) -> RowPosition:

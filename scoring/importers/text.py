@@ -85,9 +85,8 @@ def rows(
 ) -> Iterator[Row]:
     """Yield each line of a log with the values of the training row that is printed on it, or with None.
 
-    Another process may write into a row and so break it in two. Then the first half is yielded as a line without
-    values. If the second half comes within HALF_ROW_LINES lines, the whole row is yielded in place of it, with the
-    line number of the first half:
+    Another process may write into a row and so break it in two. Then the whole row is yielded in place of its second
+    half, with the line number of the first:
 
         5: iter: 10, loss:    -> line 5, `iter: 10, loss:`, None
         6: another process    -> line 6, `another process`, None
@@ -96,16 +95,13 @@ def rows(
     Args:
         numbered_lines: Number and text of each line.
         row_marker: Text that stands in every row of training figures.
-        whole_line_marker: Text that stands in the program's whole lines, such as ` - INFO - `. So a line with it is not
-            the second half of a broken row.
+        whole_line_marker: Text that stands in the program's whole lines, such as ` - INFO - `.
         pattern: Pattern of a row.
 
     Yields:
         A line with its values, or with None if it is no whole row. Several rows on a line are yielded one by one.
     """
-    # The first half of a broken row, which was yielded already. Lines of other processes may follow, so it is kept
-    # until its second half comes, or another line with `row_marker`.
-    first_half: Row | None = None
+    first_half: Row | None = None  # of a broken row; it was yielded, and its second half may come
     for number, line in numbered_lines:
         if row_marker in line:
             rows_of_line = _rows_of_line(number, line, row_marker, pattern)
@@ -114,79 +110,56 @@ def rows(
             first_half = last if _is_first_half(last, pattern.head) else None
             continue
 
-        joined_row = None
-        may_be_second_half = whole_line_marker not in line  # nor is `row_marker` in it
-        if first_half is not None and may_be_second_half:
-            joined_row = _joined(first_half, number, line, pattern)  # None if this line does not complete the row
-        if joined_row is not None:
+        is_whole_line = whole_line_marker in line
+        whole_row: Row | None = None
+        if first_half is not None and not is_whole_line and number - first_half.line <= HALF_ROW_LINES:
+            whole_row = _joined(first_half, line, pattern)
+        if whole_row is None:
+            yield Row(number, line, None)
+        else:
+            yield whole_row
             first_half = None
-        yield joined_row or Row(number, line, None)  # `joined_row` has the line number of its first half
 
 
 def _rows_of_line(number: int, line: str, row_marker: str, pattern: RowPattern) -> list[Row]:
-    """Return each row of training figures that one line of a log holds, with its values.
+    """Return each row of training figures that one line of a log holds, mostly one, with its values.
 
-    A line with two rows, of which the second is not whole, gives
-
-        Iter [50/800] time: 0.5, Iter [100/800] ti  -> `Iter [50/800] time: 0.5, ` with its values
-                                                       `Iter [100/800] ti` without values
+    The line `Iter [50/800] time: 0.5, Iter [100/800] ti` holds two rows. The values of the second one are None, because
+    it is not whole.
 
     Args:
         number: Number of the line in the log.
-        line: The line. It holds `row_marker`, but need not hold a row.
+        line: The line. If it holds no row, it is returned as a single item, whose values are None.
         row_marker: Text that stands in every row, and maybe in other lines, such as "Iter".
         pattern: Pattern of a row. Its `head` shows where a row begins, such as "Iter [50/800]".
-
-    Returns:
-        The rows. The values are None for a row that is not whole, and for a line that holds no row, which is returned
-        as a single item.
     """
     texts = _cut_at_rows(line, row_marker, pattern.head)
     return [Row(number, text, pattern.search(text)) for text in texts]
 
 
-def _joined(first_half: Row, number: int, line: str, pattern: RowPattern) -> Row | None:
+def _joined(first_half: Row, line: str, pattern: RowPattern) -> Row | None:
     """Return the row of training figures that its first half and a later line make together, or None if they make none.
 
-    Here lines 5 and 7 make the row `iter: 10, loss: 0.5, time: 0.1`, which gets the line number 5:
-
-        5: iter: 10, loss:
-        6: another process
-        7: 0.5, time: 0.1
+    `iter: 10, loss:` and `0.5, time: 0.1` make the row `iter: 10, loss: 0.5, time: 0.1`.
 
     Args:
-        first_half: The line with the beginning of the row. It may end anywhere, even within a number.
-        number: Number of the later line in the log.
+        first_half: The line with the beginning of the row, whose line number the row gets.
         line: Text of the later line.
         pattern: Pattern of a row.
-
-    Returns:
-        The row with its values. None if the later line comes over HALF_ROW_LINES lines after the first half, or if the
-        joined text is no row.
     """
-    if number - first_half.line > HALF_ROW_LINES:
-        return None
-    # The first half may end within a number: `time: 0.5` may be the beginning of `time: 0.52`. So the number is marked
-    # with CUT. A pattern that needs a blank or a unit right behind a number then does not match the 0.5.
+    # `time: 0.5` may be the beginning of `time: 0.52`. No pattern takes a number right before CUT for a figure.
     may_end_within_number = first_half.text[-1:] in _OF_NUMBERS
     gap = f"{CUT} " if may_end_within_number else " "
     text = f"{first_half.text}{gap}{line}"[:MAX_ROW_CHARS]
     values = pattern.search(text)
-    if values is None:
-        return None
-    return Row(first_half.line, text, values, is_joined=True)
+    return None if values is None else Row(first_half.line, text, values, is_joined=True)
 
 
 def _cut_at_rows(line: str, marker: str, head: re.Pattern[str]) -> list[str]:
     """Return the texts of the printed rows on a line of a log, each cut to MAX_ROW_CHARS characters.
 
-    Most lines are short and hold one row. For these, a search for the beginnings of rows is saved. In the first of
-    these cases that holds, the result is:
-
-    - The line has at most MAX_ROW_CHARS characters, and `marker` stands in it once: the whole line.
-    - `head` matches nowhere: the line, cut.
-    - Otherwise: a text from each match of `head` to the next match or to the end of the line, cut. Text before the
-      first match is left out.
+    A row reaches up to the head of the next one. Text before the first head is left out, if the line has several
+    markers or is long. A line without a head is one text.
 
     Args:
         line: The line.
@@ -194,15 +167,12 @@ def _cut_at_rows(line: str, marker: str, head: re.Pattern[str]) -> list[str]:
         head: Pattern of the beginning of a row, such as `epoch:0 train step:10`.
     """
     is_short = len(line) <= MAX_ROW_CHARS
-    if is_short and line.count(marker) == 1:
+    if is_short and line.count(marker) == 1:  # one row, as on most lines: the slow search for heads is saved
         return [line]
 
-    starts = [match.start() for match in head.finditer(line)]
-    if not starts:
-        starts = [0]  # the line as a whole
+    starts = [match.start() for match in head.finditer(line)] or [0]
     ends = [*starts[1:], len(line)]
-    rows_of_line = [line[start:end] for start, end in zip(starts, ends, strict=True)]
-    return [row[:MAX_ROW_CHARS] for row in rows_of_line]
+    return [line[start:end][:MAX_ROW_CHARS] for start, end in zip(starts, ends, strict=True)]
 
 
 def _is_first_half(row: Row, head: re.Pattern[str]) -> bool:
