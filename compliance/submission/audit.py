@@ -267,7 +267,7 @@ def _row_of_submission(folder: Folder, questions_by_log: Mapping[str, list[Findi
         standing=standing_of(readable_logs, folder.ruleset) if readable_logs else None,
         envelope=_test_against_envelope(test) if envelope else None,
         problem=_problem_of_submission(judged_logs, len(logs), official, strict),
-        questions=tuple(_questions(_ask_about_other_factor(judged_logs, folder.scaling, test))),
+        questions=tuple(_questions(_ask_who_set_factor(judged_logs, folder.scaling, test))),
     )
 
 
@@ -325,13 +325,7 @@ class _Scored(NamedTuple):
 
 
 def _score_if_possible(compared: Sequence[Report], ruleset: Ruleset, by: str) -> _Scored:
-    """Return the score of a submission's runs; if it has no minutes of training, return the reason, too.
-
-    There are three cases:
-
-        nothing forbids minutes                        the score; an empty reason
-        something forbids minutes, such as a breach    the score without minutes (`minutes` is None); its `problem`
-        the logs cannot be scored together             None; the message of the ValueError
+    """Return the score of a submission's runs, or why there is none.
 
     Args:
         compared: The reports of `check_between_runs` on its logs.
@@ -340,16 +334,13 @@ def _score_if_possible(compared: Sequence[Report], ruleset: Ruleset, by: str) ->
     """
     try:
         score = score_runs(compared, ruleset, by)
-    except ValueError as error:
-        return _Scored(None, printable(str(error), 300))
-    return _Scored(score, score.problem)  # the problem is empty if the score has minutes
+    except ValueError as error:  # the logs cannot be scored together
+        return _Scored(score=None, problem=printable(str(error), 300))
+    return _Scored(score=score, problem=score.problem)
 
 
 def _problem_of_submission(judged: Sequence[Report], log_count: int, official: _Scored, strict: _Scored) -> str:
-    """Return what is wrong with a submission as a whole; empty if nothing is. Only the first problem is returned.
-
-    The problems are, in this order: all logs are of MLPerf v0.5 or v0.6; one of the two scores is missing; the number
-    of logs is wrong.
+    """Return the first problem that a submission has as a whole; empty if it has none.
 
     Args:
         judged: Reports on the logs that are not of v0.5 or v0.6.
@@ -357,93 +348,82 @@ def _problem_of_submission(judged: Sequence[Report], log_count: int, official: _
         official: Score by the verdict of MLCommons' checker, or why there is none.
         strict: Score by this project's rules, or why there is none.
     """
-    if not judged:
+    are_all_of_old_form = not judged
+    if are_all_of_old_form:
         return "logs of v0.5 and v0.6 have another form"
-    why_no_score = strict.problem or official.problem
-    if why_no_score:
-        return why_no_score
+    if strict.problem:
+        return strict.problem
+    if official.problem:
+        return official.problem
     if official.score is not None and log_count != official.score.runs_wanted:
         return f"{counted(log_count, 'log')}; a submission has {official.score.runs_wanted}"
     return ""
 
 
-def _ask_about_other_factor(
-    judged: Sequence[Report], scaling_file: float | None, test: ConvergenceTest | None
+def _ask_who_set_factor(
+    judged: Sequence[Report], factor_of_file: float | None, test: ConvergenceTest | None
 ) -> Sequence[Report]:
-    """Add a question to the first report if the factor of a scaling.json is not the one of the convergence test.
+    """Add a question to the first report if scaling.json has another factor than the convergence test gives.
 
-    The minutes of a submission are multiplied by such a factor. The convergence test computes one, and the review
-    committee of MLPerf may set another in the file scaling.json. The question, who set it, is for the submitter.
+    The minutes of a submission are multiplied by such a factor. MLPerf's review committee may set it in scaling.json.
 
     Args:
         judged: The reports on the logs of a submission.
-        scaling_file: Factor of the file; None if there is no such file that can be read.
+        factor_of_file: Factor of the file; None if there is no such file that can be read.
         test: Outcome of the convergence test; None if there was no test.
 
     Returns:
-        The reports, with the question if there is one. Factors that differ only by rounding count as the same.
+        The reports, with the question for the submitter if there is one.
     """
     factor_of_test = None if test is None else test.scaling
-    if not judged or scaling_file is None or factor_of_test is None:  # there is nothing to compare
+    if not judged or factor_of_file is None or factor_of_test is None:  # there is nothing to compare
         return judged
-    is_same_factor = abs(scaling_file / factor_of_test - 1) <= MOST_ROUNDING
-    if is_same_factor:
+    is_same_but_for_rounding = abs(factor_of_file / factor_of_test - 1) <= MOST_ROUNDING
+    if is_same_but_for_rounding:
         return judged
-    actual = f"scaling.json says {scaling_file!r}, the test gives {factor_of_test!r}; the file's factor is applied"
+    actual = f"scaling.json says {factor_of_file!r}, the test gives {factor_of_test!r}; the file's factor is applied"
     first = judged[0].with_findings([question_for_submitter("scaling-file", actual, "ask who set it")])
     return [first, *judged[1:]]
 
 
-def _official_minutes(scored: Score | None, scaling_file: float | None) -> float | None:
+def _official_minutes(scored: Score | None, factor_of_file: float | None) -> float | None:
     """Return the minutes that result_summarizer, a tool of MLCommons, computes for a submission.
 
-    The minutes are the olympic mean of the runs (without the fastest and the slowest ones), times a factor:
-
-    - With a file scaling.json in the submission, the factor is the one in the file.
-    - Without the file, the factor is that of the convergence test. This factor is above 1 for runs that passed in fewer
-      epochs than the MLPerf reference, so that luck gains nothing, and 1 for other runs. If the factor of the test is
-      not known, 1 is taken.
+    They are the olympic mean of the runs, times the factor of a scaling.json. Without this file, the factor is that of
+    the convergence test.
 
     Args:
         scored: Score by the official verdict; None if there is none.
-        scaling_file: Factor of the scaling.json; None if there is no such file that can be read.
+        factor_of_file: Factor of the scaling.json; None if there is no such file that can be read.
 
     Returns:
-        The minutes. None if there is no score, if the runs are too few for an olympic mean (the score is then by a
-        plain mean), or if too many runs failed.
+        The minutes. None if the tool computes none.
     """
-    if scored is None or not scored.olympic:
+    if scored is None or not scored.olympic:  # the tool takes no other mean
         return None
-    if scaling_file is None:
-        return scored.scaled_minutes  # with the factor of the test; None if too many runs failed
-    if scored.unscaled_minutes is None:  # too many runs failed
-        return None
-    return scored.unscaled_minutes * scaling_file
+    if factor_of_file is None:
+        return scored.scaled_minutes  # by the factor of the test; None if too many runs failed
+    olympic_mean = scored.unscaled_minutes
+    return None if olympic_mean is None else olympic_mean * factor_of_file
 
 
 def _test_against_envelope(test: ConvergenceTest | None) -> EnvelopeTest | None:
-    """Return the outcome of a second MLPerf convergence test, on the lower convex envelope of the reference points.
+    """Return the outcome of a second convergence test, by the reference points on their lower convex envelope.
 
-    A reference point says how many epochs the reference needs at one batch size. The first test compared the runs with
-    the points that rcp_checker, a tool of MLCommons, uses. The second test uses only the points on the lower convex
-    envelope of epochs over batch size. A point is not on the envelope if it lies above the line between two others, or
-    if its batch is smaller than that of the point with the fewest epochs. rcp_checker is meant to leave out such
-    points, too, but may keep some above the envelope (mlcommons/logging #368).
+    rcp_checker, a tool of MLCommons, is meant to leave out the points above this envelope of epochs over batch size,
+    but may keep some of them (mlcommons/logging #368).
 
     Args:
-        test: The outcome of the first test. None if there was no such test.
+        test: The outcome of the first test, by the points that rcp_checker keeps. None if there was no such test.
 
     Returns:
-        `passed` and `scaling` are of the second test. Each test compares the runs with the mean epochs (or samples, as
-        `unit` says) of a reference point: `held_to` is that of the second test, `held_to_by_tool` that of the first,
-        and `differs` says whether the two differ. None if there was no first test, or if one of the tests compared the
-        runs with no reference point.
+        The outcome. None if one of the tests compared the runs with no reference point.
     """
     if test is None or test.comparison is None:
         return None
     comparison = test.comparison
-    point_of_tool = comparison.result.point  # with which the first test compared the runs; None if with none
-    repeated = _compare_with_envelope(comparison)  # the outcome of the second test
+    point_of_tool = comparison.result.point
+    repeated = _compare_with_envelope(comparison)
     point_of_envelope = repeated.point
     if point_of_tool is None or point_of_envelope is None:
         return None

@@ -41,24 +41,15 @@ class EnvelopeTest:
     differs: bool  # whether the two means differ
 
     def in_words(self, scaling_by_tool: float | None) -> str:
-        """Return a phrase that compares this second test of convergence with the first test, that of rcp_checker.
-
-        Each test compares the runs' mean epochs (or samples) with the mean of a point of the MLPerf reference, and
-        gives a factor on the score. If both tests take the same mean (`differs` is false), the phrase is
-
-            lower convex envelope: the same reference point
-
-        "lower convex envelope" names this second test. If the means differ, the phrase is, for instance,
+        """Return a phrase that compares this test with that of rcp_checker, such as
 
             lower convex envelope: held to 4.2 epochs, x 1.012000; by rcp_checker to 4.5, x 1.000000 (a question to ...)
 
-        Here the second test compares the runs with 4.2 epochs (`held_to`) and gives the factor 1.012 (`scaling`).
-        rcp_checker's test compares the runs with 4.5 epochs (`held_to_by_tool`) and gives the factor 1
-        (`scaling_by_tool`).
+        The runs are held to the mean epochs (or samples) of a reference point, and the score is multiplied by the
+        factor after "x".
 
         Args:
-            scaling_by_tool: The factor on the score by rcp_checker's test. None, which is written as "not known", if
-                the factor is not known.
+            scaling_by_tool: The factor by rcp_checker's test; None if it is not known.
         """
         if not self.differs:
             return "lower convex envelope: the same reference point"
@@ -211,27 +202,20 @@ def _line_of_totals(submissions: Sequence[Submission]) -> str:
 def _lines_of_submission(submission: Submission) -> list[str]:
     """Return the lines about a submission in the audit: its name and verdicts, and indented lines with details.
 
-        v1.1 Dell node resnet: official 5/5, ...
-          lower convex envelope: the same reference point
-          warning: run-elsewhere, 1 log, result_0.txt:-: the times of ...
-
-    - The first line has round ("-" if it is not known), submitter, system and benchmark, and then the verdicts, or "not
-      judged" if no log of the submission can be judged.
-    - The second line, on a second test of convergence, is left out if `submission.envelope` is None.
-    - Each further line is a question to ask the submitter: the severity, the rule that logs break, how many logs break
-      the rule, the file and line of the first breach ("-" for no single line), and what the log has there. The
-      question `selected-runs`, about all runs together, has no file.
+    v1.1 Dell node resnet: official 5/5, ...
+      lower convex envelope: the same reference point
+      warning: run-elsewhere, 1 log, result_0.txt:-: the times of ...
     """
     name = f"{submission.round or '-'} {submission.submitter} {submission.system} {submission.benchmark}"
     is_any_log_judged = submission.not_judged < submission.logs
     verdicts = _verdicts(submission) if is_any_log_judged else "not judged"
     lines = [f"{name}: {verdicts}"]
-    if submission.envelope is not None:
-        # `scaling` is the factor by the first test, with which `in_words` compares that of the second.
-        lines.append(f"  {submission.envelope.in_words(submission.scaling)}")
-    for question in submission.questions:
-        where = f"{question.file}:{question.line or '-'}"  # such as "result_0.txt:12"
-        logs = f"{counted(question.logs, 'log')}, {where}"
+    if submission.envelope is not None:  # the second test of convergence, which not every audit makes
+        factor_of_first_test = submission.scaling
+        lines.append(f"  {submission.envelope.in_words(factor_of_first_test)}")
+    for question in submission.questions:  # one for each rule that is broken
+        first_breach = f"{question.file}:{question.line or '-'}"  # such as "result_0.txt:12"; "-" for no single line
+        logs = f"{counted(question.logs, 'log')}, {first_breach}"
         lines.append(f"  {question.severity}: {question.rule}, {logs}: {question.actual}")
     return lines
 

@@ -83,21 +83,13 @@ def read_tree(path: Path, ruleset: str | None) -> list[Folder]:
 def _read_files(root: Path, wanted_version: str | None) -> _Files:
     """Read the logs, system descriptions and scaling factors of a results repository, and check each log.
 
-    A log is checked by the rules of the first of these versions that there is:
-
-    1. `wanted_version`
-    2. the version of the round that a folder above the log names, if this round has rules
-    3. NEWEST, but only for a log that cannot be read, has no events, or has something that only this project writes.
-       Any other log raises ValueError.
-
     Args:
         root: Folder or tar archive of the repository.
-        wanted_version: Version of the rules for all logs, such as 4.0.0; None if none is wanted.
+        wanted_version: Version of the rules for all logs, such as 4.0.0; None for that of each log's round.
 
     Returns:
-        By folder: the checked `logs`, their common ruleset in `rulesets`, and in `scalings` the factor of a
-        scaling.json. By path: the system `descriptions`. A description or factor that cannot be read has the reason in
-        its place.
+        The checked logs and their rules by folder, the descriptions by path, and the factors by folder. A description
+        or factor that cannot be read has the reason in its place.
 
     Raises:
         ValueError: An archive is damaged, there are no rules for the version, or the round of a log of another project
@@ -113,11 +105,11 @@ def _read_files(root: Path, wanted_version: str | None) -> _Files:
         elif file.name.match(results_tree.SCALING):
             files.scalings[folder] = _read(_read_scaling, file.content)
         else:
-            version = wanted_version or results_tree.ruleset_named(root, folder)
-            ruleset = load_once(version or NEWEST)
+            version_of_log = wanted_version or results_tree.ruleset_named(root, folder)  # None: neither is known
+            ruleset = load_once(version_of_log or NEWEST)  # NEWEST is for logs of this project, which name no round
             log = _check_log(file, ruleset, root)
-            if version is None:  # the log was checked by NEWEST
-                _refuse_log_of_other_project(log.report, file, root)
+            if version_of_log is None and _is_of_other_project(log.report):
+                raise ValueError(_question_about_round(file, root))
             files.rulesets[folder] = ruleset
             files.logs[folder].append(log)
     return files
@@ -172,9 +164,6 @@ def _read(read: Callable[[Path], T], content: Path | Unreadable) -> T | Unreadab
 def _check_log(file: TreeFile, ruleset: Ruleset, root: Path) -> _CheckedLog:
     """Return the report on a log, and whether the log has the old form of MLPerf v0.5 and v0.6.
 
-    The check of a log reads no events of the old form. So a log of which the check read an event does not have the old
-    form. For any other log, the names of its folders and its first lines decide (`results_tree.is_of_old_form`).
-
     Args:
         file: The log, by its path in the results repository.
         ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
@@ -191,32 +180,25 @@ def _check_log(file: TreeFile, ruleset: Ruleset, root: Path) -> _CheckedLog:
         report = Report(path=name, findings=(question,), run=NOTHING)
     else:
         report = replace(checked, path=name)
-    # Of a log without events that the check can read, `check_file` also returns the run NOTHING.
-    has_no_events = report.run is NOTHING
+    has_no_events = report.run is NOTHING  # none that is read, as those of the old form never are
     is_of_old_form = has_no_events and results_tree.is_of_old_form(root, file)
     return _CheckedLog(report, is_of_old_form)
 
 
-def _refuse_log_of_other_project(report: Report, file: TreeFile, root: Path) -> None:
-    """Raise ValueError if a log of a round that is not known was written by another project.
+def _is_of_other_project(report: Report) -> bool:
+    """Return whether a log has events, and nothing in it shows that this project wrote it."""
+    has_events = report.run is not NOTHING
+    return has_events and not report.run.is_project_log
 
-    The caller has found no rules for the log: the user named no ruleset, and the path of the log's folder, with that of
-    `root`, names no round that has rules. A log of this project is then judged by the rules NEWEST. For a log of
-    another project, the user must name the ruleset. A log of which no event can be read is let pass, because nothing
-    shows which project wrote it.
+
+def _question_about_round(file: TreeFile, root: Path) -> str:
+    """Return the message that the round of a log is not known, which asks for --ruleset.
 
     Args:
-        report: The report on the log.
         file: The log, by its path in the repository.
-        root: Folder or tar archive of the repository, for the message.
-
-    Raises:
-        ValueError: Another project wrote the log. The message asks for --ruleset.
+        root: Folder or tar archive of the repository.
     """
-    has_no_events = report.run is NOTHING  # also if the log cannot be read
-    if has_no_events or report.run.is_project_log:
-        return
-    raise ValueError(
+    return (
         f"{root}: of which round is {file.name}? No folder above it names one that has rules; give --ruleset, "
         f"one of {', '.join(versions())}"
     )
@@ -244,9 +226,6 @@ class _Described(NamedTuple):
 def _describe(folder: PurePosixPath, descriptions: Mapping[PurePosixPath, JsonObject | Unreadable]) -> _Described:
     """Return the description of a submission's system; if it is missing or unreadable, the question to ask.
 
-    The tree may be only a part of a repository. So nothing is asked if it has no descriptions at all, or if this one
-    would lie outside the tree.
-
     Args:
         folder: Path of the submission's folder in the tree.
         descriptions: Each description in the tree, or the reason why it cannot be read, by its path.
@@ -255,12 +234,13 @@ def _describe(folder: PurePosixPath, descriptions: Mapping[PurePosixPath, JsonOb
         The description, empty if there is none; and the question, None if nothing is asked.
     """
     path = _path_of_description(folder)
-    if not descriptions or path is None:
+    if not descriptions or path is None:  # the tree may be only a part of a repository, without this description
         return _Described(description={}, question=None)
     found = descriptions.get(path, Unreadable(reason=f"{path}: missing"))
     if isinstance(found, Unreadable):
-        return _Described({}, question_for_submitter("system-description", found.reason, "ask for the description"))
-    return _Described(found, None)
+        question = question_for_submitter("system-description", found.reason, "ask for the description")
+        return _Described(description={}, question=question)
+    return _Described(description=found, question=None)
 
 
 def _path_of_description(folder: PurePosixPath) -> PurePosixPath | None:

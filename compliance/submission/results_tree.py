@@ -109,8 +109,7 @@ def _files_of_archive(path: Path) -> Iterator[TreeFile]:
         The files, held in memory. One that cannot be read has the reason instead.
 
     Raises:
-        ValueError: The file is no archive, or a damaged one. A compressed archive has its checksum at the end, so the
-            error may come only after all files were yielded.
+        ValueError: The file is no archive, or a damaged one, which may show only after all files were yielded.
         OSError: The file cannot be opened.
     """
     with path.open("rb") as stream:
@@ -121,10 +120,10 @@ def _files_of_archive(path: Path) -> Iterator[TreeFile]:
                     name = PurePosixPath(member.name)
                     if any(name.match(pattern) for pattern in _PATTERNS):
                         yield TreeFile(name=name, content=_content_of(member, members))
-            # tarfile stops before the checksum. Read on to the end of the file, so that the checksum is compared.
+            # tarfile stops before the checksum of a compressed archive. Read on to the end, so that it is compared.
             while decompressed.read(1 << 20):
                 pass
-        except (tarfile.TarError, EOFError, lzma.LZMAError, zlib.error, OSError) as error:
+        except (tarfile.TarError, EOFError, lzma.LZMAError, zlib.error, OSError) as error:  # OSError: by gzip and bz2
             raise ValueError(f"{path}: neither a folder nor a whole tar archive: {printable(str(error))}") from None
 
 
@@ -238,85 +237,41 @@ def owner_of(root: Path, folder: PurePosixPath, organisation: str) -> Owner:
         /data/Dell                     results/node/resnet              ""       Dell
         /data/Dell/results             node/resnet                      ""       `organisation`
 
-    - The round is the path of the folders between the root and the submitter's folder, as in the first row. If there
-      are none, the round is `v` and the number in a folder's name such as training_results_v1.1, which may be the name
-      of the root or of a folder above the root. If no such name is found, the round is empty.
-    - The submitter is the name just above `results`. If the submitter's folder lies above the root, as in the last row,
-      or if the paths of an archive begin with `results`, the submitter is `organisation`.
-
     Args:
         root: Folder or archive of the tree.
         folder: Path of the folder of logs in the tree.
         organisation: The submitter if the tree does not name one, such as the organisation that the logs state.
 
     Returns:
-        The four names; empty for those that are not known. In any other layout, the submitter is `organisation`, the
-        benchmark is the last name of the path, and the round and the system are empty.
+        The four names; empty for those that are not known. In any other layout, only the submitter and the benchmark,
+        which is the last name of the path, are taken to be known.
     """
     root_names = root.resolve().parts if root.is_dir() else ()  # an archive's own name does not count
     names = (*root_names, *folder.parts)
     layout = _layout_of(names)
     if layout is None:
         return Owner(round="", submitter=organisation, system="", benchmark=names[-1] if names else "")
-
-    # In the first row `names_above_results` is ("/", "data", "v1.1", "Dell"). Without the submitter, which is the last,
-    # and without the root's names ("/", "data"), only ("v1.1",) is left. In the other three rows nothing is left.
-    names_above_submitter = layout.names_above_results[:-1]
-    tree_names_above_submitter = names_above_submitter[len(root_names) :]
+    names_above_results = layout.names_above_results  # the submitter's is the last, if it is there
+    folders_of_round = names_above_results[len(root_names) : -1]  # in the tree, above the submitter's: ("v1.1",)
+    # The submitter's name may be that of the root, where an audit of one submitter begins, but not of a folder above.
+    place_of_root = max(len(root_names) - 1, 0)
+    names_from_root_on = names_above_results[place_of_root:]
     return Owner(
-        round=_round_of(tree_names_above_submitter, root, folder),
-        submitter=_submitter_in_tree(layout, root_names) or organisation,
+        round="/".join(folders_of_round) or _numbered_round(root, folder),
+        submitter=names_from_root_on[-1] if names_from_root_on else organisation,
         system=layout.system,
         benchmark=layout.benchmark,
     )
 
 
-def _submitter_in_tree(layout: _Layout, root_names: tuple[str, ...]) -> str:
-    """Return the submitter, the name just above `results` in a path; empty if this name lies above the tree's root.
-
-    With the path /data/Dell/results/node/resnet:
-
-        root /data               -> Dell
-        root /data/Dell          -> Dell: an audit of one submitter's folder begins there, so the root's own name counts
-        root /data/Dell/results  -> empty: Dell lies above the root
+def _numbered_round(root: Path, folder: PurePosixPath) -> str:
+    """Return the MLPerf round whose number a path names, such as `v1.1` of training_results_v1.1; empty if none.
 
     Args:
-        layout: Parts of the whole path.
-        root_names: Names of the path of the tree's root, with which the whole path begins, such as ("/", "data"). Empty
-            for an archive.
-
-    Returns:
-        The submitter. Also empty if `results` is the first name of the path.
-    """
-    names_above_results = layout.names_above_results
-    if not names_above_results:
-        return ""
-    # Where the names stand in the whole path ("/", "data", "Dell", "results", "node", "resnet"), counted from 0.
-    index_of_submitter = len(names_above_results) - 1  # 2 in all three examples
-    index_of_root = len(root_names) - 1  # 1, 2 and 3 in the examples; -1 for an archive: no index is smaller
-    is_above_root = index_of_submitter < index_of_root
-    return "" if is_above_root else names_above_results[-1]
-
-
-def _round_of(tree_names_above_submitter: tuple[str, ...], root: Path, folder: PurePosixPath) -> str:
-    """Return what names the MLPerf round of the logs in a folder, such as `v1.1`; empty if it is not known.
-
-    If folders of the tree lie above the submitter's, as in a tree of several rounds, it is their path:
-
-        v1.1/Dell/results/node/resnet           -> v1.1
-        training/v1.1/Dell/results/node/resnet  -> training/v1.1
-
-    Otherwise it is `v` and the number in the name of the root, which may be an archive, or of a folder above the root:
-    `v1.1` for the root training_results_v1.1.
-
-    Args:
-        tree_names_above_submitter: Names of the folders of the tree above the submitter's, such as ("v1.1",).
-        root: Folder or archive of the tree.
+        root: Folder or archive of the tree, whose path is looked at, too.
         folder: Path of the folder in the tree.
     """
-    if tree_names_above_submitter:
-        return "/".join(tree_names_above_submitter)
-    number = _round_named(root, folder)  # `1.1` of `training_results_v1.1`
+    number = _round_named(root, folder)  # "1.1"
     return f"v{number}" if number else ""
 
 
