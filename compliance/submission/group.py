@@ -93,7 +93,7 @@ def names_of_submission(run: LoggedRun) -> tuple[str, ...]:
 def one_submission(
     checked: Sequence[Report], ruleset: Ruleset, *, original_of_copy: Mapping[Path, Path] | None = None
 ) -> SubmittedBenchmark:
-    """Return the benchmark of the logs of a submission, and how many runs make a result of this benchmark.
+    """Make sure that logs are of one submission that can be scored, and return its benchmark.
 
     Args:
         checked: The reports on the logs, at least one.
@@ -138,8 +138,8 @@ def _refuse_logs_without_events(checked: Sequence[Report], paths_for_messages: S
         paths_for_messages: The path by which a message names each log.
 
     Raises:
-        ValueError: The message names the log, and quotes the finding that says so, as
-            "notes.txt: no log of a run (none)".
+        ValueError: Such as "notes.txt: no log of a run (none)". In the brackets is what the report found in place of
+            events: "none", or why those that are there cannot be read.
     """
     for report, path in zip(checked, paths_for_messages, strict=True):
         has_no_events = report.run is NOTHING  # as `check_file` reports such a log, together with a finding
@@ -217,14 +217,7 @@ def convergence_test(checked: Sequence[Report], ruleset: Ruleset) -> Convergence
 
 
 def _test_against(reference: ReferenceSet, checked: Sequence[Report]) -> ConvergenceTest:
-    """Test whether closed runs took far fewer epochs to the target than the MLPerf reference takes at their batch.
-
-    The test is that of rcp_checker, a tool of mlperf-logging. The first case that holds decides:
-
-        rcp_checker cannot read a log                    NOT_KNOWN
-        the logs do not state one common batch           FAILED
-        `convergence.against_reference` fails the runs   FAILED: far fewer epochs than the reference, for instance
-        `convergence.against_reference` passes the runs  PASSED
+    """Test by rcp_checker's rule whether closed runs took far fewer epochs to the target than the MLPerf reference.
 
     Args:
         reference: The reference points of the benchmark. A point says how many epochs the reference took at one global
@@ -232,26 +225,21 @@ def _test_against(reference: ReferenceSet, checked: Sequence[Report]) -> Converg
         checked: The reports on the logs of the submission, at least one.
 
     Returns:
-        The `status`, such as PASSED, with a `reason` in words, and `scaling`, a factor for the minutes of the
-        submission: None if the status is NOT_KNOWN, and 1 if it is FAILED. If it is PASSED, the factor is 1, or above 1
-        if the runs took a few epochs fewer than the reference: 42 / 40 for 40 epochs against 42.
+        The outcome, PASSED or FAILED; NOT_KNOWN if rcp_checker cannot read a log.
     """
     why_unreadable = _why_unreadable(checked)
     if why_unreadable:
         return ConvergenceTest(status=NOT_KNOWN, reason=why_unreadable, scaling=None, reference=reference)
 
-    stated_batches = _stated_batches(checked)  # the different batches of all logs, as texts: ["256"], ["256", "512"]
-    batch = checked[0].run.as_tools_read.batch  # of the first log, as its value: 256
-    has_one_batch = len(stated_batches) == 1 and is_number(batch)  # if so, `batch` is the batch of every run
-    if not has_one_batch:
-        reason = f"no one global_batch_size ({printable(', '.join(stated_batches))})"
+    batch = checked[0].run.as_tools_read.batch  # of any type of JSON
+    texts_of_batches = _stated_batches(checked)  # such as ["256"], or ["256", "512"] for different ones
+    is_of_all_runs = len(texts_of_batches) == 1
+    if not (is_of_all_runs and is_number(batch)):
+        reason = f"no one global_batch_size ({printable(', '.join(texts_of_batches))})"
         return ConvergenceTest(status=FAILED, reason=reason, scaling=1.0, reference=reference)
 
     epochs = _epochs_to_target(checked)
-    points_kept_by_tool = reference.points  # without the points that rcp_checker drops
-    # From `reference` itself `against_reference` takes other facts, such as how many of the fastest and
-    # slowest runs to drop.
-    result = convergence.against_reference(epochs, batch, reference, points_kept_by_tool)
+    result = convergence.against_reference(epochs, batch, reference, points=reference.points)  # those the tool keeps
     return ConvergenceTest(
         status=PASSED if result.passed else FAILED,
         reason=result.reason,

@@ -15,44 +15,30 @@ from runlog.text import printable
 def findings_by_reference_points(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
     """Compare closed runs of one submission with the reference runs of MLPerf, and yield findings on each run.
 
-    The findings come in this order:
-
-    1. In an early ruleset, as 0.7.0, in which the two rules below are not yet in force: for each rule a note on each
-       run.
-    2. By the rule `rcp-hyperparameters`: for each run, a breach for each hyperparameter that its log states with
-       another value than the reference has at the run's global batch (a decay's steps are not compared); or one note if
-       the run cannot be compared.
-    3. By the rule `rcp-convergence`, which is about all runs together: the same finding on each run. It is a breach if
-       the runs fail the test of convergence, for instance by far fewer epochs than the reference, or a note if the test
-       could not be applied. If the runs pass, there is no finding.
-
-    If MLPerf has no reference runs of the benchmark in the ruleset, 2. and 3. are left out. Nothing is yielded for open
-    runs, and for a benchmark that is not of this project.
-
     Args:
         members: The reports on the logs of the submission, at least one. The first log decides for all logs which
             benchmark and division the submission is of.
         ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
 
     Yields:
-        A BlamedRun: the report of a run, and a finding on the run, which is a breach of a rule or a note.
+        The report of a run, and a breach of `rcp-hyperparameters` or `rcp-convergence`, or a note on why one of these
+        rules was not applied.
     """
     benchmark = _benchmark_of_closed_runs(members, ruleset)
     if benchmark is None:  # the runs are open, or of a benchmark that is not of this project
         return
 
     yield from _notes_on_rules_not_in_force(members, ruleset)
-    if not benchmark.reference_points:  # by this project's own table MLPerf has none in this ruleset
+    if not benchmark.reference_points:  # MLPerf has none in this ruleset, by this project's table
         return
 
     test = convergence_test(members, ruleset)
-    if test.reference is not None:  # None if mlperf-logging lacks the points or the test's number of runs
+    if test.reference is not None:  # mlperf-logging has all that the test needs
         for report in members:
-            # Of the reference points, `_other_hyperparameters` takes the one at the run's global batch.
             for finding in _other_hyperparameters(report.run, test.reference.points, ruleset):
                 yield BlamedRun(report, finding)
 
-    finding_on_all = _finding_of_test(test, members, benchmark, ruleset)
+    finding_on_all = _finding_of_test(test, members, benchmark, ruleset)  # None if the runs pass
     if finding_on_all is not None:
         for report in members:
             yield BlamedRun(report, finding_on_all)

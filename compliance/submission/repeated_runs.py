@@ -29,8 +29,8 @@ class _FirstSeen:
 def ask_about_repeated_runs(folders: Sequence[Folder]) -> dict[LogInTree, Finding]:
     """Return a question about each run of a results repository that an earlier submission has, too.
 
-    A run is recognised by its marks. A mark has values that two different runs hardly have in common, such as the exact
-    times of all parts of a run.
+    A run is recognised by its marks: values that two different runs hardly have in common, such as all durations of its
+    epochs.
 
     Args:
         folders: The submissions. One is earlier than another if it comes first in this order.
@@ -43,7 +43,7 @@ def ask_about_repeated_runs(folders: Sequence[Folder]) -> dict[LogInTree, Findin
     for folder in folders:
         for report in folder.logs:
             marks_of_run = marks(report.run)
-            earlier = _earlier_submission_with(marks_of_run, folder, first_seen)
+            earlier = _first_in_other_submission(marks_of_run, folder, first_seen)
             if earlier is not None:
                 log = (folder.name, report.path.name)
                 question_by_log[log] = _question_about_two_submissions(report, folder, earlier)
@@ -67,7 +67,7 @@ def _remember_new_marks(
             first_seen[mark] = _FirstSeen(folder=folder, file=report.path.name, kind_of_mark=mark.what)
 
 
-def _earlier_submission_with(
+def _first_in_other_submission(
     marks_of_run: Sequence[Mark], folder: Folder, first_seen: Mapping[Mark, _FirstSeen]
 ) -> _FirstSeen | None:
     """Return the log of another submission that showed a run's mark first; None if no other did.
@@ -92,28 +92,20 @@ def _earlier_submission_with(
 def _question_about_two_submissions(report: Report, folder: Folder, earlier: _FirstSeen) -> Finding:
     """Return a reviewer's question to the submitter about a run that is in two submissions of a results repository.
 
-    The question is about the later submission. It says what the two logs have in common, such as the durations of their
-    epochs. There are three cases:
-
-    - The submitter, such as `Dell-power`, repeats the runs of another one, `Dell`, with power logs: the question is
-      only a note.
-    - The two submissions are of different rounds: the question adds the conditions for submitting a run again.
-    - Any other: the question says only what the logs have in common.
-
     Args:
         report: The report on the run's log in the later submission.
-        folder: The later submission.
-        earlier: The earlier submission, the file of the log in it, and the kind of the mark that both logs have.
+        folder: The later submission, which the question is about.
+        earlier: The log of the run in the earlier submission, and what both logs have in common, such as their `times`.
     """
-    other = earlier.folder
+    earlier_folder = earlier.folder
     # Such as: the accuracies of result_0.txt of Dell/results/node/resnet
-    shared = f"the {earlier.kind_of_mark} of {printable(earlier.file)} of {printable(str(other.name))}"
+    shared = f"the {earlier.kind_of_mark} of {printable(earlier.file)} of {printable(str(earlier_folder.name))}"
     fix = "ask which system ran it"
-    if _is_power_submission_of(folder.owner.submitter, other.owner.submitter):
+    if _is_power_submission_of(folder.owner.submitter, earlier_folder.owner.submitter):  # which is as it should be
         actual = f"{shared}: this is its submission with power logs"
         return question_for_submitter("run-elsewhere", actual, fix, severity="info")
-    if _are_of_different_rounds(folder, other):
-        actual = f"{shared}: {_conditions_of_resubmission(report, folder, other)}"
+    if _are_of_different_rounds(folder, earlier_folder):
+        actual = f"{shared}: {_conditions_of_resubmission(report, folder, earlier_folder)}"
         return question_for_submitter("run-elsewhere", actual, fix)
     return question_for_submitter("run-elsewhere", shared, fix)
 

@@ -193,7 +193,8 @@ def findings_between_runs(checked: Sequence[Report], ruleset: Ruleset) -> list[l
     for members in _group_by_submission(checked):
         blamed_runs = [
             *_shared_seeds(members, ruleset),
-            *_equal_runs(members, ruleset),
+            *_copies_of_earlier_runs(members, ruleset),
+            *_runs_at_one_accuracy(members, ruleset),
             *_differing_configurations(members, ruleset),
             *findings_by_reference_points(members, ruleset),
         ]
@@ -236,9 +237,6 @@ def _comparable_names(run: LoggedRun) -> tuple[str, ...]:
 def _shared_seeds(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
     """Yield a breach for each seed of a run that an earlier run of the submission also has.
 
-    A run may repeat its own seeds. Runs that went on from a checkpoint are left out: they keep the seed that they began
-    with, and another rule refuses them.
-
     Args:
         members: The reports on the logs of one submission.
         ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
@@ -248,14 +246,15 @@ def _shared_seeds(members: Sequence[Report], ruleset: Ruleset) -> Iterator[Blame
     """
     rule = ruleset.strict["seeds-differ"]
     first_run_by_seed: dict[tuple[str, ...], Report] = {}
+    # A run that went on from a checkpoint keeps the seed that it began with. Another rule refuses it.
     runs_from_their_start = [report for report in members if not report.run.is_resumed]
     for report in runs_from_their_start:
         shared_seeds: list[tuple[Event, Report]] = []  # each with the earlier run that has it
         for seed in _seeds_that_must_differ(report.run, ruleset):
-            # The first run that has the seed. If no earlier run has it, this is the present run, which is remembered.
-            first_run = first_run_by_seed.setdefault(seed.key, report)
-            is_of_earlier_run = first_run is not report
-            if is_of_earlier_run:
+            first_run = first_run_by_seed.get(seed.key)
+            if first_run is None:
+                first_run_by_seed[seed.key] = report
+            elif first_run is not report:  # a run may repeat its own seed
                 shared_seeds.append((seed.event, first_run))
         for event, first_run in shared_seeds[:FINDINGS_PER_RULE]:
             actual = f"seed {printable(event.value, 60)} is that of {printable(first_run.path.name)} too"
@@ -295,29 +294,25 @@ def _seeds_that_must_differ(run: LoggedRun, ruleset: Ruleset) -> Iterator[_Seed]
             yield _Seed(event, key)
 
 
-def _equal_runs(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
+def _copies_of_earlier_runs(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
     """Yield a breach for each run of a submission that looks like a copy of an earlier run.
 
-    In a ResNet submission, `_runs_at_one_accuracy` yields further breaches if too many runs end at exactly the same
-    accuracy. The submission's first run never gets a breach, because no run is earlier.
-
     Args:
-        members: The reports on the logs of one submission, at least one.
+        members: The reports on the logs of one submission.
         ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
 
     Yields:
-        The report of a run and the breach of the rule `runs-differ`. The breach says what the runs share, such as `its
-        times and accuracies are those of result_0.txt` or `several runs end at an accuracy of 0.7591234`.
+        The report of a run and the breach of the rule `runs-differ`, which says what the runs share, such as `its times
+        and accuracies are those of result_0.txt`.
     """
     rule = ruleset.strict["runs-differ"]
     for position, report in enumerate(members):
-        what_is_shared = _first_shared(report.run, members[:position], ruleset)  # with an earlier run; empty if nothing
+        earlier_runs = members[:position]
+        what_is_shared = _first_shared(report.run, earlier_runs, ruleset)
         if what_is_shared:
             evaluations = report.run.evaluations
             line = evaluations[0].line if evaluations else None  # the line of the log with the first evaluation
             yield BlamedRun(report, breach(rule, what_is_shared, line=line))
-    if members[0].run.stated_text(schema.SUBMISSION_BENCHMARK) == "resnet":
-        yield from _runs_at_one_accuracy(members, rule)
 
 
 def _first_shared(run: LoggedRun, earlier_runs: Sequence[Report], ruleset: Ruleset) -> str:
@@ -341,15 +336,6 @@ def _first_shared(run: LoggedRun, earlier_runs: Sequence[Report], ruleset: Rules
 def _what_is_shared(run: LoggedRun, other: LoggedRun, name_of_other: str, ruleset: Ruleset) -> str:
     """Return a sentence on what shows that two logs are of the same run; empty if nothing does.
 
-    In any benchmark, several signs together show it: equal start, end and accuracies; equal times and accuracies; or
-    equal accuracies of different seeds. In this project's benchmarks one sign is enough, because it was measured there
-    how likely it is by chance:
-
-    - an equal start, equal durations or equal accuracies
-    - evaluations, durations or losses that are more alike than chance explains: for durations, so many equal ones that
-      their chance is 1e-20 or less
-    - training on one host at the same time
-
     Args:
         run: A run, by its log.
         other: The run to compare it with.
@@ -359,40 +345,46 @@ def _what_is_shared(run: LoggedRun, other: LoggedRun, name_of_other: str, rulese
     Returns:
         A sentence such as `its times and accuracies are those of result_0.txt`.
     """
-    same_run = describe_same_run(run, other, name_of_other)
-    if same_run:
-        return same_run
+    several_signs = describe_same_run(run, other, name_of_other)  # which show it in any benchmark
+    if several_signs:
+        return several_signs
+    # One sign is enough in this project's benchmarks, where it was measured how likely it is by chance.
     is_benchmark_of_ours = run.stated_text(schema.SUBMISSION_BENCHMARK) in ruleset.benchmarks
     if not is_benchmark_of_ours:
         return ""
-    # The bound on equal intervals is minus the decimal logarithm of their chance: 20 for a chance of 1e-20.
-    exponent = ruleset.strict["runs-differ"].bounds["equal_intervals"]
-    most_chance = 10**-exponent
+    negative_logarithm = ruleset.strict["runs-differ"].bounds["equal_intervals"]  # to base 10
+    most_chance = 10**-negative_logarithm
     return (
-        describe_equal_mark(run, other, name_of_other)
-        or describe_resemblance(run, other, name_of_other, most_chance=most_chance)
-        or _hosts_at_once(run, other, name_of_other)
+        describe_equal_mark(run, other, name_of_other)  # start, durations or accuracies are equal
+        or describe_resemblance(run, other, name_of_other, most_chance=most_chance)  # so alike that it is no chance
+        or _hosts_at_once(run, other, name_of_other)  # both trained on one host at the same time
     )
 
 
-def _runs_at_one_accuracy(members: Sequence[Report], rule: StrictRule) -> Iterator[BlamedRun]:
-    """Yield a breach for each run that ends at the accuracy at which most runs of a submission end, if too many do.
+def _runs_at_one_accuracy(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
+    """Yield a breach for each ResNet run but the first that ends at an accuracy which too many runs share.
 
-    Many runs that end at exactly the same accuracy are a sign of copied logs. The first of these runs is counted, but
-    gets no breach, because it is no copy of an earlier one. If all accuracies of the submission are rounded to four
-    digits, nothing is yielded, because rounded accuracies may well be equal by chance.
+    Exactly the same last accuracy in many runs of a submission is a sign of copied logs. The first of these runs gets
+    no breach, because it is no copy of an earlier one.
 
     Args:
-        members: The reports on the logs of one submission.
-        rule: The rule that the runs break. Its bound `runs_at_one_accuracy` is the number of runs that is too many.
+        members: The reports on the logs of one submission, at least one.
+        ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
+
+    Yields:
+        The report of a run and the breach of the rule `runs-differ`.
     """
+    is_resnet = members[0].run.stated_text(schema.SUBMISSION_BENCHMARK) == "resnet"
+    if not is_resnet:
+        return
+    rule = ruleset.strict["runs-differ"]
     too_many_runs = int(rule.bounds["runs_at_one_accuracy"])
     shared_accuracy = shared_last_accuracy([report.run for report in members], too_many_runs)
-    if shared_accuracy is None:  # fewer runs share an accuracy, or all accuracies are rounded to four digits
+    if shared_accuracy is None:  # fewer runs share one, or all are rounded to four digits, and may be equal by chance
         return
     evaluated = [report for report in members if report.run.evaluations]
     sharing = [report for report in evaluated if report.run.evaluations[-1].value == shared_accuracy]
-    for report in sharing[1:]:  # without the first of them
+    for report in sharing[1:]:
         actual = f"several runs end at an accuracy of {shared_accuracy!r}"
         yield BlamedRun(report, breach(rule, actual, line=report.run.evaluations[-1].line))
 
@@ -434,27 +426,21 @@ def _differing_configurations(members: Sequence[Report], ruleset: Ruleset) -> It
         ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
 
     Yields:
-        The report of a run and the breach, which `_rule_on_differences` assigns to one of two rules:
-
-        - `same-hyperparameters`, if a hyperparameter differs and this rule applies to both runs. It may apply only to
-          runs of some benchmarks or of one division, by what the log of each run states.
-        - `same-configuration` otherwise, which is only a warning.
+        The report of a run and the breach of `same-hyperparameters`, or else of `same-configuration`, which only warns.
+        Its line is that of the first value that differs.
     """
     first = members[0]
     wanted = _configuration(first.run)
     for report in members[1:]:
         actual = _configuration(report.run)
-        # In the order of `_configuration`, hyperparameters first. Names that only this run has come last.
-        names_of_both = wanted | actual
+        names_of_both = wanted | actual  # hyperparameters of the first run first; names that only this run has last
         differing = [name for name in names_of_both if not _is_same(name, actual.get(name), wanted.get(name))]
-        if not differing:
-            continue
-        rule = _rule_on_differences(differing, first.run, report.run, ruleset)
-        shown = _differences_in_words(differing, actual, wanted, first.path.name)
-        first_differing = differing[0]  # the breach is on the line of its event
-        key = first_differing.partition(".")[0]  # "run_summary" of "run_summary.devices"
-        line = report.run.first_lines.get(key)  # None if no event of this run states it
-        yield BlamedRun(report, breach(rule, shown, line=line))
+        if differing:
+            rule = _rule_on_differences(differing, first.run, report.run, ruleset)
+            shown = _differences_in_words(differing, actual, wanted, first.path.name)
+            key = differing[0].partition(".")[0]  # "run_summary" of "run_summary.devices"
+            line = report.run.first_lines.get(key)  # None if no event of this run states it
+            yield BlamedRun(report, breach(rule, shown, line=line))
 
 
 def _rule_on_differences(names: Sequence[str], first: LoggedRun, run: LoggedRun, ruleset: Ruleset) -> StrictRule:
@@ -621,7 +607,7 @@ def _with_official_verdict(report: Report, ruleset: Ruleset, official: OfficialC
     if passes_tool == passes_ours:
         return with_answer
     if passes_tool:
-        return with_answer.with_findings([_finding_on_pass_of_tool_alone(report, rule)])
+        return with_answer.with_findings([_finding_on_pass_by_tool_alone(report, rule)])
     return with_answer.with_findings([_finding_on_rejection_by_tool_alone(messages, rule)])
 
 
@@ -638,18 +624,14 @@ def _finding_on_rejection_by_tool_alone(messages: Sequence[str], rule: StrictRul
     return replace(breach(rule, f"it rejects the log: {first_messages}"), official=True)
 
 
-def _finding_on_pass_of_tool_alone(report: Report, rule: StrictRule) -> Finding:
-    """Return the finding that mlperf-logging's checker passes a log that fails this project's official verdict.
-
-    The official verdict is this project's own judgement, by the rules of mlperf-logging's checker. In spite of this
-    finding, the log still fails the official verdict, because the findings that cause the failure stay in the report.
-    The message of this finding names the rules of those findings.
+def _finding_on_pass_by_tool_alone(report: Report, rule: StrictRule) -> Finding:
+    """Return the finding that mlperf-logging's checker passes a log which fails this project's official verdict.
 
     Args:
-        report: This project's report on the log.
+        report: This project's report on the log. Its official findings make the log fail, and stay in spite of the
+            tool.
         rule: The rule on such a disagreement.
     """
-    # The log fails the official verdict because of the findings that are `official`.
     refusing_rules = ", ".join(sorted({finding.rule for finding in report.findings if finding.official}))
     # In the message, "this checker" is this project's checker, which prints the message.
     actual = f"mlperf-logging's checker passes the log; this checker says that it does not, by {refusing_rules}"
