@@ -365,7 +365,7 @@ def _ask_who_set_factor(
 ) -> Sequence[Report]:
     """Add a question to the first report if scaling.json has another factor than the convergence test gives.
 
-    The minutes of a submission are multiplied by such a factor. MLPerf's review committee may set it in scaling.json.
+    The minutes of a submission are multiplied by such a factor. The review committee may set it in scaling.json.
 
     Args:
         judged: The reports on the logs of a submission.

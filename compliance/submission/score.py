@@ -142,7 +142,7 @@ def command(options: argparse.Namespace) -> int:
 def choose_median_runs(
     checked: Sequence[Report], ruleset: Ruleset, by: str | None = None
 ) -> tuple[Sequence[Report], str]:
-    """Return which runs to score if more were made than a result takes, and a line on how they were chosen.
+    """Return the runs to score, and a line on how they were chosen if more were made than a result takes.
 
     Of all sets of consecutive runs, the set with the median score is chosen. If a result takes 5 runs and 7 were made,
     the sets are runs 1 to 5, 2 to 6 and 3 to 7 in the order of their start.
@@ -154,8 +154,7 @@ def choose_median_runs(
             decides on the first report of the set.
 
     Returns:
-        The reports on the runs to score, and the line. If no more runs were made than a result takes, or if the
-        benchmark is not scored, all the runs and an empty text.
+        The reports on the runs to score, and the line; empty if these are all the runs.
 
     Raises:
         ValueError: There are more runs than a result takes, and the runs of a set cannot be scored together, because
@@ -169,8 +168,6 @@ def choose_median_runs(
     if len(checked) <= runs_of_result.runs:
         return all_runs
     in_order_of_start = sorted(checked, key=_start_and_name)
-    # Scores a set. The minutes are infinite if the set has no score, for example if too many runs missed the target.
-    # ValueError is raised if the runs of the set cannot be scored together.
     minutes_of_set = functools.partial(_minutes_or_infinity, ruleset=ruleset, by=by)
     return median_set(in_order_of_start, runs_of_result.runs, minutes_of_set)
 
@@ -240,7 +237,7 @@ def score_runs(compared: Sequence[Report], ruleset: Ruleset, by: str | None = No
         rcp=test.status,
         convergence=test.in_words(),
         problem=problem,
-        refused=tuple(sorted(judged.rules_forbidding_score)),
+        refused=tuple(sorted(judged.rules_forbidding_strict_score)),
         runs=tuple(judged.runs),
         standing=standing_of(compared, ruleset),
     )
@@ -272,7 +269,7 @@ class _JudgedRuns(NamedTuple):
     """The runs as they are scored, and the broken rules that forbid a strict score."""
 
     runs: list[ScoredRun]
-    rules_forbidding_score: set[str]
+    rules_forbidding_strict_score: set[str]
 
     @property
     def kept_minutes(self) -> list[float]:
@@ -288,33 +285,22 @@ class _JudgedRuns(NamedTuple):
 def _judge_runs(compared: Sequence[Report], by: str) -> _JudgedRuns:
     """Return the runs of a submission as they are scored, and the broken rules that forbid a strict score.
 
-    `by` decides which minutes a run has, and which errors drop the run from the score:
-
-        official    the minutes that mlperf-logging's tools read; only official errors
-        strict      the minutes that this project reads; all errors, the official ones among them
-
-    `by` does not matter for the broken rules. Each rule that an error of any run breaks forbids a strict score, except
-    the rules on the quality target, because a submission may drop a run that missed the target. An official score is
-    given in spite of such rules, which are shown with the score as "refused by the strict rules".
-
-    Errors of `rcp-convergence` count nowhere here, because a test of all runs together decides on the convergence.
-
     Args:
         compared: The reports of `check_between_runs` on the logs of the submission.
-        by: "official" or "strict".
+        by: The verdict that gives each run its minutes, and whose errors drop it: "official" or "strict".
     """
     runs = []
-    rules_forbidding_score: set[str] = set()
+    rules_forbidding_strict_score: set[str] = set()  # of all errors by either verdict: an official score shows them
     for report in compared:
-        errors = _errors_of_run(report)  # without `rcp-convergence`
-        rules_forbidding_score |= _rules_forbidding_score(errors)  # without the rules on the quality target
+        errors = _errors_of_run(report)
+        rules_forbidding_strict_score |= _rules_forbidding_strict_score(errors)
         if by == "official":
             official_errors = [error for error in errors if error.official]
             run = _scored_run(report, report.run.as_tools_read.minutes, official_errors)
         else:
             run = _scored_run(report, report.run.minutes, errors)
         runs.append(run)
-    return _JudgedRuns(runs, rules_forbidding_score)
+    return _JudgedRuns(runs, rules_forbidding_strict_score)
 
 
 def _errors_of_run(report: Report) -> list[Finding]:
@@ -329,7 +315,7 @@ def _errors_of_run(report: Report) -> list[Finding]:
     return [error for error in errors if error.rule != "rcp-convergence"]
 
 
-def _rules_forbidding_score(errors: Sequence[Finding]) -> set[str]:
+def _rules_forbidding_strict_score(errors: Sequence[Finding]) -> set[str]:
     """Return the names of the rules of a run's errors that forbid a strict score of the submission.
 
     Those on the quality target are left out, because a submission may drop a run that missed it.
@@ -343,33 +329,28 @@ def _rules_forbidding_score(errors: Sequence[Finding]) -> set[str]:
 def _scored_run(report: Report, minutes: float | None, errors_dropping_run: Sequence[Finding]) -> ScoredRun:
     """Return a run as it is scored: its minutes, its epochs (or samples) to the target, and the rules that drop it.
 
-    The epochs are only shown. They are always those that mlperf-logging's tools read, and None if the run missed the
-    target or if the tools cannot read the log.
-
     Args:
         report: The report on the run's log.
         minutes: Time to train, by the rules of the score, official or strict; None if it is not known.
         errors_dropping_run: Findings for which the run does not count by these rules; none if it counts.
     """
-    epochs_or_marker = report.run.as_tools_read.to_target  # None if the tools cannot read the log
-    has_missed_target = epochs_or_marker == convergence.NOT_CONVERGED
+    # The epochs are only shown, so they are those that mlperf-logging's tools read, also in a strict score.
+    epochs = report.run.as_tools_read.to_target  # None if the tools cannot read the log
+    if epochs == convergence.NOT_CONVERGED:  # a large number, which stands for a missed target
+        epochs = None
     return ScoredRun(
         file=report.file,
         minutes=minutes,
-        epochs=None if has_missed_target else epochs_or_marker,
+        epochs=epochs,
         broken_rules=tuple(sorted({error.rule for error in errors_dropping_run})),
     )
 
 
 def _mean_of_runs(minutes: Sequence[float], failed_runs: int, runs_of_result: SubmissionRuns) -> _Mean:
-    """Return the mean minutes of a submission's runs, and the kind of mean that it is.
+    """Return the mean minutes of a submission's runs: an olympic mean if the runs are enough, else a plain one.
 
-    - An olympic mean leaves out the fastest and the slowest run; for unet3d, four at each end.
-    - If there are too few runs for that, the mean is a plain one.
-    - If more runs failed than may be left out at one end, or if all failed, there is no mean.
-
-    In an olympic mean failed runs count as the slowest: 10, 11, 12, 13 and one failed run give 12, the mean of 11, 12
-    and 13.
+    An olympic mean leaves out the fastest and the slowest run; for unet3d, four at each end. Failed runs count as the
+    slowest: 10, 11, 12, 13 and one failed run give 12, the mean of 11, 12 and 13.
 
     Args:
         minutes: Minutes of the runs that count.
@@ -381,7 +362,7 @@ def _mean_of_runs(minutes: Sequence[float], failed_runs: int, runs_of_result: Su
     all_runs = len(minutes) + failed_runs
     is_olympic = all_runs >= least_runs
     kind = "olympic mean" if is_olympic else f"mean (an olympic mean takes {least_runs} runs)"
-    have_too_many_failed = failed_runs > left_out_at_each_end
+    have_too_many_failed = failed_runs > left_out_at_each_end  # no mean may hide so many
     if have_too_many_failed or not minutes:
         return _Mean(minutes=None, reduction=kind, olympic=is_olympic)
     averaged: Sequence[float] = sorted(minutes)
@@ -411,7 +392,7 @@ def _without_fastest_and_slowest(
 def _problem_of_score(
     judged: _JudgedRuns, mean: _Mean, test: ConvergenceTest, runs_of_result: SubmissionRuns, by: str
 ) -> str:
-    """Return why a submission has no score; empty if it has one. Only the first reason is returned.
+    """Return the first reason why a submission has no score; empty if it has one.
 
     Args:
         judged: The runs as they are scored.
@@ -420,13 +401,15 @@ def _problem_of_score(
         runs_of_result: How many runs a result takes, and how many of them may be dropped.
         by: The verdict by which the runs are scored, "official" or "strict".
     """
-    problem = _problem_of_runs(judged, mean, runs_of_result)
-    if problem == "" and by == "strict":
-        problem = _problem_of_other_rules(judged.rules_forbidding_score, runs_of_result)
-    if problem == "" and test.status == FAILED:
+    problem_of_runs = _problem_of_runs(judged, mean, runs_of_result)
+    if problem_of_runs:
+        return problem_of_runs
+    if by == "strict" and judged.rules_forbidding_strict_score:
+        return _problem_of_other_rules(judged.rules_forbidding_strict_score, runs_of_result)
+    if test.status == FAILED:
         has_all_runs = len(judged.runs) >= runs_of_result.runs
-        problem = _problem_of_convergence(test, has_all_runs=has_all_runs, by=by)
-    return problem
+        return _problem_of_convergence(test, has_all_runs=has_all_runs, by=by)
+    return ""
 
 
 def _problem_of_runs(judged: _JudgedRuns, mean: _Mean, runs_of_result: SubmissionRuns) -> str:
@@ -464,20 +447,16 @@ def _problem_of_failed_runs(judged: _JudgedRuns, allowed: str) -> str:
 
 
 def _problem_of_other_rules(broken_rules: set[str], runs_of_result: SubmissionRuns) -> str:
-    """Return a sentence on why broken rules leave a submission without a strict score; empty if no rule is broken.
-
-    A strict score is the score by this project's rules. A submission may drop a run only because the run missed the
-    quality target. So a single run that breaks any other rule leaves the submission without a strict score, even if
-    that run missed the target, too. An example of the sentence:
+    """Return a sentence on why broken rules leave a submission without a strict score, for instance:
 
         a run breaks seeds-differ; a submission may drop one that did not converge, no other
 
+    A single run that breaks such a rule is enough, even if that run missed the quality target, too.
+
     Args:
-        broken_rules: Names of the rules that runs break, without the rules on the quality target.
+        broken_rules: Names of the rules that runs break, at least one, without the rules on the quality target.
         runs_of_result: How many runs a result takes, and how many of them may be dropped.
     """
-    if not broken_rules:
-        return ""
     shown_rules = ", ".join(sorted(broken_rules))
     allowed = _allowed_to_drop(runs_of_result)  # "one", or a larger number such as "4"
     return f"a run breaks {shown_rules}; a submission may drop {allowed} that did not converge, no other"
@@ -490,10 +469,6 @@ def _allowed_to_drop(runs_of_result: SubmissionRuns) -> str:
 def _problem_of_convergence(test: ConvergenceTest, *, has_all_runs: bool, by: str) -> str:
     """Return why a failed test of convergence forbids a score; empty if it does not.
 
-    - The runs were compared with the reference: a failure forbids the score if there are at least as many runs as a
-      result takes.
-    - The runs could not be compared, because they do not state one batch: this forbids the score by "strict".
-
     Args:
         test: Outcome of the test, a failed one.
         has_all_runs: Whether there are at least as many runs as a result takes.
@@ -501,7 +476,9 @@ def _problem_of_convergence(test: ConvergenceTest, *, has_all_runs: bool, by: st
     """
     were_compared = test.comparison is not None
     if were_compared:
+        # The test is made for the runs of a whole result: fewer runs may fail it, and still have a provisional score.
         return "fails the test against the reference convergence points" if has_all_runs else ""
+    # The runs do not state one batch, so that no reference could be chosen.
     return f"failed: {test.reason}" if by == "strict" else ""
 
 
@@ -529,19 +506,18 @@ def as_text(score: Score) -> str:
         score: The score of a submission.
 
     Returns:
-        The lines of the text. If there is no score, the line that says why is the last. For instance:
+        The lines of the text, of which `scored` and `provisional` may be missing. For instance:
 
             resnet, closed, global batch 3264, by the official rules
               result: Unverified MLPerf(R) v4.0 Training Closed ResNet
               data set: ImageNet, 1281167 + 50000 samples; target: 0.759
-              result_0.txt: 28.300000 min, 41 epochs              (a line for each run)
+              result_0.txt: 28.300000 min, 41 epochs
               reference convergence points: passed: reference point; 41.0000 epochs, reference 40.5000 (least 38.1000)
               olympic mean: 28.3 min; scaling 1.0
-              scored: ...                                         (if the runs were chosen among more)
-              provisional: 3 runs; a submission has 5             (if the number of runs is another)
-            score: 28.3 min (unverified)                          (or `no score: ...`; `, refused by the strict rules:
-                                                                  RULES` follows if the runs break such rules)
-            ...                                                   (footnotes on the use of the name MLPerf)
+              scored: ...
+              provisional: 3 runs; a submission has 5
+            score: 28.3 min (unverified)
+            ...
     """
     batch = score.global_batch or "not stated"
     lines = [f"{score.benchmark}, {score.division}, global batch {batch}, by the {score.by} rules"]
@@ -564,5 +540,5 @@ def as_text(score: Score) -> str:
     if score.refused:
         refused = f", refused by the strict rules: {', '.join(score.refused)}"
     lines.append(f"score: {score.figure}{refused}")
-    lines += score.standing.footnotes()
+    lines += score.standing.footnotes()  # on the use of the name MLPerf
     return "\n".join(lines) + "\n"
