@@ -178,12 +178,9 @@ def describe_resemblance(run: LoggedRun, other: LoggedRun, name_of_other: str, *
 def _describe_equal_evaluations(run: LoggedRun, other: LoggedRun, name_of_other: str) -> str:
     """Return a sentence on suspiciously equal evaluations of two ResNet runs; "" if there are none.
 
-    The two runs are compared evaluation by evaluation, in two ways. The sentence is about the first way in which more
-    is equal than chance explains:
-
-    1. by their counts of right (correctly classified) images
-    2. by the rises of these counts from one evaluation to the next. If somebody copied a run and added 10 to each
-       count, no count is equal, but all rises are.
+    The two runs are compared evaluation by evaluation: first their counts of right (correctly classified) images, then
+    the rises of these counts from one evaluation to the next. If somebody copied a run and added 10 to each count, no
+    count is equal, but all rises are.
 
     Args:
         run: The facts of the one log. Nothing is compared unless it is of ResNet and states eval_samples.
@@ -197,20 +194,19 @@ def _describe_equal_evaluations(run: LoggedRun, other: LoggedRun, name_of_other:
     compared = min(len(run.evaluations), len(other.evaluations))
     accuracies = [evaluation.value for evaluation in run.evaluations[:compared]]
     other_accuracies = [evaluation.value for evaluation in other.evaluations[:compared]]
-    # A high estimate of the chance that two runs have the same count in one evaluation, by their mean accuracy.
     chance = _chance_of_equal_counts([*accuracies, *other_accuracies], samples)
     if chance is None:  # it cannot be estimated
         return ""
     counts = [round(accuracy * samples) for accuracy in accuracies]
     other_counts = [round(accuracy * samples) for accuracy in other_accuracies]
+    on_counts = _describe_equal_series("counts of right images", counts, other_counts, chance, name_of_other)
+    if on_counts:
+        return on_counts
+    # A rise is the difference of two counts, so it varies more than a count. So two rises are equal by accident less
+    # often than two counts, and the chance of the counts is on the safe side.
     rises = _rises(counts)
     other_rises = _rises(other_counts)
-    # `_describe_equal_series` gives "" if `chance` may explain how many of the numbers are equal.
-    on_counts = _describe_equal_series("counts of right images", counts, other_counts, chance, name_of_other)
-    # `chance` is an upper bound for the rises: two rises are equal by accident less often than two counts, because a
-    # rise, as the difference of two counts, varies more.
-    on_rises = _describe_equal_series("rises of right images", rises, other_rises, chance, name_of_other)
-    return on_counts or on_rises
+    return _describe_equal_series("rises of right images", rises, other_rises, chance, name_of_other)
 
 
 def _describe_equal_series(
@@ -234,31 +230,26 @@ def _describe_equal_series(
 def _chance_of_equal_counts(accuracies: Sequence[float], samples: int) -> float | None:
     """Return a high estimate of the chance that two runs count equally many right images in one evaluation.
 
-    Two runs are called copies if more counts are equal than this chance explains, so a high estimate is on the safe
-    side: it is 0.006 for an accuracy of 0.76 on 50,000 samples, and in published submissions a share of 0.0012 is
-    equal.
-
-    The difference of the two counts is taken as normally distributed around 0. So the chance that it is 0 is the
-    density of this distribution there:
-
-        chance = 1 / inverse_of_density_at_0, where inverse_of_density_at_0 = sqrt(2 pi variance)
+    It is 0.006 for an accuracy of 0.76 on 50,000 samples; in published submissions a share of 0.0012 is equal. A high
+    estimate is on the safe side, because two runs are called copies if more counts are equal than the chance explains.
 
     Args:
         accuracies: The accuracies of both runs; their mean is taken.
         samples: The size of the evaluation set.
 
     Returns:
-        The chance. None if there are no accuracies, if one is not between 0 and 1, or if the formula gives 1 or more,
-        as for very few samples, or for a mean accuracy of 0 or 1.
+        The chance. None if it cannot be estimated, as for no accuracies or very few samples.
     """
     if not accuracies or min(accuracies) < 0 or max(accuracies) > 1:
         return None
     mean = sum(accuracies) / len(accuracies)
     variance = _variance_of_difference(mean, samples)
-    inverse_of_density_at_0 = math.sqrt(2 * math.pi * variance)
-    if inverse_of_density_at_0 <= 1:
+    # The difference of the two counts is taken as normally distributed around 0. The chance of the whole number 0 is
+    # then about the density at 0, which is 1 / sqrt(2 pi variance).
+    denominator = math.sqrt(2 * math.pi * variance)
+    if denominator <= 1:  # no chance: the distribution is too narrow for the approximation
         return None
-    return 1 / inverse_of_density_at_0
+    return 1 / denominator
 
 
 def _variance_of_difference(accuracy: float, samples: int) -> float:
@@ -288,7 +279,8 @@ def _number_of_equal_values(series: Sequence[int], other_series: Sequence[int]) 
         series: The numbers of the one run.
         other_series: As many numbers of the other run.
     """
-    return len({value for value, other in zip(series, other_series, strict=True) if value == other})
+    equal_values = {value for value, other in zip(series, other_series, strict=True) if value == other}
+    return len(equal_values)
 
 
 def _rises(counts: Sequence[int]) -> list[int]:
@@ -296,40 +288,37 @@ def _rises(counts: Sequence[int]) -> list[int]:
     return [after - before for before, after in itertools.pairwise(counts)]
 
 
-def _is_beyond_chance(equal: int, places: int, chance_of_one: float) -> bool:
+def _is_beyond_chance(equal: int, compared: int, chance_of_one: float) -> bool:
     """Return whether two runs have more equal numbers, such as counts of right images, than chance explains.
 
-    The n-th number of the one run is compared with the n-th number of the other: each n is a place. In a submission of
-    5 runs, any of the 10 pairs may have so many equal numbers by accident. So the chance for one pair is multiplied by
-    10 (_PAIRS_OF_RUNS), which is Bonferroni's correction.
-
     Args:
-        equal: How many distinct numbers are equal at the same place in both runs.
-        places: How many places were compared.
-        chance_of_one: The chance that two numbers at one place are equal by accident.
-
-    Returns:
-        Whether the chance is below _MOST_CHANCE_OF_COUNTS. False, too, if `equal` is below LEAST_EQUAL_VALUES.
+        equal: How many of the compared numbers are equal in both runs, such as 5.
+        compared: How many numbers of the one run were compared with the other, each with the one at its place, such
+            as 9.
+        chance_of_one: The chance that two such numbers are equal by accident.
     """
     if equal < LEAST_EQUAL_VALUES:
         return False
-    log_of_chance = math.log(_PAIRS_OF_RUNS) + _log_of_chance_of_equal_values(equal, places, chance_of_one)
+    log_of_chance_for_pair = _log_of_chance_of_equal_values(equal, compared, chance_of_one)
+    # Any of the 10 pairs of runs in a submission may be equal by accident, so the chance is multiplied by 10, which is
+    # Bonferroni's correction.
+    log_of_chance = math.log(_PAIRS_OF_RUNS) + log_of_chance_for_pair
     return log_of_chance < math.log(_MOST_CHANCE_OF_COUNTS)
 
 
-def _log_of_chance_of_equal_values(equal: int, places: int, chance_of_one: float) -> float:
+def _log_of_chance_of_equal_values(equal: int, compared: int, chance_of_one: float) -> float:
     """Return the natural logarithm of a bound on the chance that two runs are equal at so many places.
 
-        chance <= C(places, equal) * chance_of_one ** equal
+        chance <= C(compared, equal) * chance_of_one ** equal
 
     This is the union bound. It is a logarithm because the binomial coefficient C may be too large for a float.
 
     Args:
         equal: At how many places the two runs are equal.
-        places: How many places were compared.
+        compared: How many places were compared.
         chance_of_one: The chance that they are equal at one place.
     """
-    return math.log(math.comb(places, equal)) + equal * math.log(chance_of_one)
+    return math.log(math.comb(compared, equal)) + equal * math.log(chance_of_one)
 
 
 # --- intervals ---
@@ -343,8 +332,8 @@ class _EqualIntervals(NamedTuple):
     chance_of_one: float
 
     @property
-    def chance(self) -> float:
-        """Chernoff's bound on the chance that so many intervals, or more, are equal.
+    def most_chance(self) -> float:
+        """Chernoff's upper bound on the chance that so many intervals, or more, are equal by accident.
 
             chance <= exp(-n D(s, c))
 
@@ -381,19 +370,17 @@ def _describe_equal_intervals(run: LoggedRun, other: LoggedRun, name_of_other: s
         run: The facts of the one log.
         other: The facts of the other log.
         name_of_other: How the sentence calls the other log.
-        most_chance: How unlikely an accident must be to be suspicious. The intervals are suspicious if at least
-            LEAST_EQUAL_VALUES are equal, and if the chance that as many or more are equal by accident is at most
-            `most_chance`.
+        most_chance: The intervals are suspicious if accident makes so many equal with at most this chance.
     """
     kinds = sorted({kind for kind, _ in run.intervals})
     results = [_compare_intervals(run.durations(kind), other.durations(kind)) for kind in kinds]
     equal = sum(result.equal for result in results)
     compared = sum(result.compared for result in results)
-    # `result.chance` bounds from above the chance that so many intervals of a kind, or more, are equal by accident. The
-    # kinds are taken as independent, so the chance for all kinds together is the product.
-    chance = math.prod(result.chance for result in results)
-    is_beyond_chance = equal >= LEAST_EQUAL_VALUES and chance <= most_chance
-    if not is_beyond_chance:
+    if equal < LEAST_EQUAL_VALUES:
+        return ""
+    # The kinds are taken as independent, so the chances that so many of each are equal by accident are multiplied.
+    chance = math.prod(result.most_chance for result in results)
+    if chance > most_chance:
         return ""
     return f"{equal} of {compared} intervals are, to the clock's tick, those of {name_of_other}"
 
@@ -420,14 +407,9 @@ def _compare_intervals(intervals: Sequence[float], others: Sequence[float]) -> _
 def _chance_of_equal_neighbours(intervals: Sequence[float], others: Sequence[float], places: Sequence[int]) -> float:
     """Return an estimate of the chance that two runs have an equal interval at one place by accident.
 
-    The n-th interval of one run is not compared with the n-th interval of the other, because a copy would make them
-    equal. Instead, the interval at a place in one run is compared with the intervals at the neighbouring places in the
-    other run, up to _NEIGHBOURS (3) places before and after. Neighbouring intervals have about the same length, so they
-    are equal as often as accident makes two intervals equal.
-
-        chance = (equal pairs + 1) / (pairs + 2)
-
-    One equal and one unequal pair are added, so that the chance is above 0 and below 1.
+    The estimate is how often an interval of one run equals an interval of the other at a neighbouring place, up to
+    _NEIGHBOURS (3) places before or after. Neighbouring intervals have about the same length, but a copy makes only
+    those at the same place equal.
 
     Args:
         intervals: Durations of one kind in the one run.
@@ -438,9 +420,11 @@ def _chance_of_equal_neighbours(intervals: Sequence[float], others: Sequence[flo
     equal_pairs = 0
     for place in places:
         for neighbour in _places_around(place, len(intervals)):  # without the place itself
-            pairs += 2  # the two comparisons below
+            # The interval of each run is compared with the neighbour in the other run.
+            pairs += 2
             equal_pairs += intervals[place] == others[neighbour]  # True counts as 1
             equal_pairs += others[place] == intervals[neighbour]
+    # One equal and one unequal pair are added, so that the chance is above 0 and below 1.
     return (equal_pairs + 1) / (pairs + 2)
 
 
@@ -462,17 +446,13 @@ def _places_around(place: int, count: int) -> list[int]:
 def _describe_equal_losses(run: LoggedRun, other: LoggedRun, name_of_other: str) -> str:
     """Return a sentence such as "9 of 20 losses of step_windows are those of result_1.txt"; "" if too few are equal.
 
-    The n-th window of steps in one log is compared with the n-th window in the other: here in 20 pairs. A pair is equal
-    if its two losses are, and "9" is how many distinct losses the equal pairs have: a loss that is repeated counts
-    once.
+    The n-th window of steps in one log is compared with the n-th window in the other: here in 20 pairs. A loss that is
+    repeated counts once among the equal ones.
 
     Args:
         run: The facts of the one log.
         other: The facts of the other log.
         name_of_other: How the sentence calls the other log.
-
-    Returns:
-        The sentence; "" if there are fewer than LEAST_EQUAL_VALUES such losses.
     """
     pairs = list(zip(run.first_losses, other.first_losses, strict=False))
     equal_losses = {loss for loss, other_loss in pairs if loss == other_loss and loss is not None}  # None: not read
@@ -550,14 +530,14 @@ def shared_last_accuracy(runs: Sequence[LoggedRun], least_runs: int) -> float | 
         least_runs: How many runs must end with the same accuracy.
 
     Returns:
-        The accuracy at which most runs end. None if fewer than `least_runs` end with it, if no run has an evaluation,
-        or if all accuracies of the runs are rounded to four digits, because rounded ones may well be equal by chance.
+        The accuracy at which most runs end. None if fewer than `least_runs` end with it.
     """
     last_accuracies = [run.evaluations[-1].value for run in runs if run.evaluations]
-    all_evaluations = itertools.chain.from_iterable(run.evaluations for run in runs)
-    are_all_rounded = all(_has_four_digits(evaluation.value) for evaluation in all_evaluations)
-    if not last_accuracies or are_all_rounded:
+    if not last_accuracies:
         return None
+    all_evaluations = itertools.chain.from_iterable(run.evaluations for run in runs)
+    if all(_has_four_digits(evaluation.value) for evaluation in all_evaluations):
+        return None  # rounded accuracies may well be equal by chance; that all are rounded shows how the runs log them
     [(most_common, count)] = Counter(last_accuracies).most_common(1)
     is_shared = count >= least_runs
     return most_common if is_shared else None
