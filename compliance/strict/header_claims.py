@@ -15,6 +15,7 @@ from compliance.strict.sensors import Sensors
 from runlog import schema
 from runlog.digits import counted, six_digits
 from runlog.json_types import JsonObject
+from runlog.reader import Event
 from runlog.run import setting_of_epochs
 from runlog.text import printable
 
@@ -41,14 +42,7 @@ _FIGURES_OF_GPUS = ("peak_gpu_memory_mib", "peak_gpu_temperature_c", "energy_j",
 def faults_of_claims(run: LoggedRun, summary: schema.RunSummary, sensors: Sensors, last_epoch: int) -> Iterator[Fault]:
     """Yield a fault for each statement about the machine, the program and the data that is impossible or contradicted.
 
-    Most are statements of the header, and contradicted by the log's events. They are about, in this order:
-
-    - the nodes and their caches;
-    - the GPUs; in a run on CPUs, no figure of a GPU may be logged;
-    - the readings of the sensors;
-    - the training program;
-    - the data set;
-    - the number of epochs.
+    Most are statements of the header, and contradicted by the log's events.
 
     Args:
         run: The facts that the log states of the run. Its header must fit the schema.
@@ -104,16 +98,7 @@ def _impossible_nodes(run: LoggedRun, nodes: list[JsonObject]) -> Iterator[Fault
 
 
 def _wrong_cache_clears(run: LoggedRun, nodes: list[JsonObject]) -> Iterator[Fault]:
-    """Yield a fault for each wrong statement of an event cache_clear, and for each node that has no such event.
-
-    An event cache_clear says whether a node cleared its caches. The run writes the value true if the status in the
-    event's metadata is "done", and false with any other status. The faults of each event, in this order:
-
-    - The value is true, although the setting CLEAR_CACHES is 0: the run was not to clear caches.
-    - The value contradicts the status. A value such as 1 or null, which is neither true nor false, always does.
-    - The event names no node, or a node that is not in `nodes`.
-
-    After the events, each node in `nodes` that no event names is a fault.
+    """Yield the faults of each event cache_clear, and a fault for each node that has no such event.
 
     Args:
         run: The facts that the log states of the run, with its events cache_clear.
@@ -122,19 +107,32 @@ def _wrong_cache_clears(run: LoggedRun, nodes: list[JsonObject]) -> Iterator[Fau
     hosts = {node["host"] for node in nodes}
     hosts_of_caches = set()  # those of `hosts` for which the log has an event cache_clear
     for event in run.all_events[schema.CACHE_CLEAR.key]:
+        yield from _wrong_value_of_cache_clear(run, event)
         host = event.metadata.get("node")  # of any type of JSON
-        if event.value is True and run.settings.get("CLEAR_CACHES") == 0:
-            yield Fault(event.line, "a cache that was cleared; CLEAR_CACHES is 0")
-        status = event.metadata.get("status")
-        is_done = status == "done"
-        if event.value is not is_done:  # not `!=`, because 1 == True: a value of 1 would pass as true
-            yield Fault(event.line, f"a cache_clear of {printable(event.value)} with the status {printable(status)}")
         if isinstance(host, str) and host in hosts:
             hosts_of_caches.add(host)
         else:
             yield Fault(event.line, f"a cache_clear of the node {printable(host)}, which hardware does not describe")
     for host in sorted(hosts - hosts_of_caches):
         yield Fault(_line(run), f"no cache_clear of the node {printable(host)}")
+
+
+def _wrong_value_of_cache_clear(run: LoggedRun, event: Event) -> Iterator[Fault]:
+    """Yield a fault if a cache_clear says that a cache was cleared, but CLEAR_CACHES or its own status does not.
+
+    A run writes true with the status "done", and false with any other status.
+
+    Args:
+        run: The facts that the log states of the run, with its settings.
+        event: A cache_clear.
+    """
+    was_to_clear = run.settings.get("CLEAR_CACHES") != 0
+    if event.value is True and not was_to_clear:
+        yield Fault(event.line, "a cache that was cleared; CLEAR_CACHES is 0")
+    status = event.metadata.get("status")
+    is_done = status == "done"
+    if event.value is not is_done:  # not `!=`, because 1 == True: a value of 1 would pass as true
+        yield Fault(event.line, f"a cache_clear of {printable(event.value)} with the status {printable(status)}")
 
 
 # --- GPUs ---
@@ -150,26 +148,12 @@ class _GpuClaims(NamedTuple):
     def faults(self, summary: schema.RunSummary) -> Iterator[Fault]:
         """Yield what is wrong with the GPUs' memory, arithmetic, power and energy.
 
-        In this order:
-
-        - a card has more memory than its name says (`_memory_beyond_names`);
-        - a window of steps, or telemetry, used more memory than any card has (`_memory_beyond_cards`);
-        - a window states less memory than an earlier window. Each window states the most that was held since the run
-          began, so the figure cannot fall. A window that states 0 or less is left out;
-        - the cards or the environment contradict the stated precision (`_other_arithmetic`);
-        - the most power of any window is not that of GPUs at work (`_impossible_power`);
-        - telemetry saw less memory in use than half of what rank 0 held by its first window
-          (`_less_memory_than_held`);
-        - telemetry's energy does not go with the power of the windows (`_energy_beyond_power`).
-
-        The last two are left out if the log has no telemetry_summary, or one that does not fit the schema.
-
         Args:
             summary: The value of the event run_summary: the precision, and the number of devices and nodes.
         """
         yield from self._memory_beyond_names()
         yield from self._memory_beyond_cards()
-        if self.sensors.line_of_less_memory:
+        if self.sensors.line_of_less_memory:  # each window states the most since the run began, which cannot fall
             yield Fault(self.sensors.line_of_less_memory, "less GPU memory than a window before; it is the most so far")
         yield from self._other_arithmetic(summary.precision)
         yield from self._impossible_power(summary)
@@ -212,14 +196,23 @@ class _GpuClaims(NamedTuple):
         if not memories_gib or None in memories_gib:
             return
         largest_card_mib = max(memories_gib) * _MIB_PER_GIB
+        yield from self._memory_beyond(largest_card_mib, self.sensors.most_memory_mib, self.sensors.line_of_memory)
         telemetry = self.run.first_event(schema.TELEMETRY_SUMMARY)
-        used_mib_and_line = [(self.sensors.most_memory_mib, self.sensors.line_of_memory)]  # the most of all windows
         if fits(schema.TelemetrySummary, telemetry.value):
-            used_mib_and_line.append((telemetry.value["peak_gpu_memory_mib"], telemetry.line))
-        for used_mib, line in used_mib_and_line:
-            if used_mib is not None and used_mib > _ROUNDING_OF_MEMORY * largest_card_mib:
-                have = f"its cards have {six_digits(largest_card_mib)}"
-                yield Fault(line, f"{six_digits(used_mib)} MiB of a GPU; {have}")
+            peak_mib = telemetry.value["peak_gpu_memory_mib"]
+            yield from self._memory_beyond(largest_card_mib, peak_mib, telemetry.line)
+
+    def _memory_beyond(self, card_mib: float, used_mib: float | None, line: int) -> Iterator[Fault]:
+        """Yield a fault if more memory of a GPU was used than a card has.
+
+        Args:
+            card_mib: The memory of the largest card, in MiB, rounded to a tenth of a GiB.
+            used_mib: The memory that was used, in MiB. None if it is not stated.
+            line: The line that states it.
+        """
+        if used_mib is not None and used_mib > _ROUNDING_OF_MEMORY * card_mib:
+            what = f"{six_digits(used_mib)} MiB of a GPU; its cards have {six_digits(card_mib)}"
+            yield Fault(line, what)
 
     def _less_memory_than_held(self, peak_mib: float | None, line: int) -> Iterator[Fault]:
         """Yield a fault if telemetry saw far less memory in use than rank 0 held by the first window of steps.
@@ -248,43 +241,44 @@ class _GpuClaims(NamedTuple):
         return bool(self.run.minutes * 60 >= _LEAST_READINGS * interval_s)
 
     def _impossible_power(self, summary: schema.RunSummary) -> Iterator[Fault]:
-        """Yield a fault if the most power of a window is less than GPUs at work take, or more than any GPU takes.
+        """Yield a fault if the GPUs of the first node took less or more power than GPUs at work can take.
 
-        Nothing is checked if fewer than _LEAST_READINGS windows state a power, or if the run states no nodes.
+        A window states the power of these GPUs alone. The window with the most power counts.
 
         Args:
             summary: The value of the event run_summary. All nodes use equally many GPUs.
         """
         if self.sensors.windows_with_power < _LEAST_READINGS or summary.nodes < 1:
             return
-        gpus = summary.devices // summary.nodes  # on the first node: a window states the power of these alone
-        most_w = self.sensors.most_power_w
-        if not _LEAST_POWER_W * gpus <= most_w <= _MOST_POWER_W * gpus:
-            what = f"step_windows with a power of up to {six_digits(most_w)} W"
-            yield Fault(_line(self.run), f"{what}, of {counted(gpus, 'GPU')}")
+        gpus_of_first_node = summary.devices // summary.nodes
+        least_w = _LEAST_POWER_W * gpus_of_first_node
+        most_w = _MOST_POWER_W * gpus_of_first_node
+        stated_w = self.sensors.most_power_w
+        is_possible = least_w <= stated_w <= most_w
+        if not is_possible:
+            what = f"step_windows with a power of up to {six_digits(stated_w)} W"
+            yield Fault(_line(self.run), f"{what}, of {counted(gpus_of_first_node, 'GPU')}")
 
     def _other_arithmetic(self, precision: str) -> Iterator[Fault]:
         """Yield a fault if the environment contradicts the stated precision, and one if a card lacks the stated TF32.
 
-        A card that has TF32 uses it for multiplications in FP32. The value "0" of the environment variable
-        NVIDIA_TF32_OVERRIDE forbids TF32; any other value, or none, allows it. By the stated precision, the faults are:
-
-        - fp32: TF32 is allowed, because NVIDIA_TF32_OVERRIDE is missing or not "0".
-        - tf32: TF32 is forbidden, because NVIDIA_TF32_OVERRIDE is "0". A further fault is the first card without TF32,
-          such as a V100. Cards before compute capability 8.0 have no TF32, and are known by name (_WITHOUT_TF32).
-        - amp_o1 and amp_o2: none.
+        A card that has TF32 uses it for multiplications in FP32, unless the environment forbids it.
 
         Args:
             precision: The precision that run_summary states: fp32, tf32, amp_o1 or amp_o2.
         """
         override = self.run.header_section(schema.ENVIRONMENT).get(_TF32_OVERRIDE)  # None if it is not set
-        stated = f"no {_TF32_OVERRIDE}" if override is None else f"{_TF32_OVERRIDE}={printable(override)}"
-        is_tf32_allowed_for_fp32 = precision == "fp32" and override != "0"  # "0" forbids TF32
-        is_tf32_forbidden = precision == "tf32" and override == "0"
-        if is_tf32_allowed_for_fp32 or is_tf32_forbidden:
+        is_tf32_allowed = override != "0"
+        computes_in_tf32 = precision == "fp32" and is_tf32_allowed
+        computes_in_fp32 = precision == "tf32" and not is_tf32_allowed
+        if computes_in_tf32 or computes_in_fp32:
+            stated = f"no {_TF32_OVERRIDE}" if override is None else f"{_TF32_OVERRIDE}={printable(override)}"
             yield Fault(_line(self.run), f"precision {precision}, and {stated} in the environment")
-        if precision != "tf32":
-            return
+        if precision == "tf32":
+            yield from self._card_without_tf32()
+
+    def _card_without_tf32(self) -> Iterator[Fault]:
+        """Yield a fault for the first card that is known by its name to have no TF32, such as a V100."""
         for card in self._cards:
             if _WITHOUT_TF32.search(card["name"] or ""):
                 yield Fault(_line(self.run), f"precision tf32, which a {printable(card['name'])} does not have")
@@ -293,18 +287,8 @@ class _GpuClaims(NamedTuple):
     def _energy_beyond_power(self, energy_j: float | None, line: int) -> Iterator[Fault]:
         """Yield a fault if telemetry states an energy that is impossible by the power that the windows of steps state.
 
-        Telemetry states the energy that the GPUs of all nodes took from the first step to the end. A window states the
-        power of the first node's GPUs alone, at one moment. So the energy is only held to two bounds:
-
-        - at least what the first node takes during the windows that state a power, at the least power of a window;
-        - at most what all nodes take during the whole run, if each takes the most power of a window.
-
-        Nodes and moments differ, so each bound is widened by the factor 3 (_MOST_ENERGY_RATIO). For instance, windows
-        of 900 s in all state 1000 to 2000 W, in a run of 1000 s on 2 nodes. Then the energy must be at least
-        1000 * 900 / 3 = 300,000 J, and at most 2000 * 1000 * 2 * 3 = 12,000,000 J.
-
-        Nothing is compared if fewer than _LEAST_READINGS windows state a power, or if the run is not known to be long
-        enough for _LEAST_READINGS samples of telemetry (`_has_enough_samples`).
+        The energy is that of the GPUs of all nodes during the run. A window only states the power of the first node's
+        GPUs, at one moment. So the energy is held to two wide bounds.
 
         Args:
             energy_j: The energy that telemetry_summary states, in joules. None if it states none: nothing is compared.
@@ -315,11 +299,13 @@ class _GpuClaims(NamedTuple):
             return
         assert self.run.minutes is not None  # `_has_enough_samples` is False without it
         run_s = self.run.minutes * 60
-        # `time_s` is the time of the windows that state a power. In the rest of the run, the least energy is 0.
-        least_j_of_windows = self.sensors.least_power_w * self.sensors.time_s
-        most_j_of_run = self.sensors.most_power_w * run_s * len(self.nodes)
-        is_plausible = least_j_of_windows / _MOST_ENERGY_RATIO <= energy_j <= most_j_of_run * _MOST_ENERGY_RATIO
-        if not is_plausible:
+        # The first node alone, at the least power, during the windows that state one.
+        least_j = self.sensors.least_power_w * self.sensors.time_s
+        # All nodes, at the most power, during the whole run.
+        most_j = self.sensors.most_power_w * run_s * len(self.nodes)
+        # Nodes and moments differ, so each bound is widened.
+        is_possible = least_j / _MOST_ENERGY_RATIO <= energy_j <= most_j * _MOST_ENERGY_RATIO
+        if not is_possible:
             power = f"{six_digits(self.sensors.least_power_w)} to {six_digits(self.sensors.most_power_w)} W"
             yield Fault(line, f"{six_digits(energy_j)} J in {six_digits(run_s)} s; its step_windows have {power}")
 
@@ -380,7 +366,7 @@ def _impossible_readings(run: LoggedRun, sensors: Sensors) -> Iterator[Fault]:
 
 
 def _wrong_passports(run: LoggedRun) -> Iterator[Fault]:
-    """Yield a fault for each passport in the header that cannot be true of the data set, or that real data lack.
+    """Yield a fault for each passport in the header that is wrong, and for one that a run on real data lacks.
 
     A passport describes the files of a part of the data set: their number, the sum of their bytes and a SHA-256. The
     header may have four: `train` and `eval` of the data themselves, `train_source` and `eval_source` of the files that
@@ -391,7 +377,10 @@ def _wrong_passports(run: LoggedRun) -> Iterator[Fault]:
     """
     dataset = run.header_section(schema.DATASET)
     for part in ("train", "eval"):
-        yield from _wrong_passport_of_data(run, dataset, part)
+        if dataset["synthetic"]:
+            yield from _passport_of_synthetic_data(run, dataset, part)
+        else:
+            yield from _wrong_passport_of_real_data(run, dataset, part)
     yield from _equal_digests(run, dataset, "train", "eval")
     yield from _equal_digests(run, dataset, "train_source", "eval_source")
     for name in ("train_source", "eval_source"):
@@ -400,28 +389,37 @@ def _wrong_passports(run: LoggedRun) -> Iterator[Fault]:
             yield Fault(_line(run), f"dataset.{name} with the digest {printable(passport['sha256'])}")
 
 
-def _wrong_passport_of_data(run: LoggedRun, dataset: JsonObject, part: str) -> Iterator[Fault]:
-    """Yield a fault if a part of the data set has a passport that it cannot have, or lacks the one that it must have.
-
-    Synthetic data must have none. Real data must have one, with as many files as samples, at least as many bytes as
-    files, and a digest that has the form of a SHA-256.
+def _passport_of_synthetic_data(run: LoggedRun, dataset: JsonObject, part: str) -> Iterator[Fault]:
+    """Yield a fault if a part of a synthetic data set has a passport, because no files were read.
 
     Args:
         run: The facts that the log states of the run.
         dataset: The header's section `dataset`.
         part: "train" or "eval".
     """
-    passport = dataset.get(part)  # None if the header has none
-    samples = dataset[f"{part}_samples"]
-    if dataset["synthetic"]:
-        if passport is not None:
-            yield Fault(_line(run), f"dataset.{part} describes files, of a run on synthetic data")
-    elif passport is None:
+    if dataset.get(part) is not None:
+        yield Fault(_line(run), f"dataset.{part} describes files, of a run on synthetic data")
+
+
+def _wrong_passport_of_real_data(run: LoggedRun, dataset: JsonObject, part: str) -> Iterator[Fault]:
+    """Yield at most one fault of the passport of a part of a real data set: it is missing, or wrong.
+
+    Args:
+        run: The facts that the log states of the run.
+        dataset: The header's section `dataset`.
+        part: "train" or "eval".
+    """
+    passport = dataset.get(part)
+    if passport is None:
         yield Fault(_line(run), f"no dataset.{part}, which says what files a run on real data read")
-    elif passport["files"] != samples:
+        return
+    samples = dataset[f"{part}_samples"]
+    has_too_few_bytes = passport["bytes"] < passport["files"]  # each file has at least one
+    has_digest = _SHA256.fullmatch(passport["sha256"]) is not None
+    if passport["files"] != samples:  # a passport counts one file for each sample
         what = f"dataset.{part} has {passport['files']} files; dataset.{part}_samples is {samples}"
         yield Fault(_line(run), what)
-    elif passport["bytes"] < passport["files"] or not _SHA256.fullmatch(passport["sha256"]):
+    elif has_too_few_bytes or not has_digest:
         digest = printable(passport["sha256"])
         yield Fault(_line(run), f"dataset.{part} of {passport['bytes']} bytes with the digest {digest}")
 
@@ -445,17 +443,7 @@ def _equal_digests(run: LoggedRun, dataset: JsonObject, name: str, other_name: s
 
 
 def _wrong_form(run: LoggedRun) -> Iterator[Fault]:
-    """Yield a fault if the stated form of the training images is unknown or contradicts another entry of the header.
-
-    The form is the kind of file that holds the images: files, recordio or tfrecord. The header's entry `dataset.train`,
-    the passport of these files, states as `is_exact` whether the sizes that it sums are those of the images alone.
-    `is_exact` must be true for files and recordio, and false for tfrecord, whose records hold more than the image.
-
-    The first of these faults is yielded; there is none if the header states no form:
-
-    - The form is not in schema.FORMS, the table of `is_exact` by form.
-    - `dataset.train` states another `is_exact` than the table has for the form.
-    - The form is files, although the header has `dataset.train_source`, which says what the data were packed from.
+    """Yield at most one fault of the stated form of the training images: files, recordio or tfrecord.
 
     Args:
         run: The facts that the log states of the run. Its header's section `dataset` must fit the schema.
@@ -464,8 +452,9 @@ def _wrong_form(run: LoggedRun) -> Iterator[Fault]:
     form = dataset.get("form")
     if form is None:
         return
-    passport = dataset.get("train")  # None of synthetic data
-    is_exact_by_form = schema.FORMS  # such as "files": True
+    passport = dataset.get("train")  # of the files that hold the images; None of synthetic data
+    # Whether the sizes in the passport are those of the images alone: not so for tfrecord, whose records hold more.
+    is_exact_by_form = schema.FORMS
     if form not in is_exact_by_form:
         yield Fault(_line(run), f"dataset.form is {printable(form)}, none of {', '.join(is_exact_by_form)}")
     elif passport is not None and passport["is_exact"] != is_exact_by_form[form]:

@@ -22,7 +22,8 @@ _SIDES_OF_IMAGES = ("RECIPE.image_size", "RECIPE.image_width", "RECIPE.image_hei
 class _Expectation(NamedTuple):
     """The value that a log must state under a name, and the setting or part of the log that it follows from.
 
-    The name is that of a setting, an event, or a field of either an event or the header: see `_stated_value`.
+    The name is that of a setting, an event, or a field of either an event or the header: see `_stated_value`. If
+    `expected` is None, no value that a run can state is right.
     """
 
     value_of: str
@@ -40,20 +41,15 @@ class _StatedValue(NamedTuple):
 def missing_settings(run: LoggedRun) -> list[str]:
     """Return the settings that the header must have and lacks, in alphabetical order.
 
-    It must have those that own_log.yaml lists for every run and for the recipes of its WORKLOAD, and those of its
-    optimizer's hyperparameters, such as RECIPE.optimizer.momentum.
-
     Args:
-        run: The facts that the log states of the run. If own_log.yaml has no recipes of its WORKLOAD, only the settings
-            of every run are looked for.
+        run: The facts that the log states of the run, with its settings.
     """
-    settings = run.settings
-    needed = set(own_log_rules().settings)
+    needed = set(own_log_rules().settings)  # those of every run
     needed_by_recipe = own_log_rules().recipe_settings.get(run.workload_name)
-    if needed_by_recipe is not None:  # None: the workload is not known
+    if needed_by_recipe is not None:  # None: own_log.yaml does not have the workload
         needed.update(needed_by_recipe)
-        needed.update(recipe_settings_of_hyperparameters(run).values())
-    return sorted(needed - settings.keys())
+        needed.update(recipe_settings_of_hyperparameters(run).values())  # such as RECIPE.optimizer.momentum
+    return sorted(needed - run.settings.keys())
 
 
 def contradictory_values(run: LoggedRun, summary: schema.RunSummary) -> Iterator[Fault]:
@@ -86,26 +82,24 @@ def contradictory_values(run: LoggedRun, summary: schema.RunSummary) -> Iterator
 def _stated_value(run: LoggedRun, name: str) -> _StatedValue:
     """Return the value that the log states under a name, and its line.
 
-    A name may be that of a setting, a field of the header or an event, which are tried in this order:
-
-    1. A setting, such as BATCHSIZE or RECIPE.epochs. The line is that of run_summary.
-    2. A field of a section of the header, such as dataset.train_samples. The line is that of run_summary.
-    3. An event, such as seed, or a field of an event's value, such as run_summary.devices. The line is the event's.
-
-    If the log has none of these, value and line are None.
+    The name may be that of a setting, such as RECIPE.epochs, of a field of the header, such as dataset.train_samples,
+    of an event, such as seed, or of a field of an event's value, such as run_summary.devices.
 
     Args:
-        run: The facts that the log states of the run. Sections of the header and values of events must fit the schema:
-            a section or a value that lacks the named field raises KeyError.
-        name: The name of a setting, SECTION.FIELD, EVENT or EVENT.FIELD.
+        run: The facts that the log states of the run. Sections of the header and values of events must fit the schema,
+            because the named field must be there.
+        name: The name.
+
+    Returns:
+        Value and line; both are None if the log does not have the name.
     """
-    line_of_summary = run.first_event(schema.RUN_SUMMARY).line  # the lines of the header itself are not kept
-    section_or_key, _, field = name.partition(".")  # "run_summary" and "devices"; "seed" and ""
-    event = run.first_events.get(section_or_key)  # for the third case; None if the log has no such event
+    line_of_summary = run.first_event(schema.RUN_SUMMARY).line  # stands for the header, whose lines are not kept
     if name in run.settings:  # first, as names of settings may have a dot: RECIPE.epochs
         return _StatedValue(line_of_summary, run.settings[name])
+    section_or_key, _, field = name.partition(".")  # "run_summary" and "devices"; "seed" and ""
     if section_or_key in run.headers:
         return _StatedValue(line_of_summary, run.headers[section_or_key][field])
+    event = run.first_events.get(section_or_key)
     if event is None:
         return _StatedValue(None, None)
     value = event.value[field] if field else event.value
@@ -115,17 +109,13 @@ def _stated_value(run: LoggedRun, name: str) -> _StatedValue:
 def _copies_of_settings(run: LoggedRun) -> list[_Expectation]:
     """Return one expectation for each value in the log that repeats a setting: it must be equal to the setting.
 
-    The pairs of a value and its setting come from two tables:
-
-    - `setting_by_name` of own_log.yaml: for instance, run_summary.mode must be the setting MODE;
-    - the table that `recipe_settings_of_hyperparameters` makes for the optimizer of the run: with lars, for instance,
-      lars_opt_momentum must be RECIPE.optimizer.momentum, and the epochs of warm-up RECIPE.warmup_epochs.
+    For instance, run_summary.mode must be the setting MODE, and lars_opt_momentum must be RECIPE.optimizer.momentum.
 
     Args:
-        run: The facts that the log states of the run. A pair is left out if the log does not have its setting.
+        run: The facts that the log states of the run. A value is left out if the log does not have its setting.
     """
     expectations = []
-    # Such as "run_summary.mode": "MODE" and "lars_opt_momentum": "RECIPE.optimizer.momentum".
+    # By the name of the value, such as "run_summary.mode": "MODE".
     setting_by_name = {**own_log_rules().setting_by_name, **recipe_settings_of_hyperparameters(run)}
     for name, setting in setting_by_name.items():
         if setting in run.settings:
@@ -151,37 +141,26 @@ def _consequences_of_workload(run: LoggedRun) -> list[_Expectation]:
 def _consequences_of_job_settings(run: LoggedRun, summary: schema.RunSummary) -> list[_Expectation]:
     """Return the values that the log must state because of the job's settings, each with the name of its setting.
 
-        gradient_accumulation_steps    the parts of a batch, by STRATEGY
-        run_summary.devices            DGXNGPU * nodes
-        run_summary.profiled           whether PROFILE is not empty
-        run_summary.resumed            false; left out with RESUME=auto, which may or may not resume a run
-        dataset.synthetic              whether DATA is "synthetic"
-        submission_platform            SUBMISSION_PLATFORM, or if that is empty DGXSYSTEM
-
-    If STRATEGY divides a batch into no possible number of parts, None is expected as gradient_accumulation_steps. If
-    DGXNGPU is not a whole number, None is expected as run_summary.devices. A run_summary states a number there, so
-    `contradictory_values` then always reports a fault.
-
     Args:
         run: The facts that the log states of the run.
         summary: The value of the event run_summary, with the number of nodes.
     """
     settings = run.settings
+    parts = parts_of_batch(str(settings["STRATEGY"]))  # None if STRATEGY divides a batch into no possible number
     devices_per_node = settings["DGXNGPU"]
     is_whole_number = type(devices_per_node) is int  # not by isinstance, for which True is an int, too
     devices = devices_per_node * summary.nodes if is_whole_number else None
     is_profiled = settings["PROFILE"] != ""
-    is_synthetic = settings["DATA"] == "synthetic"
-    platform = settings["SUBMISSION_PLATFORM"] or settings["DGXSYSTEM"]
-    parts = parts_of_batch(str(settings["STRATEGY"]))
     expectations = [
         _Expectation("gradient_accumulation_steps", follows_from="STRATEGY", expected=parts),
         _Expectation("run_summary.devices", follows_from="DGXNGPU", expected=devices),
         _Expectation("run_summary.profiled", follows_from="PROFILE", expected=is_profiled),
     ]
-    must_begin_anew = settings["RESUME"] != "auto"
+    must_begin_anew = settings["RESUME"] != "auto"  # with auto, a run may be resumed or not
     if must_begin_anew:
         expectations.append(_Expectation("run_summary.resumed", follows_from="RESUME", expected=False))
+    is_synthetic = settings["DATA"] == "synthetic"
+    platform = settings["SUBMISSION_PLATFORM"] or settings["DGXSYSTEM"]
     expectations += [
         _Expectation("dataset.synthetic", follows_from="DATA", expected=is_synthetic),
         _Expectation("submission_platform", follows_from="SUBMISSION_PLATFORM", expected=platform),
@@ -191,14 +170,6 @@ def _consequences_of_job_settings(run: LoggedRun, summary: schema.RunSummary) ->
 
 def _consequences_of_sizes(run: LoggedRun, summary: schema.RunSummary) -> list[_Expectation]:
     """Return the values that the log must state as its framework, numbers of samples and global batch.
-
-        run_summary.framework       "paddlepaddle " and the release of it in the header's section `packages`
-        train_samples               the field of the same name in the header's section `dataset`
-        eval_samples                the field of the same name in the header's section `dataset`
-        global_batch_size           devices * batch_per_device of run_summary
-
-    If `packages` has no paddlepaddle-gpu, None is expected as the framework. A run_summary states a text there, so
-    `contradictory_values` then always reports a fault.
 
     Args:
         run: The facts that the log states of the run.
@@ -282,26 +253,19 @@ def _consequence_of_learning_rate(run: LoggedRun, summary: schema.RunSummary) ->
 
 
 def _consequences_of_recipe(run: LoggedRun, summary: schema.RunSummary) -> list[_Expectation]:
-    """Return up to three values that the log must state because of its recipe.
-
-    - The event model_bn_span must be the number of images over which a batch normalization takes its statistics
-      (`_bn_span`).
-    - The setting RECIPE.name must be the value of the setting RECIPE, such as mlperf_lars. This expectation is left out
-      if RECIPE is empty or missing, because the recipe is then the workload's default.
-    - The event with the decay steps of the learning rate, such as lars_opt_learning_rate_decay_steps, must be those
-      that follow from the recipe (`_decay_steps`). This expectation is left out if the optimizer is not known.
+    """Return what the span of a batch normalization, the recipe's name and the decay steps in the log must be.
 
     Args:
-        run: The facts that the log states of the run. If own_log.yaml's `recipe_settings` has no row for its WORKLOAD,
-            the list is empty, because it is not known what the settings of its recipe mean.
+        run: The facts that the log states of the run. Nothing is expected if own_log.yaml does not have its WORKLOAD,
+            because it is not known what the settings of its recipe mean.
         summary: The value of the event run_summary: the devices, and the images of a step on each.
     """
     settings = run.settings
     if run.workload_name not in own_log_rules().recipe_settings:
         return []
-    bn_span = _bn_span(run, summary)
-    expectations = [_Expectation("model_bn_span", follows_from="the batch, STRATEGY and the recipe", expected=bn_span)]
-    if settings.get("RECIPE"):
+    span = _bn_span(run, summary)
+    expectations = [_Expectation("model_bn_span", follows_from="the batch, STRATEGY and the recipe", expected=span)]
+    if settings.get("RECIPE"):  # such as mlperf_lars; without one, the recipe is the workload's default
         expectations.append(_Expectation("RECIPE.name", follows_from="RECIPE", expected=settings["RECIPE"]))
     optimizer = schema.OPTIMIZERS.get(run.stated_text(schema.OPT_NAME))  # None: not known
     if optimizer is not None:
@@ -371,40 +335,32 @@ def _bn_span(run: LoggedRun, summary: schema.RunSummary) -> int | None:
 def _decay_steps(run: LoggedRun, summary: schema.RunSummary) -> float | None:
     """Return what a run must log as the decay steps of its learning rate, by the settings of its recipe.
 
-    `steps` is the step at which the decay ends: RECIPE.decay_ends, or if that is null or missing the last one of the
-    training. The decay steps are
-
-        steps                                                in general
-        steps - RECIPE.warmup_epochs * steps of an epoch     in a polynomial schedule with RECIPE.warmup_from_zero
-
-    The second formula is how the MLPerf reference counts them; the product in it is rounded.
-
     Args:
         run: The facts that the log states of the run, with all settings that `missing_settings` looks for.
         summary: The value of the event run_summary: the devices, and the images of a step on each.
 
     Returns:
-        The decay steps. None if there is no global batch above 0, if the steps or the epochs of the warm-up are no
-        numbers, or if the product in the second formula is too large.
+        The decay steps. None if the settings do not give them.
     """
     settings = run.settings
     global_batch = _global_batch(summary)
     if global_batch < 1:
         return None
     steps_of_epoch = run.stated_count(schema.TRAIN_SAMPLES) // global_batch
-    steps: Any = settings.get("RECIPE.decay_ends")  # not every recipe has this setting
-    if steps is None:
-        steps = _steps_of_training(settings, steps_of_epoch)
+    decay_end: Any = settings.get("RECIPE.decay_ends")  # a step; not every recipe has this setting
+    if decay_end is None:
+        decay_end = _steps_of_training(settings, steps_of_epoch)  # the last step of the training
     warmup_epochs: Any = settings["RECIPE.warmup_epochs"]
-    if not is_number(steps) or not is_number(warmup_epochs):
+    if not is_number(decay_end) or not is_number(warmup_epochs):
         return None
-    counts_after_warmup = settings["RECIPE.schedule"] == "polynomial" and settings.get("RECIPE.warmup_from_zero")
-    if not counts_after_warmup:
-        return float(steps)
+    # The MLPerf reference counts them from the end of the warm-up if the schedule is polynomial and warms up from zero.
+    counts_from_warmup = settings["RECIPE.schedule"] == "polynomial" and settings.get("RECIPE.warmup_from_zero")
+    if not counts_from_warmup:
+        return float(decay_end)
     warmup_steps: float = warmup_epochs * steps_of_epoch
     if not is_number(warmup_steps):  # the product of two large numbers may be infinite, which round() refuses
         return None
-    return float(steps) - round(warmup_steps)
+    return float(decay_end) - round(warmup_steps)
 
 
 def _steps_of_training(settings: JsonObject, steps_of_epoch: int) -> Any:
