@@ -53,18 +53,7 @@ class Policy:
     def check(self, benchmark_asked: str | None, target_reached_ms: float | None) -> None:
         """Report the breaches of the rules about the run as a whole. Call it once, after all events were checked.
 
-        `collector` already has the findings of the checks of events, and gets the new ones. The steps:
-
-        1. The rules of every benchmark: the benchmark asked for, status, mode, caches, seeds and clock.
-        2. A benchmark of this project is checked by `_check_benchmark`. Of any other benchmark, only the batch is
-           checked, and that the run did not stop before it reached its target.
-        3. A log of this project is checked for what such a log must hold. Then all findings so far of rules of form
-           (how a log is written, such as the order of its events), but for notes, are repeated as errors. Such findings
-           only warn in other logs, but the writer of this project's logs never breaks these rules.
-        4. The findings of all rules that do not apply to the run's benchmark and division are dropped, and a note is
-           added on each of these rules, even on one without findings.
-        5. If the rule closed-data has refused the run, because a closed run must be on the benchmark's data set and the
-           log does not show that it is, a note is added on each rule that was not applied for this reason.
+        `collector` already has the findings of the checks of events, and gets the new ones.
 
         Args:
             benchmark_asked: The benchmark that the log must be of, such as "resnet"; None allows any.
@@ -86,12 +75,13 @@ class Policy:
             self._check_target_reached_in_time(name, target_reached_ms)
         else:
             self._check_benchmark(benchmark, division)
-
         if run.is_project_log:
             self._check_project_log(benchmark)
-            self._repeat_breaches_of_form_as_errors()  # after all other checks, whose findings it repeats
 
-        self.collector.drop_inapplicable_rules(name, division)  # also findings from the checks of events
+        # All findings are there now, also those of the events. The three steps below change them, in this order.
+        if run.is_project_log:
+            self._repeat_breaches_of_form_as_errors()
+        self.collector.drop_inapplicable_rules(name, division)  # and note that these rules were not applied
         if self._is_refused_for_other_data():
             self._note_rules_for_benchmark_data()  # comes last: a rule that was dropped has a note of its own
 
@@ -191,49 +181,50 @@ class Policy:
                 self._add_breach("seed-present", seed.line, "a seed without file and lineno, which seed_checker needs")
 
     def _check_clock_settings(self) -> None:
-        """Report each time that the system's clock was set during the run, which the log states as a clock_set.
+        """Report each time that the system's clock was set back during the run, and warn once if it was set ahead.
 
-        - Set back by more than `back_ms` (100 ms), a bound of the rule time-order: an error for each, because the run's
-          time is too short by as much. The times in the log may still rise from event to event: an evaluation of 60 s
-          in which the clock was set back by 20 s seems to take 40 s.
-        - Set ahead: one warning for all. The run's time is no shorter for it. But a window of steps in which the clock
-          was set ahead cannot be compared with the log's clock, so its stated time must be believed.
+        The log states a setting as a clock_set in seconds: above 0 if ahead, below 0 if back.
         """
-        allowed_s = self.collector.strict_rules["time-order"].bounds["back_ms"] / 1000
-        leaps = []
+        lines_ahead = []
+        ahead_s = 0.0  # in all
         for event in self.run.all_events[schema.CLOCK_SET.key]:
-            set_ahead_s = event.value if is_number(event.value) else 0.0
-            if set_ahead_s < -allowed_s:
-                actual = f"the system's clock was set back by {six_digits(-set_ahead_s)} s"
-                self._add_breach("time-order", event.line, actual)
-            elif set_ahead_s > 0:
-                leaps.append((event.line, set_ahead_s))
-        if leaps:
-            all_s = sum(set_ahead_s for _, set_ahead_s in leaps)
-            actual = f"the system's clock was set ahead {counted(len(leaps), 'time')}, by {six_digits(all_s)} s in all"
-            actual += ": the times of the windows are not held to it there"
-            self.collector.add_breach("time-order", leaps[0][0], actual, severity="warning")
+            set_s = event.value if is_number(event.value) else 0.0
+            if set_s > 0:
+                lines_ahead.append(event.line)
+                ahead_s += set_s
+            else:
+                self._check_setting_back(event, back_s=-set_s)
+        if lines_ahead:  # the run's time is no shorter for it
+            actual = f"the system's clock was set ahead {counted(len(lines_ahead), 'time')}, by {six_digits(ahead_s)} s"
+            actual += " in all: the times of the windows are not held to it there"
+            self.collector.add_breach("time-order", lines_ahead[0], actual, severity="warning")
+
+    def _check_setting_back(self, event: Event, back_s: float) -> None:
+        """Report a setting back of the clock, by which the run's time is too short, if it is more than a correction.
+
+        Args:
+            event: The event clock_set.
+            back_s: By how many seconds the clock was set back, 0 or more.
+        """
+        if back_s > self.collector.strict_rules["time-order"].bounds["back_ms"] / 1000:
+            self._add_breach("time-order", event.line, f"the system's clock was set back by {six_digits(back_s)} s")
 
     # --- rules of the other benchmarks ---
 
     def _check_batch(self) -> None:
-        """Report a log whose first or last global_batch_size is no whole number above 0, or whose two values differ.
-
-        Some rule files of MLPerf allow any number of these events. The last value is the one that rcp_checker takes
-        (`as_tools_read.batch`). Each breach blames the line of the first event, because the line of the last one is not
-        kept.
-        """
+        """Report a log whose first or last global_batch_size is no whole number above 0, or whose two values differ."""
         first = self.run.first_event(schema.GLOBAL_BATCH_SIZE)
-        if first.line == 0:  # the log has none; the official rules say where one is needed
+        is_missing = first.line == 0
+        if is_missing:  # the official rules say where one is needed
             return
-        last_value = self.run.as_tools_read.batch
+        last_value = self.run.as_tools_read.batch  # which rcp_checker takes; some rule files allow several events
         for value in (first.value, last_value):
             if not is_count(value):
                 self._add_breach("global-batch", first.line, f"global_batch_size is {visible(as_json(value), 160)}")
                 return
         if first.value != last_value:
             actual = f"global_batch_size is {first.value}, and later {last_value}"
-            self._add_breach("global-batch", first.line, actual)
+            self._add_breach("global-batch", first.line, actual)  # the line of the last one is not kept
 
     def _check_target_reached_in_time(self, benchmark: str, reached_ms: float | None) -> None:
         """Report a run whose run_stop came before the first evaluation that reached the target.
@@ -259,33 +250,24 @@ class Policy:
     def _check_benchmark(self, benchmark: Benchmark, division: str) -> None:
         """Report what is wrong with a run of one of this project's benchmarks.
 
-        Which checks are made depends on the division, on the benchmark, on whether the log is of this project, and on
-        the data set that the run is on. `stated_data` tells the data set by the numbers of samples in the log:
-
-        - StatedData.BENCHMARK: both numbers are the benchmark's; eval_samples may be higher by padding.
-        - StatedData.WRONG_EVAL_SAMPLES: eval_samples is wrong, but train_samples and the accuracies of a ResNet run
-          show that the run is on the benchmark's data set.
-        - StatedData.OTHER: neither of the two. The run is then taken to be on another data set.
-
-        In the first two cases the run is on the benchmark's data set (`data.is_of_benchmark`).
-
         Args:
             benchmark: The benchmark of the run.
             division: The division of MLPerf that the log states: "closed", "open", or "" if it states none.
         """
         run = self.run
         is_closed = division == "closed"
-        data = stated_data(run, benchmark)
-        self.order.measured.judge_waits_for_checkpoints()  # stated times that are too short, impossible checkpoints
-        self._check_accuracies_are_shares()  # from 0 to 1
-        check_pace(run, self.order, benchmark, self.collector)  # epochs, steps and evaluations that are too fast
-        self._check_target(benchmark, division)  # a status that contradicts the accuracies
+        self.order.measured.judge_waits_for_checkpoints()
+        self._check_accuracies_are_shares()
+        check_pace(run, self.order, benchmark, self.collector)
+        self._check_target(benchmark, division)
+
+        data = stated_data(run, benchmark)  # which data set the run is on, and whether it states the right numbers
         if not is_closed and data.is_of_benchmark:
-            self._note_lower_target(benchmark)  # a note if the run's target is lower than that of closed runs
+            self._note_lower_target(benchmark)
         if run.is_project_log and data is StatedData.BENCHMARK:
             self._check_bytes_of_data_set(benchmark)
         if is_closed:
-            self._check_closed_run(data, benchmark)  # for ResNet the values of single keys; the numbers of samples
+            self._check_closed_run(data, benchmark)
         if benchmark.name == "resnet":
             self._check_evaluations_of_resnet(data, benchmark, is_closed=is_closed)
         elif is_closed and data.is_of_benchmark:
@@ -423,24 +405,21 @@ class Policy:
     def _check_target(self, benchmark: Benchmark, division: str) -> None:
         """Report a run whose status contradicts its accuracies: success without the target, or the reverse.
 
-        A run without evaluations or without run_stop is not checked. Without any target, it is noted that the rule was
-        not applied.
-
         Args:
             benchmark: The benchmark of the run, with its target by division.
             division: The division that the log states. If the benchmark has no target for it, that of the recipe in the
                 log's header counts.
         """
         run = self.run
-        target = benchmark.targets.get(division, run.recipe_target)  # None if neither is known
+        target = benchmark.targets.get(division, run.recipe_target)
         if target is None:
             why = f"the {printable(division, 20)} division fixes no target, nor does the log's header"
             self.collector.add_note("target-status", f"not applied: {why}")
             return
         if not run.evaluations or run.stop is None:
             return
-        index = index_of_target(run.evaluations, target)
-        if index is not None:  # the run reached its target
+        index = index_of_target(run.evaluations, target)  # of the first evaluation that reached it
+        if index is not None:
             self._check_run_that_reached_target(run.evaluations[index], run.stop, division)
         elif run.status == "success":
             last = run.evaluations[-1]
@@ -448,19 +427,17 @@ class Policy:
             self._add_breach("target-status", last.line, actual)
 
     def _note_lower_target(self, benchmark: Benchmark) -> None:
-        """Note that a run outside the closed division was to end at a lower quality than this division asks for.
+        """Note that a run which is not closed was to end at a lower target than that of the closed division.
 
         Args:
-            benchmark: The benchmark, with its target by division. The caller has seen that the run is on the
-                benchmark's data set and is not of the closed division.
+            benchmark: The benchmark of the run, on whose data set the run is.
         """
         stated = self.run.recipe_target
-        wanted = benchmark.targets.get("closed")  # None if the benchmark has no closed division
-        if stated is not None and wanted is not None and stated < wanted:
-            actual = (
-                f"the target is {six_digits(stated)}, as an open run may have; the benchmark's is {six_digits(wanted)}"
-            )
-            self.collector.add_note("target-status", actual)
+        target_of_closed = benchmark.targets.get("closed")  # None if the benchmark has no closed division
+        if stated is None or target_of_closed is None or stated >= target_of_closed:
+            return
+        what = f"the target is {six_digits(stated)}, as an open run may have"
+        self.collector.add_note("target-status", f"{what}; the benchmark's is {six_digits(target_of_closed)}")
 
     def _check_run_that_reached_target(self, reaching: Evaluation, stop: Event, division: str) -> None:
         """Report what contradicts that a run reached its target; in a closed run, note that it went on after that.
@@ -549,18 +526,15 @@ class Policy:
 def _breach_of_written_rule(rule: WrittenRule, event: Event, state: State) -> Finding | None:
     """Return the finding that an event breaks a rule of written.yaml; None if it does not.
 
-    A rule about the value is skipped if the value is not a number. Other rules report such a value, unless it is
-    that of learning_rate_decay_steps, for which some logs have the name of a schedule.
-
     Args:
-        rule: A check from the written rules of MLPerf that the official checker does not make.
+        rule: A rule about the value or the metadata of the event, which the official checker does not check.
         event: The first event of the key that the rule is about.
         state: Other values of the run with which the rule may compare the event: the first value of each key, and
             `epochs_trained`.
     """
     check = read_check(rule.check)
     is_about_value = check.aspect == "value"
-    if is_about_value and not is_number(event.value):
+    if is_about_value and not is_number(event.value):  # as the name of a schedule; other rules report most of these
         return None
     is_met = holds(check.is_met, event, state)  # False, too, if the check raises an exception
     if is_met:

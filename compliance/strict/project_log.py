@@ -67,33 +67,24 @@ class ProjectLog:
     def faults(self) -> Iterator[Fault]:
         """Yield each fault that shows that this is not the whole log of a run of this project.
 
-        The faults come in the order of the `yield from` below. Those of `order.measured` were kept before this call.
-        Two kinds of checks are left out where the log lacks what they need:
-
-        - `_wrong_statements` and `faults_of_claims`, if the log has no run_summary, or if the run_summary or a section
-          of the header does not fit the schema;
-        - `_missing_convolutions`, if a section of the header does not fit the schema.
-
-        A section that is missing does not fit the schema.
-
         Yields:
             The fault in words, with the line to blame or None.
         """
-        # Two lists instead of iterators: below they also tell whether the header and the run_summary fit the schema.
         faults_of_header = self._sections_unlike_schema()
         faults_of_summary = self._summary_unlike_schema()
         yield from self._other_format()
         yield from faults_of_header
         yield from self._wrong_numbers_of_events()
         yield from faults_of_summary
+
         does_header_fit = not faults_of_header
         does_summary_fit = not faults_of_summary
         summary = self.run.summary  # None if the log has no run_summary
-        if summary is not None and does_summary_fit and does_header_fit:
+        if summary is not None and does_summary_fit and does_header_fit:  # the two checks read their fields
             yield from self._wrong_statements(summary)
             yield from faults_of_claims(self.run, summary, self.order.measured.sensors, self.order.last_epoch or 0)
         yield from self._wrong_ending()
-        yield from self.order.measured.faults  # such as those of windows, losses and checkpoints
+        yield from self.order.measured.faults  # found while the log was read, such as those of windows and checkpoints
         yield from rates_beyond_peak(self.run, self.order, self._described_nodes())
         yield from self._early_end()
         yield from faults_of_evaluations(self.run, self.order.last_epoch or 0, are_shares_of_samples=self._is_resnet)
@@ -142,37 +133,38 @@ class ProjectLog:
         return [Fault(summary.line, f"run_summary is not as the schema has it: {printable(summary.value)}")]
 
     def _wrong_numbers_of_events(self) -> Iterator[Fault]:
-        """Yield a fault for each event that is missing or too often in the log, and for a wrong seed or optimizer.
+        """Yield a fault for each event that is missing or too often in the log, and for a wrong seed or optimizer."""
+        yield from self._second_events()
+        yield from self._impossible_seeds()
+        yield from self._wrong_number_of_throughputs()
+        yield from self._unknown_optimizer()
+        for key in self._needed_keys():
+            if self.run.event_counts[key] == 0:
+                yield Fault(None, f"no {key}")
 
-        In this order:
-
-        - a second event of a key that a run writes once;
-        - a seed that is no whole number from 0 on;
-        - another number of epoch_throughput than of epoch_stop, because a run writes one for each epoch in which it
-          trains a step. The first epoch of a resumed run may have none left (`_is_first_epoch_without_steps`);
-        - an optimizer that the schema does not have, or none, unless Paddle chose it;
-        - a key that the log must have (see `_needed_keys`), and has no event of.
-        """
-        run = self.run
+    def _second_events(self) -> Iterator[Fault]:
+        """Yield a fault for each key that a run writes once, and that the log has more events of."""
         keys_of_one_event = [schema.INIT_START.key, schema.OPT_NAME.key, *own_log_rules().events_of_a_run]
         for key in [*keys_of_one_event, *self._keys_of_optimizer()]:
-            count = run.event_counts[key]
+            count = self.run.event_counts[key]
             if count > 1:  # a second one may say something else
-                yield Fault(run.first_events[key].line, f"{count} {key}; a run writes one")
-        for seed in run.all_events[schema.SEED.key]:
+                yield Fault(self.run.first_events[key].line, f"{count} {key}; a run writes one")
+
+    def _impossible_seeds(self) -> Iterator[Fault]:
+        """Yield a fault for each seed that is no whole number from 0 on."""
+        for seed in self.run.all_events[schema.SEED.key]:
             is_whole_number = fits(schema.SEED.value, seed.value)
             if not is_whole_number or seed.value < 0:
                 yield Fault(seed.line, f"seed is {printable(seed.value)}, no whole number from 0 on")
-        epochs = run.number_of_events(schema.EPOCH_STOP)
+
+    def _wrong_number_of_throughputs(self) -> Iterator[Fault]:
+        """Yield a fault unless the log has one epoch_throughput for each epoch in which the run trained a step."""
+        epochs = self.run.number_of_events(schema.EPOCH_STOP)
         if self._is_first_epoch_without_steps:
             epochs -= 1
-        throughputs = run.number_of_events(schema.EPOCH_THROUGHPUT)
+        throughputs = self.run.number_of_events(schema.EPOCH_THROUGHPUT)
         if throughputs != epochs:
             yield Fault(None, f"{throughputs} epoch_throughput of {epochs} epochs")
-        yield from self._unknown_optimizer()
-        for key in self._needed_keys():
-            if run.event_counts[key] == 0:
-                yield Fault(None, f"no {key}")
 
     @property
     def _is_first_epoch_without_steps(self) -> bool:
@@ -222,29 +214,30 @@ class ProjectLog:
         yield from self._wrong_telemetry()
 
     def _wrong_telemetry(self) -> Iterator[Fault]:
-        """Yield the first fault of the event telemetry_summary: a wrong number of events, or a wrong event.
-
-        - Number: a log has one telemetry_summary if the run succeeded and the setting TELEMETRY_S asks for telemetry;
-          otherwise it has none. Without run_stop the run was cut off, so any number is right.
-        - Event: a telemetry_summary must fit the schema, come after run_stop if there is one, and state an energy that
-          agrees with its joules per image. If there are several, the first one is checked.
-        """
+        """Yield at most one fault of telemetry_summary: a wrong number of these events, or else a wrong first event."""
         run = self.run
-        telemetry = run.first_event(schema.TELEMETRY_SUMMARY)  # an event of line 0 if the log has none
         count = run.number_of_events(schema.TELEMETRY_SUMMARY)
-        must_have_one = run.settings.get("TELEMETRY_S") and run.status == "success"
-        wanted_count = 1 if must_have_one else 0
-        was_cut_off = run.stop is None
+        asks_for_telemetry = bool(run.settings.get("TELEMETRY_S"))
+        wanted_count = 1 if asks_for_telemetry and run.status == "success" else 0
+        was_cut_off = run.stop is None  # then the log may end before or after the telemetry_summary
+        telemetry = run.first_event(schema.TELEMETRY_SUMMARY)  # an event of line 0 if the log has none
         if count != wanted_count and not was_cut_off:
             what = f"{count} telemetry_summary, {wanted_count} by TELEMETRY_S and the status"
-            yield Fault(telemetry.line or None, what)  # None if the event is missing
-            return
-        if count == 0:  # which is right here
-            return
+            yield Fault(telemetry.line or None, what)
+        elif count > 0:
+            yield from self._wrong_telemetry_summary(telemetry)
+
+    def _wrong_telemetry_summary(self, telemetry: Event) -> Iterator[Fault]:
+        """Yield the first fault of a telemetry_summary: by the schema, by its place in the log or by its energy.
+
+        Args:
+            telemetry: The event.
+        """
+        stop = self.run.stop
         if not fits(schema.TelemetrySummary, telemetry.value):
             shown = printable(telemetry.value)
             yield Fault(telemetry.line, f"telemetry_summary is not as the schema has it: {shown}")
-        elif run.stop and telemetry.line < run.stop.line:
+        elif stop is not None and telemetry.line < stop.line:
             yield Fault(telemetry.line, "telemetry_summary before run_stop")
         else:
             yield from self._contradictory_energy(telemetry)
@@ -283,11 +276,14 @@ class ProjectLog:
         """
         is_hrnet = self.benchmark is not None and self.benchmark.name == "hrnet"
         evaluations = self.run.evaluations if is_hrnet else []
-        for index in range(_EQUAL_MIOUS - 1, len(evaluations)):
-            last = evaluations[index]
-            mious = {evaluation.value for evaluation in evaluations[index + 1 - _EQUAL_MIOUS : index + 1]}
-            if len(mious) == 1 and last.value > _MOST_MIOU_OF_ONE_CLASS:
-                yield Fault(last.line, f"{_EQUAL_MIOUS} evaluations in a row have a mean IoU of {last.value!r}")
+        miou_before = None
+        equal_in_a_row = 0
+        for evaluation in evaluations:
+            equal_in_a_row = equal_in_a_row + 1 if evaluation.value == miou_before else 1
+            miou_before = evaluation.value
+            if equal_in_a_row == _EQUAL_MIOUS and evaluation.value > _MOST_MIOU_OF_ONE_CLASS:
+                what = f"{_EQUAL_MIOUS} evaluations in a row have a mean IoU of {evaluation.value!r}"
+                yield Fault(evaluation.line, what)
                 return
 
     def _early_end(self) -> Iterator[Fault]:
@@ -335,20 +331,8 @@ class ProjectLog:
     def _stated_telemetry(self) -> _StatedTelemetry | None:
         """Return how many samples of telemetry the log states, and the facts by which this number is judged.
 
-        Each node takes a sample every TELEMETRY_S seconds. So the facts are the interval, the number of nodes and two
-        times:
-
-        - `run_ms`, the least time that the run can have taken, decides how many samples there must be.
-        - `log_ms`, the time from the log's start to the telemetry_summary, decides how many samples there can be.
-
-        The time by which the system's clock was set ahead makes a time by the log's clock seem longer, so it is
-        subtracted: for `run_ms` within `_least_run_ms`, for `log_ms` here.
-
         Returns:
-            The facts. None in these cases; other checks report what is missing although the log must have it:
-
-            - the log states no number of samples, or no TELEMETRY_S above 0;
-            - it has no run_start or no init_start.
+            The facts; None if the log does not state them all. Other checks report what is missing.
         """
         run = self.run
         telemetry = run.first_event(schema.TELEMETRY_SUMMARY)
@@ -356,22 +340,32 @@ class ProjectLog:
         interval_s: Any = run.settings.get("TELEMETRY_S")
         if not is_number(samples) or not is_number(interval_s) or interval_s <= 0:
             return None
-        init_start = run.first_events.get(schema.INIT_START.key)
-        if run.start_ms is None or init_start is None:
+        log_start_ms = self._log_start_ms()
+        if log_start_ms is None:
             return None
-        # The first event of a log, submission_benchmark, comes before init_start. Between the two, page caches are
-        # flushed, maybe for minutes, and samples are taken.
-        first = run.first_events.get(schema.SUBMISSION_BENCHMARK.key, init_start)
-        # If the clock was set back after the first event, a later event may have the earliest time.
-        log_start_ms = min(first.time_ms, init_start.time_ms, run.start_ms)
         return _StatedTelemetry(
             line=telemetry.line,
             samples=samples,
             interval_s=interval_s,
             nodes=max(len(self._described_nodes()), 1),  # a run has one at least
             run_ms=self._least_run_ms(),
+            # A setting of the clock ahead makes a time by the log's clock seem longer.
             log_ms=telemetry.time_ms - log_start_ms - self._set_ahead_ms(),
         )
+
+    def _log_start_ms(self) -> float | None:
+        """Return the earliest time of the events at the start of the log; None without a run_start or an init_start.
+
+        If the clock was set back at the start, a later event may have the earliest time.
+        """
+        run = self.run
+        init_start = run.first_events.get(schema.INIT_START.key)
+        if run.start_ms is None or init_start is None:
+            return None
+        # The first event of a log, submission_benchmark, comes before init_start. Between the two, page caches are
+        # flushed, maybe for minutes, and samples are taken.
+        first = run.first_events.get(schema.SUBMISSION_BENCHMARK.key, init_start)
+        return min(first.time_ms, init_start.time_ms, run.start_ms)
 
     def _least_run_ms(self) -> float:
         """Return a lower bound of the time that the run took, in milliseconds; 0 without a run_start or run_stop.
@@ -446,11 +440,9 @@ class ProjectLog:
         yield from contradictory_values(self.run, summary)
 
     def _unknown_values_of_settings(self) -> Iterator[Fault]:
-        """Yield a fault for each setting with a value that no run can have, such as a precision that does not exist.
+        """Yield a fault for each setting, and each knob of STRATEGY, with a value that no run can have.
 
-        The same holds for each knob of STRATEGY. Of the settings that are whole numbers, those of own_log.yaml are
-        looked at. TELEMETRY_S, for instance, decides how many samples of telemetry are due, and CHECKPOINT_MINUTES how
-        many checkpoints.
+        An example is a precision that does not exist. All settings that own_log.yaml lists must be in the header.
         """
         for name, least in own_log_rules().least_of_setting.items():
             number = self.run.whole_setting(name)
