@@ -55,10 +55,10 @@ class LaunchedStep:
         self.inputs: dict[str, Any] = {}  # tensors of the device that a loader writes its batches to
         self._sent = math.nan  # the rate that the device has
 
-    def begin(self) -> None:
-        """Prepare for a warm-up; nothing is to be done here."""
+    def send_rates_ahead(self) -> None:
+        """Send the device the learning rates of further steps; nothing is to be done here, without a table of them."""
 
-    def send_rate(self, step: int) -> None:
+    def ensure_rate(self, step: int) -> None:
         """Send the device the learning rate of a step, if the device has another one.
 
         Args:
@@ -105,19 +105,19 @@ class CapturedStep(LaunchedStep):
         names = [variable.name for variable in program.main.list_vars() if variable.is_data]
         self.inputs = {name: scope.var(name).get_tensor() for name in names}
 
-    def send_rate(self, step: int) -> None:
-        """Send the device the learning rates of the next RATES_AT_ONCE steps, if it has used up those sent before.
+    def ensure_rate(self, step: int) -> None:
+        """Fill the device's table of learning rates with those of the next RATES_AT_ONCE steps, if all are used.
 
         Args:
-            step: Number of the step within a call of `Trainer.run`, from 1. For step 1 rates are always sent.
+            step: Number of the step within a call of `Trainer.run`, from 1. For step 1 the table is always filled.
 
         Raises:
-            RunError: A tensor that the captured step uses has moved since the capture. `begin`, which sends the rates,
-                checks that.
+            RunError: A tensor that the captured step uses has moved since the capture.
         """
         has_used_up_rates = step % RATES_AT_ONCE == 1  # steps 1, 4097, 8193, ...: the first step of each 4096
         if has_used_up_rates:
-            self.begin()
+            self.send_rates_ahead()
+            self._require_unmoved_tensors()
 
     def run(self, main: static.Program, feed: dict[str, Any]) -> None:
         """Copy a batch to the program's inputs, and run the step: by the CUDA graph once that is captured.
@@ -144,27 +144,25 @@ class CapturedStep(LaunchedStep):
         self._graph.capture_end()
         self._addresses = self._where()
 
-    def begin(self) -> None:
-        """Send the device the learning rates of the next RATES_AT_ONCE steps, and check that no tensor has moved.
+    def send_rates_ahead(self) -> None:
+        """Fill the table RATES on the device with the learning rates of the next RATES_AT_ONCE steps.
 
-        At each step, the program takes the rate at the index STEP of the table RATES, and adds 1 to STEP. This function
-        fills the table with the next rates, and sets STEP to 0. It is called when a warm-up begins, when `Trainer.run`
-        begins, and whenever all rates of the table are used.
-
-        The check is made only once the step is captured, because the CUDA graph reads and writes each tensor at its
-        address at the capture.
-
-        Raises:
-            RunError: A tensor of the state, an input, RATES or STEP has moved since the capture.
+        At each step, the program takes the rate at the index STEP of the table, and adds 1 to STEP, which begins at 0.
         """
         scope = static.global_scope()
         place = self.executor.place
         scope.var(RATES).get_tensor().set(self.program.schedule.ahead(RATES_AT_ONCE), place)
-        scope.var(STEP).get_tensor().set(np.zeros((), np.int64), place)  # the next step takes the first rate
+        scope.var(STEP).get_tensor().set(np.zeros((), np.int64), place)
+
+    def _require_unmoved_tensors(self) -> None:
+        """Raise an error if a tensor has moved since the capture, as the CUDA graph uses its address of then.
+
+        Raises:
+            RunError: A tensor of the state, an input, RATES or STEP has moved.
+        """
         is_captured = bool(self._addresses)  # the address of each tensor at the capture, by name
         if not is_captured:
             return
-        # RATES and STEP, which `set` has just written, are checked, too.
         for name, address in self._where().items():
             if address != self._addresses[name]:
                 raise RunError(f"{name} has moved since the step was captured: set STRATEGY without cuda_graph")
@@ -203,7 +201,7 @@ class Trainer:
             Refused: The batch does not have the shapes and types that the program takes. It is a ValueError.
         """
         WATCHDOG.beat("warming up the training program", extra_s=SEARCH_S)
-        self.step.begin()  # sends learning rates, if the step reads them from a table on the device
+        self.step.send_rates_ahead()
         for _ in range(self.step.RUNS_BEFORE):
             self._update(batch, read_loss=True, is_first=True)  # checks the batch's shapes and types each time
 
@@ -275,7 +273,7 @@ class Trainer:
 
             ends_window = step % self.print_steps == 0 or step == steps
             WATCHDOG.beat(f"computing step {step_of_run}")
-            self.step.send_rate(step)
+            self.step.ensure_rate(step)
             loss = self._update(batch, read_loss=ends_window, is_first=step == 1)
             for hook in self.hooks:
                 hook.step_ends(step_of_run, began, ready)

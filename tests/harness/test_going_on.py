@@ -153,7 +153,7 @@ STEP_S = 12
 @pytest.mark.xdist_group("ranks")
 def test_a_job_whose_step_takes_longer_than_a_stopped_one_usually_has_saves_too(tmp_path: Path) -> None:
     loop = (jobs.REPOSITORY / "harness" / "loop.py").read_text()
-    sends_rate = "            self.step.send_rate(step)\n"
+    sends_rate = "            self.step.ensure_rate(step)\n"
     assert loop.count(sends_rate) == 1
     slow = loop.replace(sends_rate, f"{sends_rate}            time.sleep({STEP_S})\n")
     checkout = jobs.checkout(tmp_path / "checkout", "harness", loop=slow)

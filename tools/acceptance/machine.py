@@ -272,7 +272,7 @@ class Machine:
 
 def _run_before_capture(step: CapturedStep, main: static.Program, feed: dict[str, Any]) -> None:
     """Run a program as often as Paddle needs before its step can be captured."""
-    step.begin()  # sends the first learning rates, which the runs read; `_losses_of_steps` sends them again
+    step.send_rates_ahead()  # the runs read the first learning rates; `_losses_of_steps` sends them again
     for _ in range(step.RUNS_BEFORE):
         step.run(main, feed)
 
@@ -308,7 +308,7 @@ def _losses_of_steps(
     losses = []
     for number, feed in enumerate(feeds, 1):
         WATCHDOG.beat("training the recorded steps")
-        step.send_rate(number)  # so that the device has the learning rate of this step
+        step.ensure_rate(number)  # so that the device has the learning rate of this step
         step.run(training.main, feed)
         training.schedule.step()  # the schedule moves on to the next step's rate
         losses.append(float(np.mean(loss_of_last_run())))
