@@ -17,6 +17,8 @@ from runlog.digits import six_digits
 
 END_S = 2.0  # for a killed child to be gone; one that waits inside the kernel stays, and this process goes on
 NVML_S = 30.0  # for a question to NVML, which loads the driver on a GPU in some seconds where persistence is off
+NO_ANSWER = "no answer"  # how the phrase on a child that hung begins
+ENDED_BY_SIGNAL = "ended by signal"  # how the phrase on a child that a signal ended begins
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +27,11 @@ class Talk:
 
     lines: tuple[str, ...]
     hang_or_death: str  # such as "no answer in 20 s"; empty: it ended by itself, with status 0
+
+    @property
+    def has_hung_or_crashed(self) -> bool:
+        """Whether the child hung or was ended by a signal; an error of Python, with a status, is neither."""
+        return self.hang_or_death.startswith((NO_ANSWER, ENDED_BY_SIGNAL))
 
     def answers(self) -> list[dict[str, Any]]:
         """Return the JSON objects among the lines, which are the child's own; a library may print other lines."""
@@ -38,12 +45,10 @@ class Talk:
 
 
 def talk(script: Path, *arguments: str, environ: Mapping[str, str] | None, silent_s: float) -> Talk:
-    """Run a Python script in a child process, and return what the child printed and whether the child hung or died.
+    """Run a Python script in a child process, kill the child if it hangs, and return its output and how it ended.
 
-    The child is taken to hang, and is killed, if it prints nothing for `silent_s` seconds and has not ended, or if it
-    closes its output and does not end within `silent_s` seconds. A process that the child leaves behind may keep the
-    output open: then the output is read until it is silent for `silent_s` seconds. Python runs the script in isolated
-    mode (-I), which ignores PYTHONPATH.
+    The child hangs if it prints nothing for `silent_s` seconds, or does not end within `silent_s` seconds after it has
+    closed its output. Python runs the script in isolated mode (-I), which ignores PYTHONPATH.
 
     Args:
         script: The script to run.
@@ -64,17 +69,14 @@ def talk(script: Path, *arguments: str, environ: Mapping[str, str] | None, silen
     )
     assert process.stdout is not None  # it is a pipe
     output, was_silent = _listen(process.stdout.fileno(), silent_s)
-    if was_silent:
-        status = process.poll()  # the child may have ended: a process that it started can keep the pipe open
-        if status is None:  # the child hung
-            _kill(process)
-    else:  # the child has closed its output
-        status = _status_or_kill(process, silent_s)  # None if the child did not end and was killed: it hung, too
+    # A silent child has waited long enough. It may even have ended: a process that it started can keep the pipe open.
+    time_to_end_s = 0.0 if was_silent else silent_s
+    status = _status_or_kill(process, time_to_end_s)
     process.stdout.close()
 
     lines = tuple(output.decode(errors="replace").splitlines())
-    if status is None:  # the child hung
-        return Talk(lines=lines, hang_or_death=f"no answer in {six_digits(silent_s)} s")
+    if status is None:  # the child hung: it did not end, and was killed
+        return Talk(lines=lines, hang_or_death=f"{NO_ANSWER} in {six_digits(silent_s)} s")
     return Talk(lines=lines, hang_or_death=_death_in_words(status, lines))
 
 
@@ -110,7 +112,7 @@ def _death_in_words(status: int, lines: Sequence[str]) -> str:
         number = -status
         names = {known.value: known.name for known in signal.Signals}
         # Python has no name for most real-time signals, such as 40.
-        return f"ended by signal {number} ({names[number]})" if number in names else f"ended by signal {number}"
+        return f"{ENDED_BY_SIGNAL} {number} ({names[number]})" if number in names else f"{ENDED_BY_SIGNAL} {number}"
     if status > 0:
         last_line = lines[-1] if lines else "no message"
         return f"ended with status {status}: {last_line}"
@@ -141,26 +143,20 @@ def _listen(descriptor: int, silent_s: float) -> tuple[bytes, bool]:
 
 @functools.cache  # a node of a fleet asks twice, and NVML_S is long
 def hanging_call_of_nvml() -> str:
-    """Return a phrase on the call of NVML that hangs or kills its process; an empty text if no call does.
+    """Return which call of NVML hangs or crashes its process, as "NVML has not answered nvmlInit: no answer in 30 s".
 
     NVML is NVIDIA's library that tells of the GPUs. A child process tries the calls, so that this process neither hangs
-    nor dies. The result by the end of the child, which
+    nor dies. The child is started only once: later calls of this function return the first result.
 
-        hangs in a call                         "NVML has not answered nvmlInit: no answer in 30 s"
-        is killed by a signal in a call         "NVML has not answered nvmlInit: ended by signal 11 (SIGSEGV)"
-        hangs or is killed before a first call  ""
-        ends with an error of Python            "": the package pynvml is missing, for instance
-        ends in order                           "": NVML has answered, perhaps with an error of NVML
-
-    The child is started only once: later calls of this function return the first result.
+    Returns:
+        The phrase; an empty text if no call hangs or crashes.
     """
     child = talk(Path(__file__).with_name("ask_nvml.py"), environ=None, silent_s=NVML_S)  # None: this environment
-    # The child prints the name of a call just before the call: {"call": "nvmlInit"}. Only nvmlDeviceGetCount, which
-    # comes after nvmlInit, is not printed: if the child hangs or is killed there, the result names nvmlInit.
-    printed_calls = [answer["call"] for answer in child.answers() if "call" in answer]
-    # As `talk` words a hang and a death by a signal. "ended with status 1: ..." words an error of Python in the child.
-    has_hung_or_died = child.hang_or_death.startswith(("no answer", "ended by signal"))
-    if not printed_calls or not has_hung_or_died:
+    # Otherwise NVML has answered, perhaps with an error, or Python failed in the child, as without the package pynvml.
+    if not child.has_hung_or_crashed:
         return ""
-    last_call = printed_calls[-1]  # the child printed no later call
-    return f"NVML has not answered {last_call}: {child.hang_or_death}"
+    # The child prints the name of each call just before the call, as {"call": "nvmlInit"}.
+    printed_calls = [answer["call"] for answer in child.answers() if "call" in answer]
+    if not printed_calls:  # the child came to no call
+        return ""
+    return f"NVML has not answered {printed_calls[-1]}: {child.hang_or_death}"
