@@ -105,19 +105,17 @@ def _describe_part(part: str, data_module: Any, samples: Any, contents: Contents
             "passport":     the number, the bytes and a digest of the files
             "decoded":      the number of samples that are chosen to be decoded, up to SAMPLED
             "undecodable":  the first file of the chosen samples that cannot be read or decoded, and why; or empty
-            "label_fault":  what is wrong with the first wrong label file of the chosen samples; or empty, as always if
-                            "undecodable" is not empty
-            "notes":        the samples' own notes; and, if both faults are empty, a note if the chosen label files hold
-                            fewer than two classes
+            "label_fault":  what is wrong with the first wrong label file of the chosen samples; or empty
+            "notes":        the samples' own notes, and a doubt about the labels
     """
     chosen = _choose_samples(len(samples), seed)
     undecodable = _first_undecodable(samples, chosen)
-    label_fault = ""
+    # Labels are looked at only if all chosen files can be decoded.
+    label_fault = "" if undecodable else _first_label_fault(data_module, samples, chosen)
     notes = list(samples.notes)
-    if not undecodable:  # labels are looked at only if all chosen files can be decoded
-        label_fault = _first_label_fault(data_module, samples, chosen)
-        if not label_fault:  # doubts are told only if no label is plainly wrong
-            notes += _doubts_about_labels(data_module, samples, chosen)
+    has_fault = bool(undecodable or label_fault)
+    if not has_fault:
+        notes += _doubts_about_labels(data_module, samples, chosen)
     return {
         "name": f"{part} ({samples.form})",
         "samples": len(samples),
@@ -132,20 +130,17 @@ def _describe_part(part: str, data_module: Any, samples: Any, contents: Contents
 def _notes_on_copies(samples_of: dict[str, Any], contents: dict[str, Contents], chosen: list[int]) -> list[str]:
     """Return a list with one warning if some evaluation images are copies of training images; else an empty list.
 
-    A copy has the same bytes. Copies arise, for example, if images are copied into the evaluation part and left in the
-    training part. A run does not look for copies, because a run may read no image before its clock starts.
-
-    An evaluation image is compared with up to COMPARED training images that have the same size in `contents`, in bytes:
-    the size of the image, or of its whole record, as in a TFRecord. If only one part has sizes of images, nothing is
-    compared.
+    A copy has the same bytes. An evaluation image is compared with training images of the same size in bytes, up to
+    COMPARED of them.
 
     Args:
         samples_of: The samples of "train" and "val".
         contents: Names and sizes of the samples of "train" and "val".
         chosen: Numbers of the evaluation samples to look at.
     """
-    # `is_exact`: the sizes are those of images, and not of whole records, as in a TFRecord. The two cannot be compared.
-    if contents["train"].is_exact != contents["val"].is_exact:
+    # Sizes of images (`is_exact`) cannot be compared with sizes of whole records, as of a TFRecord.
+    have_comparable_sizes = contents["train"].is_exact == contents["val"].is_exact
+    if not have_comparable_sizes:
         return []
     copies: list[tuple[str, str]] = []  # (name of an evaluation image, name of the training image of the same bytes)
     for number in chosen:
@@ -261,10 +256,7 @@ def _first_label_fault(data_module: Any, samples: Any, chosen: list[int]) -> str
 
 
 def _doubts_about_labels(data_module: Any, samples: Any, chosen: list[int]) -> list[str]:
-    """Return a note, in a list, if the labels of some samples together hold fewer than two classes.
-
-    There is then nothing to learn, as where all pixels have 255, the label that training ignores. The list is empty if
-    there is no doubt, or if labels are numbers and not files.
+    """Return a list with the workload's doubt about the labels of some samples; an empty list if it has none.
 
     Args:
         data_module: The workload's module of its data. It has a function `label_doubt` if labels are files.
@@ -274,7 +266,7 @@ def _doubts_about_labels(data_module: Any, samples: Any, chosen: list[int]) -> l
     label_doubt = getattr(data_module, "label_doubt", None)
     if label_doubt is None:  # labels are numbers
         return []
-    doubt: str = label_doubt(samples, chosen)
+    doubt: str = label_doubt(samples, chosen)  # that there is nothing to learn: the labels hold fewer than two classes
     return [doubt] if doubt else []
 
 

@@ -9,7 +9,7 @@ import difflib
 import importlib.util
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from harness import env, exports, refusals
@@ -32,54 +32,46 @@ NAMES_ELSEWHERE = {
 
 
 def misspelt(environ: Mapping[str, str]) -> list[str]:
-    """Return a warning for each variable of the environment that looks like a setting and is none.
+    """Return a warning for each variable that looks like a setting and is none, as no other message would tell of it.
 
-    Without the warning the user would not learn that nothing reads the variable. The first of these cases counts:
-
-        the variable                                          warning
-        is a setting with small letters, as mode              "mode is read by nothing: is it MODE?"
-        is similar to a long setting, as BATCHSZIE            "BATCHSZIE is read by nothing: is it BATCHSIZE?"
-        is another program's name of a setting, as EPOCHS     "EPOCHS is read by nothing: MAX_EPOCHS is"
-
-    A long setting has LEAST_LETTERS letters or more. Similarity to a shorter setting does not count: MODEL, which is
-    similar to MODE, may be another program's variable. The third case also has names such as RN50_STRATEGY
-    (`_what_is_read_instead`). A warning leaves out the value of the variable, which may be a secret.
+    Examples are "BATCHSZIE is read by nothing: is it BATCHSIZE?" and "EPOCHS is read by nothing: MAX_EPOCHS is". A
+    warning leaves out the variable's value, which may be a secret.
 
     Args:
         environ: Environment variables.
     """
     settings = names()
-    long_settings = [name for name in settings if len(name) >= LEAST_LETTERS]
     warnings = []
     for name in environ:
         if name in settings:
             continue
-        if name.upper() in settings:  # with small letters, as mode
-            meant = [name.upper()]
-        else:  # with a letter or two wrong, as BATCHSZIE; an empty list if no setting is similar
-            meant = difflib.get_close_matches(name, long_settings, n=1, cutoff=SIMILARITY)
-        if meant:
-            warnings.append(f"{name} is read by nothing: is it {meant[0]}?")
-            continue
-        what_is_read = _what_is_read_instead(name)  # as "MAX_EPOCHS is"; empty if no setting is meant
+        similar_setting = _similar_setting(name, settings)
+        what_is_read = f"is it {similar_setting}?" if similar_setting else _what_is_read_instead(name)
         if what_is_read:
             warnings.append(f"{name} is read by nothing: {what_is_read}")
     return warnings
+
+
+def _similar_setting(name: str, settings: Collection[str]) -> str:
+    """Return the setting that a variable's name is a misspelling of; an empty text if there is none.
+
+    Args:
+        name: The variable's name, as "mode" or "BATCHSZIE".
+        settings: Names of all settings.
+    """
+    if name.upper() in settings:
+        return name.upper()
+    # Not of shorter settings: MODEL, which is similar to MODE, may be another program's variable.
+    long_settings = [setting for setting in settings if len(setting) >= LEAST_LETTERS]
+    most_similar = difflib.get_close_matches(name, long_settings, n=1, cutoff=SIMILARITY)
+    return most_similar[0] if most_similar else ""
 
 
 def _what_is_read_instead(name: str) -> str:
     """Return which settings are read in place of a variable that nothing reads, as "MAX_EPOCHS is" for EPOCHS.
 
     The result is the end of the caller's warning: "EPOCHS is read by nothing: MAX_EPOCHS is". An empty text stands for
-    no warning. The first case that fits decides:
-
-        `name`                                               result
-        EPOCHS, another program's name of a setting          "MAX_EPOCHS is"
-        LR, another program's name of a value of the recipe  "the RECIPE has it"
-        SUBMISSION_X, or another that begins as in FAMILIES  "SUBMISSION_ORG, SUBMISSION_DIVISION, ... are"
-        RN50_FP32_STRATEGY, with a precision after RN50      "", because jobs of this workload and precision read it
-        RN50_STRATEGY, which begins with a workload          "RN50_BATCHSIZE and RN50_RECIPE are, and ..."
-        MODEL, or any other                                  "", because MODEL may be another program's variable
+    no warning.
 
     Args:
         name: Name of a variable that is no setting.
@@ -92,12 +84,15 @@ def _what_is_read_instead(name: str) -> str:
             return f"{', '.join(settings)} are"
     for workload in workloads.NAMES:
         prefix = f"{workload.upper()}_"  # as RN50_
-        # As RN50_FP32_. Behind such a prefix any setting is read, but behind RN50_ only those of PER_WORKLOAD are.
         prefixes_with_precision = tuple(prefix_of(workload, precision) for precision in PRECISIONS)
-        if name.startswith(prefix) and not name.startswith(prefixes_with_precision):
+        if name.startswith(prefixes_with_precision):  # as RN50_FP32_STRATEGY, which jobs of this precision read
+            return ""
+        if name.startswith(
+            prefix
+        ):  # as RN50_STRATEGY: of such names only those with a setting of PER_WORKLOAD are read
             settings = [f"{prefix}{setting}" for setting in PER_WORKLOAD]
             return f"{' and '.join(settings)} are, and any setting with a precision, as {prefix}FP32_STRATEGY"
-    return ""
+    return ""  # may be another program's variable, as MODEL
 
 
 def _warnings_on_data(job: Job) -> list[str]:
@@ -167,34 +162,28 @@ class _Described(NamedTuple):
     job: Job
     origins: Origins  # of each of its values
     given: dict[str, str]  # the environment of this process
-    environ: dict[str, str]  # the same with what the system's config file adds to it
+    environ: dict[
+        str, str
+    ]  # the same with what `env.resolve` adds: the variables of the system's config file and others
 
     def added(self) -> dict[str, str]:
-        """Return the variables that this process's environment does not have with the same value."""
+        """Return the variables of `environ` that are not in `given`, or have another value there."""
         return {name: value for name, value in self.environ.items() if self.given.get(name) != value}
 
 
 def _describe(given: dict[str, str]) -> _Described:
     """Return the job that an environment describes once its system's config file is applied.
 
-    DGXSYSTEM in the environment names the system: DGX1 stands for the file config_DGX1.sh. Without DGXSYSTEM, or if it
-    is empty, a default is taken.
-
     Args:
-        given: The environment. If JOB_FROM_CONFIG is in `given`, the file was applied before: then the file is not run
-            again, and `environ` is equal to `given`.
+        given: The environment. DGXSYSTEM in it names the system, as DGX1 of the file config_DGX1.sh.
 
     Returns:
-        - `job`: the settings of the job
-        - `origins`: the same settings with who set them, as {"BATCHSIZE": {"value": 256, "origin": "environment"}}
-        - `given`: the argument, unchanged
-        - `environ`: `given` with the variables that the config file adds or changes, and those that `env.resolve` adds,
-          such as JOB_FROM_CONFIG
+        The job, who set each of its values, and the environment before and after the config file.
 
     Raises:
         ValueError: The system has no config file, the file fails, or a value is wrong.
     """
-    environ = env.resolve(given)
+    environ = env.resolve(given)  # runs the config file, unless the environment says that it has been applied
     job, origins = env.read(environ)
     return _Described(job, origins, given, environ)
 
@@ -238,9 +227,7 @@ def main() -> int:
         --launch:  the variables that a launcher needs, on a host that may lack the packages of the training program
 
     With --json, --shell and --launch the job is checked before it is printed. A wrong job ends the command with an
-    error. Suspect names of variables, and settings of the data that contradict each other, only give warnings on
-    stderr. If run_and_time.sh has exported what --shell printed, there are no such warnings, and the checks that only a
-    user's environment must pass are left out (`_describe_for_user`).
+    error.
 
     Returns:
         0. For an error `one_line` prints a line on stderr and returns 2 if the job is wrong, 1 if the output cannot be
@@ -252,14 +239,14 @@ def main() -> int:
         return 0
 
     given = env.of_process()
-    # False if an earlier call with --shell has printed these variables, and run_and_time.sh exported them.
-    is_users_environment = not env.is_resolved(given)
+    # True if an earlier call with --shell has printed these variables, and run_and_time.sh exported them. That call has
+    # made the checks and given the warnings that are of a user's environment alone.
+    is_exported_by_run = env.is_resolved(given)
+    described = _describe(given) if is_exported_by_run else _describe_for_user(given)
     has_packages = importlib.util.find_spec("numpy") is not None
-    # Both raise an error for a wrong value. `_describe_for_user` has more checks, as of the paths that the job names.
-    described = _describe_for_user(given) if is_users_environment else _describe(given)
     if has_packages and not args.launch:  # a launcher leaves it to its nodes, which call this with --shell
         refusals.raise_first(refusals.of_program(described.job))  # what the training program would refuse
-    if is_users_environment:  # so that --shell and then --json, as in a dry run, warn only once
+    if not is_exported_by_run:
         for warning in [*misspelt(described.environ), *_warnings_on_data(described.job)]:
             print(f"warning: {warning}", file=sys.stderr)
     if args.json and not has_packages:

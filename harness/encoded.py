@@ -82,8 +82,7 @@ def _jpeg_fault(content: bytes) -> str:
     """Say why a JPEG is not whole, or is of a kind that is not decoded; return an empty text if no fault is found.
 
     A whole JPEG has, among other segments, a frame, which tells the kind of JPEG; then one scan or several, each with
-    pixels behind it; and an end marker. `_segments` yields the segments in the order of the file. A missing frame is
-    left to the decoder.
+    pixels behind it; and an end marker. A missing frame is left to the decoder.
 
     Args:
         content: All bytes of the file, which begin with a JPEG's start marker.
@@ -100,8 +99,8 @@ def _jpeg_fault(content: bytes) -> str:
             has_single_scan = segment.kind in SINGLE_SCAN_FRAMES
         if segment.kind == START_OF_SCAN:
             scan_has_begun = True
-            # A shortcut, as it takes long to search all pixels for the next segment: a file with a single scan is taken
-            # for whole if an end marker is among its last bytes. If there is none, the loop goes on behind the pixels.
+            # A shortcut, as the loop takes long to search all pixels for the next segment. If no end marker is among
+            # the file's last bytes, the loop searches the pixels after all.
             if has_single_scan and _ends_with_marker(content, segment.end):
                 return ""
     return f"{TRUNCATED}: no end marker follows its data"
@@ -119,10 +118,9 @@ def _segment_fault(segment: Segment, content: bytes, scan_has_begun: bool) -> st
     """
     if segment.kind == START_OF_IMAGE:  # a second one, as the first lies before all segments
         return f"{TRUNCATED}: another picture begins at byte {segment.start}, before its end marker"
-    # FF F7 behind the start of a scan may be damaged pixels of any JPEG. It is then reported as no marker, because
-    # it is not in KNOWN_KINDS.
     if segment.kind == JPEG_LS_FRAME and not scan_has_begun:
         return "it is a JPEG-LS, which is not supported"
+    # JPEG_LS_FRAME (FF F7) is not in KNOWN_KINDS: behind the start of a scan it may be damaged pixels of any JPEG.
     if segment.kind not in KNOWN_KINDS:
         return f"it is damaged: FF {segment.kind:02X} at byte {segment.start} is no marker"
     if segment.end > len(content):
@@ -181,28 +179,24 @@ def _segments(content: bytes) -> Iterator[Segment]:
     while marker is not None:
         start = marker.start()
         kind = content[start + 1]
-        end = start + 2  # of the marker
+        behind_marker = start + 2
         is_marker_alone = kind in (START_OF_IMAGE, END_OF_IMAGE)
-        if not is_marker_alone:
-            end += _segment_length(content, end)
+        end = behind_marker if is_marker_alone else behind_marker + _segment_length(content, behind_marker)
         yield Segment(kind, start, end)
         marker = JPEG_MARKER.search(content, end)
 
 
 def _segment_length(content: bytes, start: int) -> int:
-    """Return how long a JPEG's segment is behind its marker, in bytes, as its first two bytes there say.
+    """Return the length of a JPEG's segment without its marker, in bytes, which the segment's first two bytes hold.
 
     Args:
         content: All bytes of the JPEG.
-        start: Place of the two bytes, which count as a part of the length.
-
-    Returns:
-        The length. LEAST_SEGMENT (4) if the file ends before or within the two bytes: the segment's end then lies
-        beyond the file's, which `_segment_fault` reports as cut off.
+        start: Place of the two bytes, which are a part of the length.
     """
     length_bytes = content[start : start + 2]
-    if len(length_bytes) < 2:
-        return LEAST_SEGMENT
+    is_cut_off = len(length_bytes) < 2  # the file ends here
+    if is_cut_off:
+        return LEAST_SEGMENT  # puts the segment's end beyond the file's, which `_segment_fault` reports
     return int.from_bytes(length_bytes, "big")
 
 
@@ -306,75 +300,66 @@ def _webp_fault(content: bytes) -> str:
 def _fault_by_decoding(content: bytes) -> str:
     """Say why an image of a rarer kind cannot be taken, by decoding it with Pillow; return an empty text if it can.
 
-        Pillow does not know its kind:                              empty, because DALI may know it
-        Pillow cannot decode it:                                    Pillow's error
-        it is a PNM or a TIFF whose colours DALI would mistake:     what is wrong with the colours
-        else:                                                       empty
-
     Args:
         content: All bytes of the file.
     """
     try:
         with Image.open(io.BytesIO(content)) as opened:
+            pnm_fault = ""
             if isinstance(opened, PpmImagePlugin.PpmImageFile):
                 pnm_fault = _pnm_fault(opened)  # before `load`, which empties the attribute `tile` that this reads
-                opened.load()
-                return pnm_fault
             opened.load()
             if isinstance(opened, TiffImagePlugin.TiffImageFile):
                 return _tiff_fault(opened)
-    except UnidentifiedImageError:  # a kind that Pillow does not know
+            return pnm_fault
+    except UnidentifiedImageError:  # a kind that Pillow does not know: DALI may know it
         return ""
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         return " ".join(str(error).split())
-    return ""
 
 
 def _pnm_fault(opened: PpmImagePlugin.PpmImageFile) -> str:
     """Say that DALI would decode a PNM too dark; return an empty text if it would not.
 
-    The head of a PNM says which value is white (its "maxval"). DALI takes the head's white in the first of these cases,
-    and a fixed white in the others. If the head's white is lower than the fixed white, the picture becomes too dark.
-
-        white in the head, pixels                  white that DALI takes
-        up to 255, pixels as text                  that of the head
-        up to 255, pixels in binary                255
-        above 255, pixels as text or in binary     65,535
+    The head of a PNM says which value is white (its "maxval"), but DALI takes a fixed white for most files. If the
+    head's white is lower than that, the picture becomes too dark.
 
     Args:
         opened: The image as Pillow has opened it, not loaded yet: `load` empties its `tile`.
     """
     codec, _, _, arguments = opened.tile[0]  # as ("ppm", box, offset, ("RGB", 100)): 100 is the head's white
-    # Pillow uses "raw" only if the white is 255 or 65,535, as DALI takes it, and for bits and floats, without a white.
-    # Arguments that are no tuple are the mode alone: the pixels are bits written as text, without a white, too.
+    # Pillow uses the codec "raw" only for a white of 255 or 65,535, as DALI takes it, and for bits and floats, which
+    # have no white. Bits written as text have none either: Pillow's arguments for them are the mode alone, no tuple.
     if codec == "raw" or not isinstance(arguments, tuple):
         return ""
     white = int(arguments[1])
-    is_text = codec == "ppm_plain"
-    if is_text and white <= 255:  # the first case of the table
+    is_written_as_text = codec == "ppm_plain"
+    if white > 255:
+        white_of_dali = 65535
+    elif is_written_as_text:
+        white_of_dali = white
+    else:
+        white_of_dali = 255
+    if white == white_of_dali:
         return ""
-    expected = 255 if white <= 255 else 65535
-    if white == expected:
-        return ""
-    return f"it is a PNM whose white is {white}, not {expected}, which is not supported"
+    return f"it is a PNM whose white is {white}, not {white_of_dali}, which is not supported"
 
 
 def _tiff_fault(opened: TiffImagePlugin.TiffImageFile) -> str:
     """Say that DALI would mistake the colours of a TIFF; return an empty text if it would not.
 
-    DALI takes three or more channels for RGB, and a single channel of more than one bit for grey whose 0 is black. JPEG
-    data in YCbCr are converted to RGB as they are decoded, so they are in order.
+    DALI takes three or more channels for RGB, and a single channel for grey whose 0 is black.
 
     Args:
         opened: The image as Pillow has opened it.
     """
-    colours = opened.tag_v2.get(TIFF_COLOURS)
-    has_one_bit_pixels = opened.mode == "1"
-    is_jpeg = opened.tag_v2.get(TIFF_COMPRESSION) in TIFF_JPEG
+    colours = opened.tag_v2.get(TIFF_COLOURS)  # what the channels mean: 6 for YCbCr
     if colours not in MISTAKEN_TIFF_COLOURS:
         return ""
-    if colours == WHITE_IS_ZERO and has_one_bit_pixels:
+    has_one_bit_pixels = opened.mode == "1"
+    if colours == WHITE_IS_ZERO and has_one_bit_pixels:  # which DALI takes as they are meant
         return ""
-    if colours == YCBCR and is_jpeg:
+    is_jpeg = opened.tag_v2.get(TIFF_COMPRESSION) in TIFF_JPEG
+    if colours == YCBCR and is_jpeg:  # JPEG data in YCbCr become RGB as they are decoded
         return ""
     return f"it is a TIFF of {MISTAKEN_TIFF_COLOURS[colours]}, which is not supported"

@@ -145,14 +145,8 @@ class Folders:
         Raises:
             OSError: The folder of the path cannot be listed.
         """
-        # path             folder     slash   name       folder that is listed
-        # "val/1.jpg"      "val"      "/"     "1.jpg"    `_root`/val
-        # "1.jpg"          ""         ""      "1.jpg"    `_root`
-        # "/data/1.jpg"    "/data"    "/"     "1.jpg"    /data
-        # "/1.jpg"         ""         "/"     "1.jpg"    /, for which `folder` is set to "/" below
-        folder, slash, name = path.rpartition("/")
-        is_at_top_of_system = slash == "/" and folder == ""
-        if is_at_top_of_system:
+        folder, _, name = path.rpartition("/")  # "val" and "1.jpg" of "val/1.jpg"; "" and "1.jpg" of "1.jpg"
+        if folder == "" and path.startswith("/"):  # as "/1.jpg"
             folder = "/"
         if folder not in self._faults_by_folder:
             # By pathlib, `_root` / "" is `_root`, and `_root` / "/data" is /data.

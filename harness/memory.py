@@ -98,9 +98,9 @@ def _peak_mib(peak_by_images: Mapping[int, int], images: float) -> float:
 
 
 def _images_at_once_in_measured_size(model: ModelSettings, measured: MemoryPeaks) -> float:
-    """Return how many images of the measured size have as many pixels as the images that the model computes at once.
+    """Return how many images the model computes at once, converted by their pixels to images of the measured size.
 
-    For example, 64 images of twice the measured height and width give 256.
+    For example, 64 images of twice the measured height and width count as 256.
 
     Args:
         model: Settings of the model, with its batch and image size.
@@ -194,24 +194,20 @@ class _DecoderBuffers(NamedTuple):
 def _decoder_buffers(job: Job) -> _DecoderBuffers:
     """Return how much memory DALI reserves for a pipeline's decoder.
 
-        the workload decodes on the host:  the least that DALI reserves
-        DATADIR is not set:                the least, too, as the images of the embedded data set are small
-        else:                              enough for the largest image in DATADIR or, if its size is not recorded
-                                           there (`largest_image`), for the usual largest one
-
     Args:
         job: The settings of the job.
 
     Returns:
         device_bytes and pinned_bytes for each thread of the decoder, unit_bytes for a GPU's JPEG unit, and words that
-        say for which images that is enough. The least has no unit_bytes (0) and no words.
+        say for which images that is enough, if there are such.
     """
     decoder = job.model.traits.decoder  # None: this workload decodes on the host
-    if decoder is None or not job.data.folder:
+    has_small_images = not job.data.folder  # without DATADIR, those of the embedded data set
+    if decoder is None or has_small_images:
         return _DecoderBuffers(
             device_bytes=LEAST_DEVICE_PADDING, pinned_bytes=LEAST_HOST_PADDING, unit_bytes=0, images_in_words=""
         )
-    width, height = largest_image(job, decoder)
+    width, height = largest_image(job, decoder)  # in DATADIR; the usual largest if DATADIR does not tell
     return _DecoderBuffers(
         device_bytes=decoder.device_padding(width, height),
         pinned_bytes=decoder.host_padding(width, height),
@@ -292,14 +288,13 @@ def _exhaustion_in_words(message: str, batchsize: int) -> str:
     """Say in one line what the run was doing, which memory ran out, and what to lower.
 
     Args:
-        message: Text of the error. If it is a bare error of C++, as "std::bad_alloc", the line says nothing of what to
-            lower, because the batch need not be the cause.
-        batchsize: Images on each device. If it is 1, the line says to lower IMAGE_SIZE or DGXNGPU instead of BATCHSIZE.
+        message: Text of the error.
+        batchsize: Images on each device.
     """
     doing = WATCHDOG.doing  # what the run does now, as the watchdog was told
     memory_now = _exhausted_memory(message)
-    is_bare_cpp_error = message in _CPP_ERRORS
-    if is_bare_cpp_error:
+    is_bare_cpp_error = message in _CPP_ERRORS  # as "std::bad_alloc"
+    if is_bare_cpp_error:  # the batch need not be the cause, so nothing is said of what to lower
         return f"{message} in a library while {doing}, which names no amount; {memory_now}"
 
     can_lower_batch = batchsize > 1

@@ -273,20 +273,14 @@ class Memory:
 def memory_of(handle: Handle) -> Memory:
     """Return how much memory a GPU has and how much of it processes use, in bytes.
 
-    NVML's query has two versions, of which the second is asked first. The first version, from driver 510 on, also
-    counts the 0.3 to 1 GiB that the driver reserves for itself as used. So the use goes into one of two fields:
-
-        version 2:                                          used
-        version 1, driver below 510:                        used
-        version 1, driver from 510 on, or of no known one:  used_or_reserved
-
     Args:
         handle: NVML's handle of the GPU.
 
     Returns:
-        The amounts. A field is None if NVML does not tell it.
+        The amounts. A field is None if NVML does not tell it. If the use may include what the driver reserves for
+        itself, 0.3 to 1 GiB, it is in `used_or_reserved` and not in `used`.
     """
-    by_v2 = _memory_by_v2(handle)
+    by_v2 = _memory_by_v2(handle)  # by the second version of NVML's query, which tells the reserve apart
     if by_v2 is not None:
         return Memory(total=by_v2.total or None, used=by_v2.used)
 
@@ -294,7 +288,7 @@ def memory_of(handle: Handle) -> Memory:
     if by_v1 is None:
         return Memory()
     generation = _driver_generation(driver_version())
-    may_count_reserve = generation is None or generation >= RESERVE_COUNTED_FROM
+    may_count_reserve = generation is None or generation >= RESERVE_COUNTED_FROM  # driver 510
     if may_count_reserve:
         return Memory(total=by_v1.total or None, used_or_reserved=by_v1.used)
     return Memory(total=by_v1.total or None, used=by_v1.used)

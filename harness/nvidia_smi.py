@@ -42,11 +42,11 @@ def parse_topology(text: str) -> Topology:
     links = []
     cores = {}
     for number, name in enumerate(devices):
-        # The first place that has the name, then a link to each device, as "GPU1 NV12 X SYS 24-47"; None without such.
+        # The name, a link to each device and perhaps cores, as "GPU1 NV12 X SYS 24-47"; None without such.
         row = _row_pattern(name, len(devices)).search(text_with_rows)
         links_of_device = row["links"].split() if row else []  # as ["NV12", "X", "SYS"], in the order of `devices`
-        # A device's link to itself is X. If the first place has another link there, no later place is tried.
-        if row is None or links_of_device[number] != "X":
+        has_own_row = row is not None and links_of_device[number] == "X"  # a device's link to itself is X
+        if row is None or not has_own_row:
             raise ValueError(f"no matrix of nvidia-smi topo -m: {name} has a column and no whole row")
         links.append(links_of_device)
         if row["cores"]:  # a network card has none

@@ -244,17 +244,14 @@ def _titles_that_hold_fixed_loss_scale() -> list[str]:
 def of_seeds(job: Job) -> Iterator[str]:
     """Yield a sentence if the seed of a job's last trial is beyond the largest one.
 
-    The first trial has the seed SEED, and each later one 1 more. With SEED=-1 the system draws all seeds, and there is
-    nothing to refuse.
-
-    Ask this of the user's settings alone. A rank's SEED is that of its own trial: to count up from there again could
-    refuse a good job.
-
     Args:
-        job: The settings of the job, with the seed of its first trial.
+        job: The user's settings of the job, and not those of a rank, whose SEED is that of its own trial.
     """
-    last_seed = job.course.seed + job.trials.nexp - 1
-    if job.course.seed >= 0 and last_seed > LAST_SEED:
+    are_seeds_drawn = job.course.seed < 0  # SEED=-1: the system draws the seeds of all trials
+    if are_seeds_drawn:
+        return
+    last_seed = job.course.seed + job.trials.nexp - 1  # the first trial has SEED, and each later one 1 more
+    if last_seed > LAST_SEED:
         yield (
             f"SEED={job.course.seed}: the last of NEXP={job.trials.nexp} trials would have the seed {last_seed}: set "
             f"SEED to {LAST_SEED - job.trials.nexp + 1} at most"
