@@ -89,28 +89,22 @@ def _texts_of_version_1(folder: Path) -> list[str]:
 def _folders(controller: str, root: Path, membership: Path) -> Iterator[Path]:
     """Yield the folders of the cgroups that may limit this process: its own cgroup, and all cgroups above it.
 
-    A file names the cgroups of this process. Its lines have one of two forms. For the controller "cpu" they give:
-
-        version 2    0::/kubepods/pod1           ROOT/kubepods/pod1, ROOT/kubepods, ROOT
-        version 1    4:cpu,cpuacct:/docker/1f    ROOT/cpu/docker/1f, ROOT/cpu/docker, ROOT/cpu
-
     Args:
         controller: The limited resource, "memory" or "cpu".
-        root: The folder where the cgroups are mounted (ROOT). Version 1 has a folder in it for each controller, which
-            may be a link, as from "cpu" to "cpu,cpuacct".
-        membership: The file with these lines, such as /proc/self/cgroup. Lines on other controllers give nothing.
+        root: The folder where the cgroups are mounted (ROOT).
+        membership: The file that names the cgroups of this process on its lines, /proc/self/cgroup.
 
     Yields:
-        Paths, which need not exist.
+        Paths, which need not exist, as ROOT/docker/1f, ROOT/docker and ROOT.
     """
     for line in _text(membership).splitlines():
         _number_of_hierarchy, _, names_and_path = line.partition(":")  # "4" and "cpu,cpuacct:/docker/1f"
         names, _, path = names_and_path.partition(":")  # "cpu,cpuacct" and "/docker/1f"
-        is_version_2 = names == ""  # a line of version 2 is for all controllers, and names none
+        is_version_2 = names == ""  # as "0::/docker/1f": the cgroup is of all controllers
         if is_version_2:
             mount = root
-        elif controller in names.split(","):
-            mount = root / controller
+        elif controller in names.split(","):  # version 1, as "4:cpu,cpuacct:/docker/1f"
+            mount = root / controller  # ROOT/cpu, which may be a link to ROOT/cpu,cpuacct
         else:
             continue
         yield from _folders_up(mount, PurePosixPath(path.lstrip("/")))

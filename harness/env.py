@@ -54,15 +54,17 @@ def _value_with_origin(setting: Setting, environ: Mapping[str, str]) -> ValueWit
         ValueError: The text in the environment is not of the setting's form. The message is as "RN50_BATCHSIZE='many':
             must be a whole number". If the config file set the variable, "config_DGX1.sh: " stands before it.
     """
-    source = _source_of(setting, environ)  # as "BATCHSIZE", or "RN50_BATCHSIZE" of the workload
-    if source is None:
+    variable = _variable_that_sets(setting, environ)  # as "BATCHSIZE", or "RN50_BATCHSIZE" of the workload
+    if variable is None:
         return {"value": setting.default, "origin": ORIGIN_OF_DEFAULTS}
     try:
-        value = setting.parse(environ[source])
+        value = setting.parse(environ[variable])
     except ValueError as error:
-        # `parse` says "BATCHSIZE='many': must be ..."; the user is to read which variable gave the text.
-        message = source + str(error).removeprefix(setting.variable)
-        if source in environ.get("JOB_FROM_CONFIG", "").split():
+        # `parse` says "BATCHSIZE='many': must be ...". The user is to read which variable gave the text.
+        message = str(error).removeprefix(setting.variable)
+        message = f"{variable}{message}"
+        set_by_config = environ.get("JOB_FROM_CONFIG", "").split()
+        if variable in set_by_config:
             message = f"{_config_file(environ)}: {message}"
         raise ValueError(message) from None
     return {"value": value, "origin": _origin(setting, value, environ)}
@@ -85,62 +87,44 @@ def _accepted_names(setting: Setting, environ: Mapping[str, str]) -> list[str]:
     return [setting.variable]
 
 
-def _source_of(setting: Setting, environ: Mapping[str, str]) -> str | None:
+def _variable_that_sets(setting: Setting, environ: Mapping[str, str]) -> str | None:
     """Return the name of the environment variable that gives a setting its value; None if the default counts.
-
-    BATCHSIZE and RECIPE can also be set for one workload alone, as by RN50_RECIPE. Any other setting is read from its
-    own variable alone. (A variable such as RN50_AMP_O2_STRATEGY is read by `resolve`, which may copy it to STRATEGY.)
-    For RECIPE in a job of rn50 the first case that holds decides:
-
-        RECIPE is not empty         "RECIPE"
-        RN50_RECIPE is not empty    "RN50_RECIPE"
-        RECIPE is set, but empty    "RECIPE", because an empty text is a value; None for a number, such as BATCHSIZE
-        any other case              None
 
     Args:
         setting: The setting.
         environ: The environment of the job.
     """
-    for name in _accepted_names(setting, environ):  # "RECIPE", "RN50_RECIPE"
+    for name in _accepted_names(setting, environ):  # as "RECIPE", and then "RN50_RECIPE" of the workload
         if environ.get(name):
             return name
-    if setting.variable in environ and not setting.is_number:
+    is_set_but_empty = setting.variable in environ
+    if is_set_but_empty and not setting.is_number:  # an empty text is a value, but an empty number is none
         return setting.variable
     return None
 
 
 def _origin(setting: Setting, value: str | int, environ: Mapping[str, str]) -> str:
-    """Return who set the value of a setting that the environment has a variable for: "environment" stands for the user.
-
-    `resolve` adds the variables of the config file to those of the user. It lists the names of the user's variables in
-    JOB_FROM_USER, and those of the config file in JOB_FROM_CONFIG. The first case that holds decides. For BATCHSIZE in
-    a job of rn50:
-
-        there are no lists                      "environment": without `resolve`, only a user can have set the variable
-        BATCHSIZE is in JOB_FROM_USER           "environment"
-        BATCHSIZE is in JOB_FROM_CONFIG         "config_DGX1.sh"
-        RN50_BATCHSIZE is in JOB_FROM_USER      "environment"
-        RN50_BATCHSIZE is in JOB_FROM_CONFIG    "config_DGX1.sh"
-        the value is not the default            "launch/trials.sh": the trial loop sets the SEED of each trial
-        the value is the default                ORIGIN_OF_DEFAULTS: run_and_time.sh exports the defaults, too
+    """Return who set a setting that has a variable in the environment, as "environment" (the user) or "config_DGX1.sh".
 
     Args:
         setting: The setting.
         value: Its value.
-        environ: The environment of the job, with JOB_FROM_USER and JOB_FROM_CONFIG if `resolve` has made it.
+        environ: The environment of the job. If `resolve` has made it, JOB_FROM_USER names the user's variables, and
+            JOB_FROM_CONFIG those of the config file.
     """
-    if "JOB_FROM_USER" not in environ:
+    if "JOB_FROM_USER" not in environ:  # without `resolve`, only a user can have set the variable
         return "environment"
     set_by_user = environ["JOB_FROM_USER"].split()
     set_by_config = environ.get("JOB_FROM_CONFIG", "").split()
-    for name in _accepted_names(setting, environ):  # BATCHSIZE, RN50_BATCHSIZE
+    for name in _accepted_names(setting, environ):  # as "BATCHSIZE", and then "RN50_BATCHSIZE" of the workload
         if name in set_by_user:
             return "environment"
         if name in set_by_config:
             return _config_file(environ)
-    if value != setting.default:  # in neither list: a script of this project has set the variable
-        return "launch/trials.sh"
-    return ORIGIN_OF_DEFAULTS
+    # A script of this project has set the variable.
+    if value != setting.default:
+        return "launch/trials.sh"  # the trial loop, which sets the SEED of each trial
+    return ORIGIN_OF_DEFAULTS  # run_and_time.sh, which exports the defaults, too
 
 
 def _config_file(environ: Mapping[str, str]) -> str:
@@ -233,7 +217,7 @@ def _unread(variables: Mapping[str, str]) -> set[str]:
     Args:
         variables: Environment variables of the job.
     """
-    sources = {_source_of(setting, variables) for setting in SETTINGS.values()}
+    sources = {_variable_that_sets(setting, variables) for setting in SETTINGS.values()}
     return {name for name in names() if not variables.get(name) and name not in sources}
 
 
@@ -253,9 +237,9 @@ def _copied_from(variables: Mapping[str, str], environ: Mapping[str, str]) -> di
         4. the config file sets RN50_AMP_O2_BATCHSIZE:        RN50_AMP_O2_BATCHSIZE
         5. the config file sets BATCHSIZE or RN50_BATCHSIZE:  nothing
 
-    Where nothing is copied, `_source_of` later takes BATCHSIZE, or RN50_BATCHSIZE if there is no BATCHSIZE. That is why
-    case 3 copies only over a BATCHSIZE of the file, which would be taken in place of the user's RN50_BATCHSIZE. A
-    setting that is not in PER_WORKLOAD, as STRATEGY, has no case 3: nothing reads RN50_STRATEGY.
+    Where nothing is copied, `_variable_that_sets` later takes BATCHSIZE, or RN50_BATCHSIZE if there is no BATCHSIZE.
+    That is why case 3 copies only over a BATCHSIZE of the file, which would be taken in place of the user's
+    RN50_BATCHSIZE. A setting that is not in PER_WORKLOAD, as STRATEGY, has no case 3: nothing reads RN50_STRATEGY.
 
     Args:
         variables: The environment after the config file.
@@ -302,8 +286,7 @@ env -0
 def _variables_after_config(system: str, environ: Mapping[str, str]) -> dict[str, str]:
     """Run the config file of a system by bash, and return all environment variables after it.
 
-    A setting that the file sets without `export` is returned, too: the script AFTER_CONFIG gets the names of all
-    settings, and exports those that are set.
+    A setting that the file sets without `export` is returned, too.
 
     Args:
         system: Name of the system, as "DGX1" of the file config_DGX1.sh.
@@ -322,7 +305,8 @@ def _variables_after_config(system: str, environ: Mapping[str, str]) -> dict[str
             f"DGXSYSTEM={system}: there is no config_{system}.sh; there are: {', '.join(systems)}: "
             f"name one of these or, for a machine of your own, copy one of their files to config_{system}.sh"
         )
-    # "_" is the script's name, $0.
+    # AFTER_CONFIG runs the file, exports each setting of `names()` that is set, and prints all variables with a NUL
+    # behind each. "_" is the script's name, $0.
     command = ["bash", "-euc", AFTER_CONFIG, "_", str(config), *names()]
     done = subprocess.run(command, env=dict(environ), cwd=ROOT, capture_output=True, check=False)
     printed_nothing = not done.stdout  # the file called `exit 0`, so that bash never came to print the variables

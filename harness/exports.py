@@ -26,14 +26,13 @@ def for_node(environ: Mapping[str, str], set_by_config: Mapping[str, str], origi
 
     Args:
         environ: The environment with what the config file adds.
-        set_by_config: The variables in `environ` that the config file added or changed, which are returned, too; with
-            JOB_FROM_USER and JOB_FROM_CONFIG, which name the variables whose values are the user's and the config
-            file's. Empty if the file had been applied before this process began.
+        set_by_config: The variables in `environ` that `env.resolve` added or changed as it applied the config file.
+            Empty if the file had been applied before this process began.
         origins: The value of each setting of the job, with who set it.
     """
     variables_of_job = {name: str(entry["value"]) for name, entry in origins.items()}  # as {"BATCHSIZE": "256"}
     nodes = int(variables_of_job["DGXNNODES"])
-    names_of_who_set_them = {"JOB_FROM_USER", "JOB_FROM_CONFIG"}
+    names_of_who_set_them = {"JOB_FROM_USER", "JOB_FROM_CONFIG"}  # by which a rank knows who set each variable
     names_of_libraries = names_to_forward(environ, nodes=nodes)  # as ["NCCL_DEBUG", "OMP_PROC_BIND"]
     forwarded = {*variables_of_job, *names_of_who_set_them, *names_of_libraries}
     return {

@@ -300,27 +300,22 @@ class ClusterSettings:
     def _ranks_on_cores(self, cores: Iterable[int]) -> int:
         """Return how many ranks of the node share the cores that this process may use.
 
-        RANK_NUMA names a NUMA node for each rank. For DGXNGPU=4 and RANK_NUMA="0,0,0,1", launch/bind.sh
-        binds the ranks 0 to 2 to cores of NUMA node 0, and rank 3 to cores of NUMA node 1. Then the result depends on
-        `cores`:
-
-            all are cores of NUMA node 0    3
-            all are cores of NUMA node 1    1
-            any other cores                 4, all ranks of the node
-
-        If RANK_NUMA is empty, all ranks of the node share the cores.
+        RANK_NUMA names the NUMA node to whose cores launch/bind.sh binds each rank. With RANK_NUMA="0,0,0,1", for
+        example, three ranks share the cores of NUMA node 0.
 
         Args:
             cores: The numbers of the cores that this process may use.
         """
-        # ["0", "0", "0", "1"], one for each rank of the node; [""] if RANK_NUMA is empty.
-        numa_node_of_ranks = self.rank_numa.split(",")[: self.dgxngpu]
-        for numa_node in set(numa_node_of_ranks) - {""}:  # "0" and "1"; none if RANK_NUMA is empty
+        ranks_of_node = self.dgxngpu
+        if self.rank_numa == "":
+            return ranks_of_node
+        numa_node_of_ranks = self.rank_numa.split(",")[:ranks_of_node]  # it may name more than the node has ranks
+        for numa_node in set(numa_node_of_ranks):
             folder = NUMA_NODES / f"node{numa_node}"  # Linux has cpu0, cpu1, ... here for the cores of this NUMA node
             has_all_cores = all((folder / f"cpu{core}").exists() for core in cores)
             if has_all_cores:
                 return numa_node_of_ranks.count(numa_node)
-        return self.dgxngpu  # the number of ranks of the node
+        return ranks_of_node  # the process is not bound to one NUMA node
 
 
 @dataclass(frozen=True, kw_only=True)
