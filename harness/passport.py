@@ -8,7 +8,7 @@ import hashlib
 import os
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -169,44 +169,24 @@ def notes_on(train: Contents, evaluation: Contents) -> list[str]:
 
 
 def _note_on_copies(train: Contents, evaluation: Contents) -> list[str]:
-    """Return a sentence if both parts seem to hold the same images, as where one was copied or linked as the other.
-
-    They seem to if they have equally many files, and the same sizes in bytes in any order.
+    """Return a list with a sentence if both parts seem to hold the same images, because their files have equal sizes.
 
     Args:
-        train: The training files with their sizes.
-        evaluation: The evaluation files with their sizes.
-
-    Returns:
-        One sentence in a list. The list is empty if the sizes differ. It is also empty if there are fewer than
-        TELLING_SIZES different sizes, as of bitmaps: then equal sizes mean nothing.
+        train: The training files with their sizes in bytes.
+        evaluation: The evaluation files with their sizes in bytes.
     """
     if len(train.sizes) != len(evaluation.sizes):  # first, as it saves sorting a million sizes of nearly every data set
         return []
     sizes = np.sort(train.sizes)
-    if len(np.unique(sizes)) < TELLING_SIZES or not np.array_equal(sizes, np.sort(evaluation.sizes)):
+    if len(np.unique(sizes)) < TELLING_SIZES:  # as bitmaps have: equal sizes mean nothing then
+        return []
+    have_equal_sizes = np.array_equal(sizes, np.sort(evaluation.sizes))
+    if not have_equal_sizes:
         return []
     return [
         f"the {len(sizes)} evaluation images have the sizes in bytes of the training images: they seem to be these "
         "again, on which accuracy means nothing: see that each part has its own"
     ]
-
-
-class _Conflict(NamedTuple):
-    """A key that stands in a list again, with another value than at first."""
-
-    key: object
-    first_value: object
-    value: object
-
-
-def _conflicts(pairs: Iterable[tuple[object, object]]) -> Iterator[_Conflict]:
-    """Yield each (key, value) of a list whose key stood there before with another value, in the list's order."""
-    first_values: dict[object, object] = {}
-    for key, value in pairs:
-        first_value = first_values.setdefault(key, value)
-        if value != first_value:
-            yield _Conflict(key, first_value, value)
 
 
 def _note_on_contradictions(part: str, names: Sequence[str], contents: Contents) -> list[str]:
@@ -222,12 +202,16 @@ def _note_on_contradictions(part: str, names: Sequence[str], contents: Contents)
     """
     if contents.labels is None:
         return []
-    # A conflict is a name that is listed again with another label than at first.
-    conflicts = _conflicts(zip(names, contents.labels, strict=True))
-    contradicted = list(dict.fromkeys(conflict.key for conflict in conflicts))  # each name once, in the list's order
+    first_label_by_name: dict[str, object] = {}
+    contradicted: dict[str, None] = {}  # the names that have another label later on, each once, in the list's order
+    for name, label in zip(names, contents.labels, strict=True):
+        if name not in first_label_by_name:
+            first_label_by_name[name] = label
+        elif label != first_label_by_name[name]:
+            contradicted[name] = None
     if not contradicted:
         return []
-    first = contradicted[0]
+    first = next(iter(contradicted))
     return [
         f"the {part} set gives {counted(len(contradicted), 'file')} more than one label, the first is {first}: correct "
         "its list, as only one can be right"
@@ -235,34 +219,30 @@ def _note_on_contradictions(part: str, names: Sequence[str], contents: Contents)
 
 
 def _note_on_shared_labels(part: str, names: Sequence[str], contents: Contents) -> list[str]:
-    """Return a sentence, in a list, on how many images of a part have the label file of another image.
-
-    A label file belongs to the image with which it is listed first, its owner. The sentence counts the other images
-    that are listed with the same label file, and names the first of them and the owner of its label file.
+    """Return a list with a sentence if images of a part are listed with the label file of an earlier image.
 
     Args:
         part: Name of the part for the sentence, as "training".
         names: Paths of its images, normalized, so that an image has the same path wherever it is listed.
         contents: The part's images, in the same order, with their label files.
-
-    Returns:
-        One sentence in a list. An empty list if there is no such image, or labels are numbers or not known.
     """
-    if contents.labels is None or isinstance(contents.labels, np.ndarray):
+    if contents.labels is None or isinstance(contents.labels, np.ndarray):  # labels are not known, or are numbers
         return []
     label_files = contents.labels
-    owner_by_image = {}  # of each image that has the label file of another image, the owner
-    # Yields each pair (label file, image) whose label file stood before with another image: its owner, `first_value`.
-    for conflict in _conflicts(zip(label_files, names, strict=True)):
-        image, owner = conflict.value, conflict.first_value
-        owner_by_image[image] = owner
-    if not owner_by_image:
+    first_image_by_label_file: dict[object, str] = {}
+    earlier_by_image: dict[str, str] = {}  # of each image with another image's label file, that other image
+    for label_file, image in zip(label_files, names, strict=True):
+        if label_file not in first_image_by_label_file:
+            first_image_by_label_file[label_file] = image
+        elif image != first_image_by_label_file[label_file]:
+            earlier_by_image[image] = first_image_by_label_file[label_file]
+    if not earlier_by_image:
         return []
-    images = counted(len(owner_by_image), "image")
-    image, owner = next(iter(owner_by_image.items()))
+    images = counted(len(earlier_by_image), "image")
+    image, earlier_image = next(iter(earlier_by_image.items()))
     return [
         f"the {part} set gives {images} the label file of another image, the first is {image}, "
-        f"with that of {owner}: see that its list names the right files"
+        f"with that of {earlier_image}: see that its list names the right files"
     ]
 
 
@@ -316,29 +296,26 @@ def _note_on_untrained_classes(train: Contents, evaluation: Contents) -> list[st
 
 
 def _note_on_renumbered_folders(train: Contents, evaluation: Contents) -> list[str]:
-    """Return a sentence, in a list, on the class folders that have another label in evaluation than in training.
+    """Return a list with a sentence if class folders have another label in evaluation than in training.
 
     There are such folders if the lists of the two parts number the classes in different ways. Folders are compared by
     their own names, as "n01440764".
-
-    Only names of folders that are in both parts are compared, and only if these folders stand for classes: there are at
-    least two, and in each part all files of a folder have one label.
 
     Args:
         train: The training files with their labels.
         evaluation: The evaluation files with their labels.
 
     Returns:
-        One sentence in a list. An empty list if no folder is evaluated under another label, the folders do not stand
-        for classes, or labels are not numbers.
+        One sentence in a list; an empty list if no folder has two labels or the folders do not stand for classes.
     """
     if not isinstance(train.labels, np.ndarray) or not isinstance(evaluation.labels, np.ndarray):
         return []
     trained = _labels_of_folders(train.names, train.labels)  # as {"n01440764": {0}}: the labels of its files
     evaluated = _labels_of_folders(evaluation.names, evaluation.labels)
     in_both = sorted(trained.keys() & evaluated.keys())
-    hold_one_class = all(len(trained[name]) == len(evaluated[name]) == 1 for name in in_both)
-    if len(in_both) < 2 or not hold_one_class:  # the folders do not stand for classes
+    hold_one_class = all(len(trained[name]) == len(evaluated[name]) == 1 for name in in_both)  # each, in either part
+    stand_for_classes = len(in_both) >= 2 and hold_one_class
+    if not stand_for_classes:
         return []
     renumbered = [name for name in in_both if trained[name] != evaluated[name]]
     if not renumbered:
