@@ -81,9 +81,7 @@ def _load_with_paddle(module: str) -> ModuleType:
 
 
 def _prepare_process(job: env.Job, *, checks_precision: bool) -> None:
-    """Prepare this process to load Paddle: set the environment of the libraries, and check this node's GPUs.
-
-    What libraries print on stdout goes to stderr from then on, if mpirun started this process.
+    """Prepare this process to load Paddle: set the libraries' environment variables, and check this node's GPUs.
 
     Args:
         job: The settings of the job.
@@ -93,14 +91,15 @@ def _prepare_process(job: env.Job, *, checks_precision: bool) -> None:
         ValueError: A GPU is missing, or lacks what the job's settings ask for (see `_check_precision`).
         RunError: NVML, the library that tells of the GPUs, hangs, or kills the process that asks.
     """
+    is_started_by_mpirun = env.is_rank()
     env.export(env.runtime(job))
-    if env.is_rank():
+    if is_started_by_mpirun:
         network.export_for_mpi(job.cluster)
     if job.cluster.on_gpu:
         gpus = _usable_gpus(job, checks_precision=checks_precision)
         limit_mib = memory.workspace_limit_mib(_smallest_memory_gib(gpus))
-        env.export({memory.WORKSPACE_LIMIT: str(limit_mib)})
-    if env.is_rank():  # mpirun shows on the terminal what a rank prints on stdout
+        env.export({memory.WORKSPACE_LIMIT: str(limit_mib)})  # of cuDNN, by the smallest GPU
+    if is_started_by_mpirun:  # mpirun would show on the terminal what libraries print on a rank's stdout
         send_native_output_to_stderr()
 
 
@@ -122,14 +121,12 @@ def _usable_gpus(job: env.Job, *, checks_precision: bool) -> list[nvidia.Gpu]:
     """
     host = socket.gethostname()
     gpus_wanted = job.cluster.dgxngpu
-    # If the driver hangs, a call of NVML never returns. So a child process makes the first calls. The result says which
-    # call has hung or killed the child, and is empty if none has.
-    hanging_call = child.hanging_call_of_nvml()
+    # If the driver hangs, a call of NVML never returns. So a child process makes the first calls.
+    hanging_call = child.hanging_call_of_nvml()  # as "NVML has not answered nvmlInit: ..."; empty if none hangs
     if hanging_call:
         raise RunError(f"{host}: {hanging_call}: {DRIVER_HANGS}")
 
-    # While NVML is open: a handle of each whole GPU that CUDA shows, and why some are missing, or an empty text.
-    with nvidia.opened() as (handles, why_some_are_missing):
+    with nvidia.opened() as (handles, why_some_are_missing):  # of each whole GPU that CUDA shows this process
         if len(handles) < gpus_wanted:
             reason = f" ({why_some_are_missing})" if why_some_are_missing else ""
             has = f"{host} has {counted(len(handles), 'GPU')}{reason}"  # "node1 has 7 GPUs (GPU3: GPU is lost)"
@@ -177,12 +174,6 @@ def _check_precision(gpu: nvidia.Gpu, job: env.Job, host: str) -> None:
 def _abort(error: Exception, code: int) -> int:
     """Print an error as one line on stderr, and end all ranks of the job; return the exit status if this rank is alone.
 
-    After the printing and before the end, this rank waits:
-
-    - Rank 0 waits MPIRUN_READS_S (0.2 s), in which mpirun can pass on the line.
-    - Any other rank waits LOG_CLOSES_S (1 s). If rank 0 has the same error, rank 0 closes the log of the run, calls
-      this function and ends the job in this time.
-
     Args:
         error: The error that ends this rank.
         code: The exit status, for all ranks.
@@ -192,7 +183,10 @@ def _abort(error: Exception, code: int) -> int:
     sys.stderr.write(f"error: {message_of(error)}\n")  # one call for the whole line: all ranks write into one file
     sys.stderr.flush()
     is_rank_0 = MPI.COMM_WORLD.Get_rank() == 0
-    time.sleep(MPIRUN_READS_S if is_rank_0 else LOG_CLOSES_S)
+    if is_rank_0:
+        time.sleep(MPIRUN_READS_S)  # for mpirun to pass on the line
+    else:
+        time.sleep(LOG_CLOSES_S)  # for rank 0, if it has the same error, to close the log of the run and end the job
     has_other_ranks = MPI.COMM_WORLD.Get_size() > 1
     if has_other_ranks:
         MPI.COMM_WORLD.Abort(code)  # ends this rank, too; the others may wait for this rank in a collective

@@ -52,9 +52,8 @@ def write(log: RunLog, job: Job, origins: Origins, ranks: Ranks, task: Task, *, 
 def preamble(log: RunLog, job: Job, origins: Origins, ranks: Ranks, *, recipe: Any, dataset: schema.Dataset) -> None:
     """Write the beginning of a run's log: what runs, on what machines, and who submits it.
 
-    Every rank must call this: at the start the ranks tell each other what their nodes are, and at the end whether the
-    page cache of each node was flushed, which is done if the job asks for it (CLEAR_CACHES). The last line that is
-    written is the event `init_start`.
+    Every rank must call this, because the ranks tell each other of their nodes. The last line that is written is the
+    event `init_start`.
 
     Args:
         log: The log of the run. Only that of rank 0 is written to a file.
@@ -65,12 +64,13 @@ def preamble(log: RunLog, job: Job, origins: Origins, ranks: Ranks, *, recipe: A
             the workload's file config.py as its origin.
         dataset: Name, sizes and digests of the data set.
     """
-    nodes = provenance.gather_nodes(ranks.comm)
+    nodes = provenance.gather_nodes(ranks.comm)  # from all ranks
     hardware = schema.Hardware(nodes=nodes, device=job.cluster.device, math_mode=job.model.precision)
     settings_of_recipe = _flat("RECIPE", recipe, f"{job.model.package}/config.py")
     _write_header(log, job, origins | settings_of_recipe, hardware, dataset)
     _write_submission(log, job)
-    # A node may take minutes to flush its cache. If the run ends meanwhile, the log already says what ran.
+    # With CLEAR_CACHES each node flushes its page cache and tells whether that was done. A node may take minutes: if
+    # the run ends meanwhile, the log already says what ran.
     for state_of_node in _flush_caches_of_nodes(job.data, ranks):
         log.event(schema.CACHE_CLEAR, state_of_node.status == "done", state_of_node)
     log.mark(schema.INIT_START)
@@ -178,9 +178,7 @@ def optimizer_events(
 ) -> list[tuple[schema.Point[Any], Any]]:
     """Return what a log says of the optimizer, as pairs of an event and its value: name, warm-up and hyperparameters.
 
-    For SGD, by the names of the events, such as ("opt_name", "sgd"), ("opt_learning_rate_warmup_epochs", 5),
-    ("sgd_opt_base_learning_rate", 0.1) and ("sgd_opt_momentum", 0.9). The events of LARS, but for "opt_name", have
-    other names, such as "lars_opt_momentum", and LARS has one event more, "lars_epsilon".
+    For SGD these are the events opt_name = "sgd", sgd_opt_momentum = 0.9 and others.
 
     Args:
         schedule: The learning rates for the run's global batch.
@@ -190,8 +188,8 @@ def optimizer_events(
     Returns:
         The pairs. An event is a `schema.Point`, which has the name and the type of the value.
     """
-    kind = KINDS[optimizer.kind]
-    # {"momentum": event "sgd_opt_momentum", ...}. `further_points` has "lars_epsilon" for LARS, and nothing for SGD.
+    kind = KINDS[optimizer.kind]  # with the events that a log has for this kind of optimizer
+    # {"momentum": event sgd_opt_momentum, ...}. `further_points` has "lars_epsilon" for LARS, and nothing for SGD.
     event_by_name = {**kind.logged.hyperparameters, **kind.further_points}
     value_by_name = {  # {"momentum": 0.9, ...}: a value for each name in `event_by_name`, and some that no event has
         **vars(optimizer),  # the fields of OptimizerConfig: "momentum", "weight_decay", "lars_epsilon", ...

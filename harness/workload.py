@@ -180,10 +180,8 @@ class Workload(ABC):
             seed: Seed of the parameters' first values.
 
         Returns:
-            What `build.minimize` returns, an object with these attributes: `startup`, the start-up program; `update`,
-            the training programs (one, or several with gradient accumulation); `schedule`, the learning rate by step in
-            Paddle's form; and `verified`, texts that say what was proved of the training program or, with
-            STRATEGY=auto, what Paddle made of it.
+            The start-up program, the programs of a training step, the schedule in Paddle's form, and texts on what was
+            proved of the programs.
 
         Raises:
             ValueError: Paddle cannot build a training program by the plan, or the program fails a proof that it trains

@@ -302,13 +302,7 @@ class Keeper(Hook):
         The training waits for the copy, and never for the disk. All ranks take part because each has batch norm
         statistics of its own, which rank 0 collects. All other state is the same on every rank.
 
-        In three cases there is a warning in place of the checkpoint:
-
-            - the checkpoint before is still being written
-            - there is no memory for the copy, also if another rank has none for a copy of its statistics
-            - no thread can be started
-
-        If the thread fails later, as on a full disk, `_report` warns.
+        If the checkpoint cannot be written, the user is warned, and the training goes on.
 
         Args:
             main: The training program.
@@ -326,15 +320,16 @@ class Keeper(Hook):
 
         self._report()  # logs the outcome of the checkpoint before, as the new thread will overwrite `self._outcome`
         try:
+            # MemoryError: there is no memory for the copies, here or for the statistics of another rank.
             arrays = self._copy_shared(main) | _by_rank_and_name(statistics_by_rank)
             blocked_s = time.monotonic() - started_s
             writer = threading.Thread(target=self._write, args=(arrays, position, blocked_s), name="checkpoint")
-            writer.start()
-        except (MemoryError, RuntimeError) as error:  # RuntimeError: the system gives no further thread
+            writer.start()  # RuntimeError: the system gives no further thread
+        except (MemoryError, RuntimeError) as error:
             self._outcome = _failed(position, time.monotonic() - started_s, error)
             self._report()  # logs that this one has failed
         else:
-            self._writer = writer
+            self._writer = writer  # if it fails later, as on a full disk, the next `_report` logs that
 
     def _is_writing(self) -> bool:
         """Say whether this rank's thread still writes a checkpoint."""

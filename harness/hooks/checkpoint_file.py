@@ -240,18 +240,18 @@ class Position:
 def folder_of(job: Job) -> Path:
     """Return the folder of a run's checkpoints: CHECKPOINT_DIR or, if that is empty, one next to the run's log.
 
-    The log result_0.txt has the folder result_0.checkpoints. Runs that go on from each other share one folder. If the
-    job has several trials, CHECKPOINT_DIR has such a folder for each, so that none goes on from another's state.
-
     Args:
         job: The settings of the job: the log, the number of trials and CHECKPOINT_DIR.
     """
     log = Path(job.trials.result_file)
-    name = f"{log.name.partition('.')[0]}.checkpoints"
+    name_by_log = f"{log.name.partition('.')[0]}.checkpoints"  # result_0.checkpoints for the log result_0.txt
     if not job.checkpoints.folder:
-        return log.with_name(name)
+        return log.with_name(name_by_log)
     folder = Path(job.checkpoints.folder)
-    return folder if job.trials.nexp == 1 else folder / name
+    has_one_trial = job.trials.nexp == 1
+    if has_one_trial:
+        return folder
+    return folder / name_by_log  # each trial has its own, so that none goes on from another's state
 
 
 def hold(folder: Path, *, patience_s: float) -> TextIO | None:
@@ -276,14 +276,15 @@ def hold(folder: Path, *, patience_s: float) -> TextIO | None:
     deadline_s = time.monotonic() + patience_s
     while True:
         try:
-            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # unlike flock, it holds over NFS, and for no child
+            # Unlike a lock of `flock`, this one holds over NFS, and a child of this process does not inherit it.
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return lock
-        except (BlockingIOError, PermissionError) as error:  # which one depends on the file system
+        except (BlockingIOError, PermissionError) as error:  # another has the lock; the file system decides which error
             if time.monotonic() >= deadline_s:
                 lock.close()
                 fix = f"wait for its end, set CHECKPOINT_DIR, or remove {LOCK} there if no run is at work"
                 raise ValueError(f"{folder}: another run writes its checkpoints there: {fix}") from error
-        except OSError:
+        except OSError:  # the file system has no locks
             lock.close()
             return None
         time.sleep(min(patience_s, 1.0))

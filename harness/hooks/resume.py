@@ -47,8 +47,7 @@ MAY_CHANGE = (TRAIN_SHA256, BN_SPAN)
 def find(job: Job, ranks: Ranks, identity: dict[str, Any]) -> Start:
     """Return where the run starts: at step 0 or, with RESUME=auto, at the newest undamaged checkpoint in its folder.
 
-    With RESUME=auto, the run starts at step 0 if the folder has no checkpoints. Every rank must call this, because
-    rank 0 alone reads the checkpoint and sends the position to the others.
+    Every rank must call this, because rank 0 alone reads the checkpoint and sends the position to the others.
 
     Args:
         job: The settings of the job, such as RESUME and the folder of the checkpoints.
@@ -67,19 +66,18 @@ def find(job: Job, ranks: Ranks, identity: dict[str, Any]) -> Start:
     """
     if job.checkpoints.resume == "no":
         return FROM_STEP_0
-    start = FROM_STEP_0  # On all ranks but 0 this stands for empty arrays and notes.
     if ranks.is_first:
         start = _newest_good(job, identity, ranks.size)
-    # All ranks get the position and the path of rank 0. The arrays are large, so `restore` sends them later.
-    position, path = ranks.comm.bcast((start.position, start.path))
-    return Start(position=position, path=path, arrays=start.arrays, notes=start.notes)
+        ranks.comm.bcast((start.position, start.path))  # without the arrays, which are large: `restore` sends them
+        return start
+    position, path = ranks.comm.bcast(None)  # receives what rank 0 sends
+    return Start(position=position, path=path)
 
 
 def _newest_good(job: Job, identity: dict[str, Any], ranks: int) -> Start:
-    """Read the newest checkpoint that is not damaged; without any checkpoint the run is to start at step 0.
+    """Return the newest checkpoint that is not damaged or, if there is no checkpoint, the start at step 0.
 
-    Damaged checkpoints are skipped, and the notes say so. If this run cannot go on from the newest good one, no older
-    one is tried.
+    If this run cannot go on from that checkpoint, no older one is tried.
 
     Args:
         job: The settings of the job, which tell the folder.
@@ -88,15 +86,16 @@ def _newest_good(job: Job, identity: dict[str, Any], ranks: int) -> Start:
         ranks: Number of this run's ranks, for a message.
 
     Returns:
-        The checkpoint's position in its run, its path and arrays, and notes for the user. Without a checkpoint,
-        FROM_STEP_0 with a note.
+        The checkpoint's position in its run, its path and arrays, and notes for the user, as on damaged checkpoints.
 
     Raises:
         ValueError: This run cannot go on from the newest good checkpoint, or there are checkpoints and all are damaged.
     """
     folder = folder_of(job)
     checkpoints = newest_first(folder)
-    skipped: list[str] = []  # a note of each
+    if not checkpoints:
+        return replace(FROM_STEP_0, notes=(f"RESUME=auto: {folder} has no good checkpoint: starting at step 0",))
+    skipped: list[str] = []  # a note on each damaged checkpoint
     for path in checkpoints:
         try:
             contents = read(path)
@@ -112,9 +111,7 @@ def _newest_good(job: Job, identity: dict[str, Any], ranks: int) -> Start:
         _require_same_course(path, position, job, ranks)
         notes = (*skipped, *_notes_on_changes(path, saved_identity, identity))
         return Start(position=position, path=str(path), arrays=contents.arrays, notes=notes)
-    if checkpoints:
-        raise ValueError(f"{folder}: no checkpoint in it is whole: move them away to start at step 0")
-    return replace(FROM_STEP_0, notes=(f"RESUME=auto: {folder} has no good checkpoint: starting at step 0",))
+    raise ValueError(f"{folder}: no checkpoint in it is whole: move them away to start at step 0")
 
 
 def _require_same_course(path: Path, position: Position, job: Job, ranks: int) -> None:
@@ -186,11 +183,7 @@ def _notes_on_changes(path: Path, there: dict[str, Any], here: dict[str, Any]) -
 def restore(start: Start, training: build.TrainingProgram, ranks: Ranks) -> None:
     """Give every rank's program the state of the checkpoint that the run starts from; do nothing at step 0.
 
-    Only rank 0 has the checkpoint. Rank 0 loads the state into its own program and sends this state to all ranks. Then
-    rank 0 sends each rank the statistics of batch normalization (BN) that the checkpoint has for that rank, which
-    replace those of rank 0. If the checkpoint's run had another number of ranks, each rank gets the mean over all
-    ranks of that run instead. At last, each rank sets its schedule of the learning rate to the checkpoint's step. Every
-    rank must call this.
+    Every rank must call this, because only rank 0 has the checkpoint, and sends its state to the others.
 
     Args:
         start: Where the run starts. `start.arrays` has the checkpoint's arrays on rank 0, and is empty on all others.
@@ -203,13 +196,14 @@ def restore(start: Start, training: build.TrainingProgram, ranks: Ranks) -> None
     if not start.is_from_checkpoint:
         return
     main = training.main
-    statistics = state.statistics_names(main)
+    statistics = state.statistics_names(main)  # of batch normalization: each rank has values of its own
     arrays = _in_layout_of_program(start.arrays, main)  # empty on all ranks but 0
     if ranks.is_first:
         _restore_first_rank(start.path, arrays, main, statistics)
-    state.broadcast_parameters(main, ranks)  # with rank 0's BN statistics, which the next line replaces
-    _restore_statistics(start.position.ranks, arrays, main, statistics, ranks)  # sent by rank 0 from `arrays`
-    training.schedule.step(start.position.step)
+    # Every rank gets the whole state of rank 0, and then the statistics that were saved for it in place of rank 0's.
+    state.broadcast_parameters(main, ranks)
+    _restore_statistics(start.position.ranks, arrays, main, statistics, ranks)
+    training.schedule.step(start.position.step)  # the learning rate of this step
 
 
 def _in_layout_of_program(arrays: dict[str, Array], main: static.Program) -> dict[str, Array]:
@@ -281,7 +275,7 @@ def _why_loss_scale_begins_anew(saved: Iterable[str], here: Iterable[str]) -> st
 
 
 def _restore_statistics(
-    saved_ranks: int, arrays: dict[str, Array], main: static.Program, statistics: set[str], ranks: Ranks
+    saved_ranks: int, arrays: dict[str, Array], main: static.Program, names: set[str], ranks: Ranks
 ) -> None:
     """Send each rank its statistics of batch normalization from a checkpoint; every rank must call this.
 
@@ -289,11 +283,11 @@ def _restore_statistics(
         saved_ranks: Number of ranks that the checkpoint's run had.
         arrays: The checkpoint's arrays in the memory layout of the program; only rank 0 has them.
         main: The training program of this rank.
-        statistics: Names of the program's running means and variances.
+        names: Names of the program's running means and variances, the same on every rank.
         ranks: This process among the ranks of the job.
     """
-    own_tensors = {name: tensor for name, tensor in state.tensors(main) if name in statistics}
-    values_of_each_rank = None
+    own_tensors = {name: tensor for name, tensor in state.tensors(main) if name in names}
+    values_of_each_rank = None  # only rank 0 has them, and sends each rank its own
     if ranks.is_first:
         values_of_each_rank = _statistics_of_each_rank(arrays, list(own_tensors), saved_ranks, ranks.size)
     own_values = ranks.comm.scatter(values_of_each_rank)
