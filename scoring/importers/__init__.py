@@ -14,7 +14,7 @@ import math
 import os
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple, cast
 
 from runlog.digits import counted
@@ -70,6 +70,13 @@ class RowSign(NamedTuple):
     pattern: RowPattern
 
 
+class FoundFormats(NamedTuple):
+    """The formats of which a log holds a row."""
+
+    first_line_by_name: dict[str, int]  # the line of a format's first row, by its name in FORMATS
+    lines: int  # of the whole log
+
+
 def recognise(path: str | os.PathLike[str]) -> str:
     """Return the name of the format of a training log, by the rows of training figures that it holds.
 
@@ -83,28 +90,46 @@ def recognise(path: str | os.PathLike[str]) -> str:
         InputError: The log has rows of no known format or of several, is no regular file, or is a damaged gzip file.
         OSError: The log cannot be opened.
     """
-    signs_to_find = {name: _sign_of_row(format) for name, format in FORMATS.items()}  # of formats without a row so far
-    line_of_first_row: dict[str, int] = {}  # by the format's name
-    line = 0  # after the loop, the number of lines
     with open_unpacked(path) as stream:
-        for line, text in enumerate(Lines(stream).texts(), 1):  # all lines: rows of a second format may follow
-            for name in _formats_of_row(text, signs_to_find):
-                line_of_first_row[name] = line
-                del signs_to_find[name]  # its later rows tell nothing more
-
-    if not line_of_first_row:
-        if _is_packed(path):
-            raise NoRunError(f"{path}: the file is packed: unpack it first")
-        if has_old_events(path):
-            why = "events of MLPerf v0.5 and v0.6 have forms that are not read"
-            raise NoRunError(f"{path}: no line of a known format; {why}")
-        lines = counted(line, "line")
-        raise NoRunError(f"{path}: no line of a known format in {lines}; known are {', '.join(FORMATS)}")
-    if len(line_of_first_row) > 1:
-        where = ", ".join(f"{name} (line {first_line})" for name, first_line in line_of_first_row.items())
+        found = _find_formats(Lines(stream).texts())
+    if not found.first_line_by_name:
+        raise NoRunError(f"{path}: {_why_no_format(path, found.lines)}")
+    if len(found.first_line_by_name) > 1:
+        where = ", ".join(f"{name} (line {first_line})" for name, first_line in found.first_line_by_name.items())
         raise InputError(f"{path}: lines of more than one format: {where}; say which one with --format")
-    [only_name] = line_of_first_row
+    [only_name] = found.first_line_by_name
     return only_name
+
+
+def _find_formats(texts: Iterable[str]) -> FoundFormats:
+    """Return the formats of which a log holds a row of training figures.
+
+    Args:
+        texts: The lines of the log. All of them are read, because rows of a second format may follow.
+    """
+    signs_to_find = {name: _sign_of_row(format) for name, format in FORMATS.items()}
+    first_line_by_name: dict[str, int] = {}
+    lines = 0
+    for text in texts:
+        lines += 1
+        for name in _formats_of_row(text, signs_to_find):
+            first_line_by_name[name] = lines
+            del signs_to_find[name]  # further rows of a format tell nothing more
+    return FoundFormats(first_line_by_name, lines)
+
+
+def _why_no_format(path: str | os.PathLike[str], lines: int) -> str:
+    """Return in words why a log has no row of a known format.
+
+    Args:
+        path: The log.
+        lines: Number of its lines.
+    """
+    if _is_packed(path):
+        return "the file is packed: unpack it first"
+    if has_old_events(path):
+        return "no line of a known format; events of MLPerf v0.5 and v0.6 have forms that are not read"
+    return f"no line of a known format in {counted(lines, 'line')}; known are {', '.join(FORMATS)}"
 
 
 def _sign_of_row(format: type[FormatReader]) -> RowSign:
@@ -224,20 +249,31 @@ def read_record(
 
     fingerprint = _fingerprint(path)
     reader = _read_run(path, name, segment, lines_of_log=fingerprint.lines)
-    from_options = _override_by_options(reader, {"devices": devices, "batch_per_device": batch_per_device})
-    _derive_devices_or_batch(reader)  # by the options' values, where they replace the log's
-    record = _record_of_reader(reader, os.fspath(path), name, fingerprint, from_options=from_options)
-    complete_windows(record)  # by the devices and the batch of the record
 
-    has_begun = record.run_start_s is not None  # a run that began and failed before its first row is still a run
-    if not record.windows and not has_begun:
-        reason = "".join(f"; {problem}" for problem in record.problems[:1])
-        raise NoRunError(f"{path}: a {name} log without one training row: nothing was measured{reason}")
+    # Options first: what the log does not state is derived from them, too. The windows are completed by all of it.
+    from_options = _override_by_options(reader, {"devices": devices, "batch_per_device": batch_per_device})
+    _derive_devices_or_batch(reader)
+    record = _record_of_reader(reader, os.fspath(path), name, fingerprint, from_options=from_options)
+    complete_windows(record)
+    _require_run(record)
     return dataclasses.replace(
         record,
         checks=(*record.checks, *checks.checks_of_record(record)),
         problems=(*record.problems, *checks.problems_of_time_stamps(record)),
     )
+
+
+def _require_run(record: Record) -> None:
+    """Raise NoRunError if a log has no row of training figures and does not say that a run began.
+
+    Args:
+        record: What the log says.
+    """
+    has_begun = record.run_start_s is not None  # a run that began and failed before its first row is still a run
+    if record.windows or has_begun:
+        return
+    reason = "".join(f"; {problem}" for problem in record.problems[:1])
+    raise NoRunError(f"{record.file}: a {record.format} log without one training row: nothing was measured{reason}")
 
 
 def _read_run(path: str | os.PathLike[str], name: str, segment: int | None, *, lines_of_log: int) -> FormatReader:
@@ -372,21 +408,16 @@ def _runs_in_words(runs: Sequence[LineRange], lines: int) -> str:
 
 
 def _further_runs_in_words(runs: Sequence[LineRange]) -> str:
-    """Return the end of an error's list of runs: `, and 3 more; of several ranks' rows, keep one rank's`.
+    """Return the end of an error's list of runs, which counts the runs that the list leaves out.
 
-    A log that seems to hold so many runs may hold a single one, whose rows several ranks write: where the rank
-    changes, the step may go back, and another run seems to begin. So the text advises to keep the rows of one rank. It
-    also counts the runs that the list (`_runs_in_words`) leaves out: those after the first MOST_RUNS_SHOWN.
+    So many runs may be a single one, whose rows several ranks wrote: where the rank changes, the step goes back. So the
+    text also advises to keep the rows of one rank.
 
     Args:
-        runs: All runs of the log.
-
-    Returns:
-        The text, or an empty text if the list names all runs.
+        runs: All runs of the log. If the list names all of them, the text is empty.
     """
-    if len(runs) <= MOST_RUNS_SHOWN:
-        return ""
-    return f", and {len(runs) - MOST_RUNS_SHOWN} more; of several ranks' rows, keep one rank's"
+    further = len(runs) - MOST_RUNS_SHOWN
+    return f", and {further} more; of several ranks' rows, keep one rank's" if further > 0 else ""
 
 
 def _override_by_options(reader: FormatReader, options: dict[str, int | None]) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ NVLOG       :::NVLOGv0.2.3 resnet <stamp> (benchmark_hooks.py:59) iteration: 200
 
 import json
 import re
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from scoring.importers.epoch_table import EpochFormatReader
@@ -39,6 +40,7 @@ _OTHERS_OF_ROW = (_TIME, _LOSS, _WAIT, _UNIT)
 _NVLOG = r":::NVLOG\S* \S+ (\d{9,}\.\d+) \([^)]*\)"
 _EPOCH = r"Epoch: (?P<epoch>\d{1,9})\b(?!.*Iteration)"
 _PARAMETERS = "arch|batch_size|amp|use_tf_amp|fp16|dtype|precision|world_size|gpus|kv_store"
+_HEADS_OF_PARAMETERS = ("PARAMETER", "Start with arguments")  # on a line that states parameters, before them
 _PARAMETER = re.compile(rf"(?:^|[\s(])({_PARAMETERS})(?: : |='?)(\[[^\]]*\]|\d+(?:,\d+)+|[^\s,')]+)")
 # TensorFlow's examples print rows of evaluations in the words of training. MXNet's and they have the parameter `mode`.
 _MODE = r"^(?=.*(?:PARAMETER|Start with arguments)).*[\s(]mode(?: : |=')"
@@ -99,15 +101,9 @@ class PyTorch(EpochFormatReader):
     _evaluates = False  # the rows that come are of an evaluation, but for those of `_TRAINING_RATE`
 
     def read_before_rows(self, line: int, text: str) -> None:
-        """Read the values that a line before the first row of training figures states, such as the batch size.
+        """Read the values that a line before the first row of training figures states, in JSON or as text.
 
-        The line may be JSON or text. On a line with `PARAMETER` or `Start with arguments`, each known parameter is set,
-        as `amp : True` sets "amp".
-
-        - If one line states a parameter twice, the first value counts.
-        - If several lines state it, the last line counts: an earlier one may be of a start that failed.
-
-        The line is also searched for words that say whether evaluation or training follows.
+        The line may also say that evaluation or training follows.
 
         Args:
             line: Number of the line in the log.
@@ -115,16 +111,25 @@ class PyTorch(EpochFormatReader):
         """
         super().read_before_rows(line, text)
         plain_text = _as_text(text)
-        for head in ("PARAMETER", "Start with arguments"):
+        for head in _HEADS_OF_PARAMETERS:
             if head in plain_text:
                 _, parameters = plain_text.split(head, 1)
-                values_by_name: dict[str, str] = {}
-                for name, value in _PARAMETER.findall(parameters):
-                    values_by_name.setdefault(name, value)
-                for name, value in values_by_name.items():
-                    self.set_last(name, value, line)
+                self._set_parameters(line, parameters)
                 break
         self._note_phase(line, plain_text)
+
+    def _set_parameters(self, line: int, parameters: str) -> None:
+        """Set each parameter of _PARAMETERS that a line states, such as "amp" by `amp : True`.
+
+        Args:
+            line: Number of the line in the log. It counts more than earlier lines, which may be of a start that failed.
+            parameters: The text of the line that states them.
+        """
+        values_by_name: dict[str, str] = {}
+        for name, value in _PARAMETER.findall(parameters):
+            values_by_name.setdefault(name, value)  # a line that states a parameter twice: the first value counts
+        for name, value in values_by_name.items():
+            self.set_last(name, value, line)
 
     def read_after_first_row(self, line: int, text: str) -> None:
         """Read a line after the first row of training figures that is not such a row itself, in JSON or as text.
@@ -190,20 +195,16 @@ class PyTorch(EpochFormatReader):
             position: Epoch and step of this row.
 
         Returns:
-            The number of steps. If steps are counted anew in each epoch, `EpochFormatReader` works it out. If they are
-            counted through the whole run (`steps_run_on`), it is
-
-            - None for the first row of a log, because rows before it may be missing,
-            - the steps since the last row, if the step went up,
-            - or else position.step - first_step + 1: the step did not go up, as if the run was started again.
+            The number of steps. None for the first row of a log, because rows before it may be missing, unless it is at
+            the first step of an epoch in which steps are counted anew.
         """
-        if not self.steps_run_on:
+        if not self.steps_run_on:  # steps are counted anew in each epoch
             return super().steps_of_row(last, position)
         if last is None:
             return None
         if position.step > last.step:
             return position.step - last.step
-        return super().steps_of_row(last, position)  # the steps from `first_step` to this one, as in a new epoch
+        return position.step - self.first_step + 1  # the run was started again
 
     def device_counts(self) -> dict[str, Fact]:
         """Return how many devices the program used, by each of its parameters that states it: `world_size` and `gpus`.
@@ -364,18 +365,7 @@ class MXNet(PyTorch):
     def device_counts(self) -> dict[str, Fact]:
         """Return how many devices the program used, by each place of the log that says so.
 
-        1. The parameters `world_size` and `gpus`.
-        2. "the closing table", which benchmark.py prints last.
-        3. "mpirun's ranks". Their highest rank + 1 is only a least number of devices, because a rank that prints
-           nothing has no tag. This number counts only if another place states a number and no stated number is higher.
-           If the others state 8 devices, a least number of
-
-               6 is left out: it fits any number of devices from 6 on
-               8 is added, and confirms the 8
-               16 is added, and contradicts the 8
-
-        With Horovod, `gpus` lists the GPUs of one node, and there may be several nodes. So if `gpus` is then the only
-        place, the result is empty, except for a number of 1.
+        The places are the parameters `world_size` and `gpus`, benchmark.py's closing table, and mpirun's ranks.
 
         Returns:
             The number and its line, by the place in words: {"gpus": Fact(4, line=3), "the closing table": Fact(4,
@@ -386,15 +376,22 @@ class MXNet(PyTorch):
         if table is not None:
             counts["the closing table"] = table.devices
 
-        least_devices = self._least_devices_by_ranks()  # None if fewer than two ranks count
+        # By the ranks there may be more devices than they show. So they are left out if another place states more, and
+        # they confirm or contradict any other number.
+        least_devices = self._least_devices_by_ranks()
         stated = [count.value for count in counts.values() if count.value is not None]
         if least_devices is not None and stated and max(stated) <= least_devices.value:
             counts["mpirun's ranks"] = least_devices
+        return {} if self._are_of_one_node(counts) else counts
 
+    def _are_of_one_node(self, counts: Mapping[str, Fact]) -> bool:
+        """Return whether the stated devices may be those of one of several nodes, as `gpus` lists them with Horovod.
+
+        Args:
+            counts: The number and its line, by the place in words. A number of 1 is taken for the number of all nodes.
+        """
         is_gpus_alone = list(counts) == ["gpus"]
-        if is_gpus_alone and self.value("kv_store") == "horovod" and counts["gpus"].value != 1:
-            return {}  # several GPUs of one node, or a number that cannot be read (None)
-        return counts
+        return is_gpus_alone and self.value("kv_store") == "horovod" and counts["gpus"].value != 1
 
     def _least_devices_by_ranks(self) -> Fact | None:
         """Return how many devices there are at least, by the ranks in mpirun's tags: the highest rank + 1.
@@ -436,15 +433,17 @@ class Dialect(NamedTuple):
     """The meaning of one framework's JSON keys."""
 
     framework: str
-    batch_field: str
+    batch_field: str  # the field of the record that the parameter `batch_size` states
     first_step: int
+    rows_imply_batch: bool = False  # no line says how many devices there are: rate x time is the batch of all of them
+    steps_run_on: bool = False  # steps count through the whole run, and not anew in each epoch
 
 
 _DIALECTS = {  # by a column in the first row; the first that is there counts
     '"train.total_ips"': Dialect("PyTorch", "batch_per_device", 1),
-    '"total_ips"': Dialect("TensorFlow", "batch_per_device", 0),
-    '"imgs_per_sec"': Dialect("TensorFlow", "batch_per_device", 0),
-    '"train.batch_time"': Dialect("PaddlePaddle", "batch_per_device", 1),
+    '"total_ips"': Dialect("TensorFlow", "batch_per_device", 0, steps_run_on=True),
+    '"imgs_per_sec"': Dialect("TensorFlow", "batch_per_device", 0, steps_run_on=True),
+    '"train.batch_time"': Dialect("PaddlePaddle", "batch_per_device", 1, rows_imply_batch=True),
     '"train.ips"': Dialect("MXNet", "batch_of_all", 0),
 }
 
@@ -490,20 +489,7 @@ class Json(MXNet):
             self._require_image_unit(line, unit[1])
 
     def read_first_row(self, text: str, position: RowPosition, row: Columns) -> None:
-        """Set what differs between the four frameworks, by the first row, whose columns show which one wrote the log.
-
-        Three values come from _DIALECTS, by the first of its columns that is in the row:
-
-        - `framework`: its name.
-        - `batch_field`: whether its parameter `batch_size` is the batch of one device or of all devices.
-        - `first_step`: the number of its first step.
-
-        Two values follow from the framework:
-
-        - `rows_imply_batch`: True for Paddle. Paddle's logs do not say how many devices there are, so the batch of all
-          devices is worked out as rate x time of a row.
-        - `steps_run_on`: True for TensorFlow, whose steps count through the whole run. The others count anew in each
-          epoch.
+        """Set how the program counts steps and states its batch, by a column of the first row that shows its framework.
 
         Args:
             text: The row as it is printed. Each row has a column of _DIALECTS, such as `train.total_ips` of PyTorch.
@@ -511,15 +497,14 @@ class Json(MXNet):
             row: Values of the row by column, as printed.
         """
         for column, dialect in _DIALECTS.items():
-            if column in text:  # true for at least one: each row has a rate, and its names are all in _DIALECTS
+            if column in text:
                 self.framework = dialect.framework
                 self.batch_field = dialect.batch_field
                 self.first_step = dialect.first_step
+                self.rows_imply_batch = dialect.rows_imply_batch
+                self.steps_run_on = dialect.steps_run_on
                 break
-        self.rows_imply_batch = self.framework == Paddle.framework
-        self.steps_run_on = self.framework == TensorFlow.framework
-        # The base class lowers `first_step` to the step of this row, if that is lower.
-        super().read_first_row(text, position, row)
+        super().read_first_row(text, position, row)  # lowers `first_step` to the step of this row, if that is lower
 
 
 class TensorFlow(PyTorch):

@@ -11,27 +11,25 @@ class EpochFormatReader(FormatReader):
         self.first_step = min(self.first_step, position.step)
 
     def steps_of_row(self, last: RowPosition | None, position: RowPosition) -> int | None:
-        """Return how many training steps a printed row covers, in a log whose step numbers start anew in each epoch.
+        """Return how many training steps a printed row covers: those since the row before, or of a new epoch so far.
 
-        A row covers the steps after the row before, up to the step of the row itself. An epoch starts at step
-        `first_step`, mostly 0 or 1. If `first_step` is 1, successive rows of a log give
+        If epochs start at step 1, successive rows of a log give
 
             epoch 1, step 20     None: rows before the first row may be missing
             epoch 1, step 30     10: steps 21 to 30
-            epoch 2, step 20     20: steps 1 to 20 of a new epoch; the steps of epoch 1 after step 30 are in no row
-            epoch 2, step 10     10: steps 1 to 10; the step went back: taken as a new start of the program
+            epoch 2, step 20     20: steps 1 to 20; steps of epoch 1 after step 30 are in no row
+            epoch 2, step 10     10: steps 1 to 10, because the program was started again
 
         Args:
             last: Epoch and step of the row before, or None for the first row of the log.
             position: Epoch and step of this row.
 
         Returns:
-            The number of steps. For the first row of the log, the result is 1 if the row is at `first_step`, and None
-            if the row is at any other step.
+            The number of steps, or None for a first row that is not at the first step of its epoch.
         """
         if last is None:
-            # A first row at `first_step` covers this step alone: its epoch has no lower step.
             return 1 if position.step == self.first_step else None
-        if position.epoch == last.epoch and position.step >= last.step:
+        goes_on = position.epoch == last.epoch and position.step >= last.step
+        if goes_on:
             return position.step - last.step
-        return position.step - self.first_step + 1  # from `first_step` on: a new epoch, or a step that went back
+        return position.step - self.first_step + 1

@@ -51,49 +51,43 @@ class Keras(FormatReader):
     _part = ""  # the data set whose section is read: "train" or "validation"
 
     def take_fact(self, name: str, value: object, line: int) -> None:
-        """Store a value of the printed configuration in `facts_by_name`, in place of the value from an earlier line.
+        """Store a value of the printed configuration, in place of the value from an earlier line.
 
-        The log prints its configuration as a dictionary, and again after the options of the command line were applied.
-        So the last value counts. The dictionary has a section for each data set:
+        The configuration is printed again after the options of the command line were applied, so the last value counts.
+        It has a section for each data set, and only values of the training data's section are stored, here 256:
 
             'train_dataset': {'batch_size': 256, ..}, 'validation_dataset': {'batch_size': 64, ..}
 
-        Here 256 is stored as "batch", and 64 is ignored: outside of the section of the training data, a value is stored
-        only if its name is "gpus", "hosts" or "strategy". These three belong to no data set. A section is taken to
-        reach up to the beginning of the next section.
-
         Args:
-            name: Name of a group of `fact_pattern`, such as "batch". The name "part" marks the beginning of a section.
+            name: Name of a group of `fact_pattern`, such as "batch". "part" marks the beginning of a section.
             value: Text that the group matched, such as "256". For "part", the text is "train" or "validation".
             line: Number of the line in the log.
         """
         if name == "part":
-            self._part = str(value)  # from here up to the next "part", this section is read
-        # "part" itself is stored as "train", too, but nothing uses this value.
-        if self._part == "train" or name in ("gpus", "hosts", "strategy"):
+            self._part = str(value)  # up to the next "part"
+            return
+        is_of_no_data_set = name in ("gpus", "hosts", "strategy")
+        if self._part == "train" or is_of_no_data_set:
             self.facts_by_name[name] = Fact(value, line)
 
     def read_after_first_row(self, line: int, text: str) -> None:
         """Read a line that is no row of training figures. Set `end_s` of all windows if the line prints time stamps.
 
-        A window has the figures of one row. The last line of a complete log prints the time stamps of the rows:
+        The last line of a complete log prints the Unix time of each row, here of the row at step 200:
 
             'step_timestamp_log': [.., 'BatchTimestamp<batch_index: 200, timestamp: 1598457712.94>', ..]
-
-        So the window of the row at step 200 gets 1598457712.94, in seconds of Unix time. A window whose step has no
-        stamp in the line gets None.
 
         Args:
             line: Number of the line in the log. The line comes after the first row.
             text: The line.
         """
-        # The base class reads the result of an evaluation and the average rate of the run, and notes that the log is
-        # complete if the line has the word `step_timestamp_log`.
-        super().read_after_first_row(line, text)
+        super().read_after_first_row(line, text)  # an evaluation, the run's average rate, and whether the log is whole
         stamps = {int(step): moment_s(stamp) for step, stamp in _STAMP.findall(text)}
-        if stamps:
-            for window in self.windows:
-                window.end_s = stamps.get(window.step or 0)  # a row has a step: `or 0` is for the type checker
+        if not stamps:
+            return
+        for window in self.windows:
+            assert window.step is not None  # each row prints it
+            window.end_s = stamps.get(window.step)
 
     def finish_facts(self) -> None:
         """Set nodes, devices and batch by the printed configuration, and convert its texts to numbers and names."""
@@ -104,27 +98,33 @@ class Keras(FormatReader):
     def _set_nodes_and_devices(self) -> None:
         """Set the number of nodes, and the number of devices on all nodes, by the configuration that the log prints.
 
-        `worker_hosts` lists one host for each node, and `num_gpus` is the number of GPUs of one process. With one
-        process on each node, `'num_gpus': 8, 'worker_hosts': 'a:5000,b:5000'` gives 2 nodes and 2 x 8 = 16 devices. A
-        printed `'worker_hosts': None`, or an empty text, gives 1 node. In three cases, nothing is set:
-
-        - The log does not print `worker_hosts`, or does not print a `num_gpus` above 0.
-        - `worker_hosts` is printed as None or empty, but the strategy is for several nodes.
-        - mpirun's tags before the lines name more ranks (processes) than there are nodes.
+        `num_gpus` is the number of GPUs of a process. With one process on each of 2 nodes, 8 GPUs give 16 devices.
         """
-        gpus_of_node = integer(self.value("gpus"))  # `num_gpus`: of a process, taken to be the only one of its node
-        hosts = self.value("hosts")  # the text of `worker_hosts`, such as "'a:5000,b:5000'" or "None"
-        if hosts is None or not gpus_of_node:  # `hosts` is Python's None if `worker_hosts` is not printed
+        gpus_of_process = integer(self.value("gpus"))
+        nodes = self._number_of_nodes()
+        if nodes is None or not gpus_of_process:
             return
-        if hosts in _NO_HOSTS and self.value("strategy") in _STRATEGIES_OF_NODES:
-            return  # the environment (TF_CONFIG), which the log does not print, may name the hosts
-        commas = hosts.count(",")
-        nodes = commas + 1
-        if len(self.lines.ranks) > nodes:
-            return  # a node has several processes, so its number of GPUs is not known
+        has_further_processes = len(self.lines.ranks) > nodes  # by mpirun's tags before the lines
+        if has_further_processes:
+            return
         line = self.line_of("gpus")
         self.set_if_unset("nodes", nodes, line)
-        self.set_if_unset("devices", gpus_of_node * nodes, line)
+        self.set_if_unset("devices", gpus_of_process * nodes, line)
+
+    def _number_of_nodes(self) -> int | None:
+        """Return the number of nodes by the hosts in the printed `worker_hosts`: 2 for `'a:5000,b:5000'`.
+
+        Returns:
+            The number, which is 1 if no host is named. None if `worker_hosts` is not printed, or if the environment
+            (TF_CONFIG) may name the hosts, which the log does not print.
+        """
+        hosts = self.value("hosts")  # the text of `worker_hosts`, or None
+        if hosts is None:
+            return None
+        if hosts in _NO_HOSTS:
+            return None if self.value("strategy") in _STRATEGIES_OF_NODES else 1
+        commas: int = hosts.count(",")
+        return commas + 1
 
     def _set_batch(self) -> None:
         """Set the batch of one device or of all devices, by the option `use_per_replica_batch_size`.

@@ -11,8 +11,10 @@ import re
 
 from scoring.importers.epoch_table import EpochFormatReader
 from scoring.importers.evidence import Fact
+from scoring.importers.lines import Lines
 from scoring.importers.table import FormatReader
 from scoring.importers.text import RowPattern, field, integer
+from scoring.record import Check
 
 _COMMENT = re.compile(r"(?:^|\s)#[^\r\n]*")  # of a configuration that is printed as its files stand
 
@@ -53,8 +55,13 @@ class MMSeg(FormatReader):
     evaluation_pattern = re.compile(r"\bmIoU: (?P<value>[\d.]+)")
     quality_name = "mIoU"
     precision_names = (("amp", "amp"),)
-    _loader = ""  # the data loader whose section is read; empty: none
-    _open_brackets = 0  # in the section of this loader
+
+    def __init__(self, lines: Lines) -> None:
+        super().__init__(lines)
+        self._loader = ""  # the data loader whose section of the configuration is read; empty: none
+        self._open_brackets = 0  # in the section of this loader
+        self._batches_of_train_loader: list[Fact] = []  # each printed size, as text
+        self._batches_of_all_loaders: list[Fact] = []  # the same, where no section is open
 
     def read_before_rows(self, line: int, text: str) -> None:
         """Read the values that a line before the first row states, but none of a comment in the configuration.
@@ -66,79 +73,48 @@ class MMSeg(FormatReader):
         super().read_before_rows(line, _COMMENT.sub("", text))
 
     def take_fact(self, name: str, value: object, line: int) -> None:
-        """Set a value that the log states before the first row, or follow which section of the configuration is open.
+        """Keep a value that the log states before the first row, or follow which section of the configuration is open.
 
-        `read_before_rows` calls this for each match of `fact_pattern`. The printed configuration has a section for each
-        data loader, such as `train_dataloader=dict(batch_size=4)`. The open section shows of which loader a batch size
-        is. In the order of the code:
-
-            `name`               `value`               what is done
-            "loader"             "train_dataloader"    if no section is open, the section of this loader begins
-            "opened"             "("                   in an open section, one open bracket more
-            "closed"             ")"                   in an open section, one bracket less; at 0 the section ends
-            "batch_of_loader"    "4"                   the size in `batch_size=4`, if of the training data, is kept
-            "samples_per_gpu"    "4"                   the size in `samples_per_gpu=4`, if of the training data, is kept
-            "precision"          "use_fp16=True"       half precision is on: "precision" is set to "amp"
-            any other            such as "8"           the value is set under this name
-
-        Of several lines that set the same name, the first one counts. `_set_batch` later decides by the sizes that are
-        kept.
+        Of several lines that state a value, the first one counts.
 
         Args:
-            name: Name of the group of `fact_pattern` that matched.
+            name: Name of the group of `fact_pattern` that matched, such as "devices".
             value: Text that the group matched.
             line: Number of the line in the log.
         """
         if name == "loader":
-            if not self._loader:  # no section is open; a loader named within a section begins no other one
-                self._loader = str(value)
-        elif name == "opened":
-            self._count_bracket(1)
-        elif name == "closed":
-            self._count_bracket(-1)
-        elif name in ("batch_of_loader", "samples_per_gpu"):
-            name_of_batch = self._name_of_batch(name)  # by the open section; None: the size is ignored
-            if name_of_batch is not None:
-                self._keep_batch(name_of_batch, value, line)  # for `_set_batch`, after the last line
+            self._loader = self._loader or str(value)  # a loader that is named within a section begins no other one
+        elif name in ("opened", "closed"):
+            self._count_bracket(1 if name == "opened" else -1)
+        elif name == "batch_of_loader":
+            self._keep_batch(Fact(value, line), holds_for_all_loaders=False)
+        elif name == "samples_per_gpu":
+            self._keep_batch(Fact(value, line), holds_for_all_loaders=True)
         elif name == "precision":  # `value` is a switch that is on, such as `use_fp16=True`
             self.set_if_unset("precision", "amp", line)
         else:
             self.set_if_unset(name, value, line)
 
-    def _name_of_batch(self, name: str) -> str | None:
-        """Return the name under which a batch size in the printed configuration is kept, or None to ignore it.
-
-        The place of the batch size decides, here by the example of a whole configuration:
+    def _keep_batch(self, batch: Fact, *, holds_for_all_loaders: bool) -> None:
+        """Keep a batch size of the printed configuration if it is one of the training data, by the section it is in.
 
             train_dataloader=dict(
-                samples_per_gpu=4,                    -> "batch_of_train_loader"; the same for `batch_size=4`
-                sampler=dict(batch_size=5)),          -> None: within a further bracket, so not the loader's own
-            val_dataloader=dict(samples_per_gpu=1),   -> None: not of the training data
-            samples_per_gpu=2,                        -> "batch_of_all_loaders": in no loader's section
-            batch_size=2,                             -> None: in no loader's section, it may be anything's
+                samples_per_gpu=4,                    -> of the training data's loader; the same for `batch_size=4`
+                sampler=dict(batch_size=5)),          -> ignored: within a further bracket, so not the loader's own
+            val_dataloader=dict(samples_per_gpu=1),   -> ignored: not of the training data
+            samples_per_gpu=2,                        -> of all loaders
+            batch_size=2,                             -> ignored: in no loader's section, it may be anything's
 
         Args:
-            name: "samples_per_gpu" for a size that is printed under this name, "batch_of_loader" for `batch_size`.
+            batch: The size, as text.
+            holds_for_all_loaders: Whether a size by this name, `samples_per_gpu`, holds for all loaders if it is in no
+                section.
         """
-        open_section = self._loader  # such as "train_dataloader"; empty in no loader's section
-        if open_section:
-            is_of_loader_itself = self._open_brackets == 1  # only the bracket of the section itself is open
-            if open_section == "train_dataloader" and is_of_loader_itself:
-                return "batch_of_train_loader"
-            return None
-        return "batch_of_all_loaders" if name == "samples_per_gpu" else None
-
-    def _keep_batch(self, name: str, value: object, line: int) -> None:
-        """Keep a batch size of one device, and under `other_` and its name also the first one that differs from it.
-
-        Args:
-            name: "batch_of_train_loader" or "batch_of_all_loaders".
-            value: The batch size as printed.
-            line: Number of the line in the log.
-        """
-        self.set_if_unset(name, value, line)
-        if value != self.value(name):
-            self.set_if_unset(f"other_{name}", value, line)
+        is_directly_in_section = self._open_brackets == 1
+        if self._loader == "train_dataloader" and is_directly_in_section:
+            self._batches_of_train_loader.append(batch)
+        elif not self._loader and holds_for_all_loaders:
+            self._batches_of_all_loaders.append(batch)
 
     def _count_bracket(self, change: int) -> None:
         """Count the brackets that are open in the section of a data loader, which ends where the last one closes.
@@ -164,31 +140,22 @@ class MMSeg(FormatReader):
         self.set_if_unset("framework", f"PyTorch {version}" if version else "PyTorch")
 
     def _set_batch(self) -> None:
-        """Set `batch_per_device`, the batch size of one device, by the sizes that the printed configuration states.
+        """Set the batch size of one device, or note by a check that the printed configuration states several.
 
-        The sizes that stand directly in the section of the training data's loader count, not those in a further
-        bracket. If there is none, each `samples_per_gpu` outside of all loaders' sections counts, which holds for all
-        loaders. By the sizes that count:
-
-        - One size, perhaps stated several times: this size is set.
-        - Different sizes: no size is set, and a check that does not agree records the first two of them. Such a log may
-          print the files of a configuration one by one, a file with `samples_per_gpu=2` and then a file that replaces 2
-          by 4.
-        - No size: nothing changes.
-
-        Call this after the last line.
+        A log may print the files of a configuration one by one, a file with `samples_per_gpu=2` and then a file that
+        replaces 2 by 4.
         """
-        # `_keep_batch` has kept the first size of each of these two places, under the name of the place.
-        name = "batch_of_train_loader"
-        if name not in self.facts_by_name:
-            name = "batch_of_all_loaders"
-        second_size = self.facts_by_name.get(f"other_{name}")  # the first size that differs, if any
-        if second_size is None:
-            self.set_if_unset_from("batch_per_device", name)  # copies the size; does nothing if there is none
+        batches = self._batches_of_train_loader or self._batches_of_all_loaders
+        if not batches:
             return
-        # The two sizes differ, so `set_if_places_agree` only adds the check, and sets no size.
-        first_size = self.facts_by_name[name]
-        self.set_if_places_agree("batch_per_device", {"one batch size": first_size, "another": second_size})
+        first = batches[0]
+        others = [batch for batch in batches if batch.value != first.value]
+        if not others:
+            self.set_if_unset("batch_per_device", first.value, first.line)
+            return
+        other = others[0]
+        ways = (f"line {first.line}: one batch size, {first.value}", f"line {other.line}: another, {other.value}")
+        self.checks.append(Check(what="batch_per_device", ways=ways, agree=False))
 
     def _set_devices_by_gpu_list(self) -> None:
         """Set the number of devices to the length of the configuration's list of GPUs, unless it is set already.
@@ -249,23 +216,19 @@ class MMEpochs(EpochFormatReader, MMSeg):
     )
 
     def finish_facts(self) -> None:
-        """Set what `MMSeg.finish_facts` sets, such as the batch size. Then correct `truncated` by the number of epochs.
-
-        `truncated` says whether rows are missing at the end of the run. So far, `truncated` only says whether rows are
-        missing at the end of the last row's epoch. If 5 epochs are wanted, `truncated` changes as follows:
-
-            last row                so far    afterwards
-            Epoch [2][1251/1251]    False     True, because epochs 3 to 5 are missing
-            Epoch [5][600/1251]     True      True: in the last wanted epoch nothing changes
-            Epoch [5][1251/1251]    False     False: in the last wanted epoch nothing changes
-
-        If the wanted number of epochs is not known, or if no row was read, `truncated` becomes None.
-        """
+        """Set what `MMSeg.finish_facts` sets, such as the batch size, and whether the run is truncated."""
         super().finish_facts()
         self.set_if_unset_from("epochs_wanted", "max_epochs")  # the log may state either
+        self.truncated = self._is_run_truncated()
+
+    def _is_run_truncated(self) -> bool | None:
+        """Return whether rows are missing at the end of the run, or None if its number of epochs is not known.
+
+        `truncated` says so far whether rows are missing at the end of the last row's epoch.
+        """
         epochs_wanted = integer(self.value("epochs_wanted"))
         last_epoch = self.last_position.epoch if self.last_position else None
         if epochs_wanted is None or last_epoch is None:
-            self.truncated = None
-        elif last_epoch < epochs_wanted:
-            self.truncated = True
+            return None
+        later_epochs_are_missing = last_epoch < epochs_wanted
+        return True if later_epochs_are_missing else self.truncated

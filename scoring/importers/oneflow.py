@@ -53,21 +53,16 @@ class OneFlow(EpochFormatReader):
         """Keep `first_step`, even if the first row is at step 0: such a row does not cover a single step."""
 
     def steps_of_row(self, last: RowPosition | None, position: RowPosition) -> int | None:
-        """Return the number of training steps that a printed row covers.
-
-        OneFlow counts the steps of each epoch from 1. But it also prints a row at step 0, for the steps since the last
-        row of the epoch before. How many these are is not printed, so that the usual number of steps is taken.
+        """Return the number of training steps that a printed row covers, or None if it is not known.
 
         Args:
             last: Epoch and step of the row before, or None for the first row.
             position: Epoch and step of this row.
-
-        Returns:
-            The number of steps. None for the first row of the log. None also for a row at step 0, if no row before it
-            has shown how many steps are usual.
         """
         if last is None:
             return None
         if position.step == 0:
+            # OneFlow counts steps from 1. A row at step 0 is of the steps since the last row of the epoch before, of
+            # which no line says how many there are: the usual number, if an earlier row has shown it.
             return self.usual_steps_per_row
         return super().steps_of_row(last, position)  # since the row before, or since the start of the epoch

@@ -259,22 +259,19 @@ class PaddleSeg(Launch):
         return super().name_of_precision(word)  # by the pairs of `precision_names`
 
     def finish_facts(self) -> None:
-        """Set the model, the batch size of one device, the devices, the software versions and the math mode of the run.
-
-        - model: the network and its backbone, such as "FCN HRNet_W48". If the log names no backbone, the network alone.
-          If the log names no network, no model is set.
-        - batch size: the number in the option `--batch_size` of the command line. If the log does not have this option,
-          the number in the line `batch_size:` of the printed configuration.
-        - the others: `Launch.finish_facts`, the method of the base class, sets them by the lines of Paddle's launcher
-          and runtime. The method also converts what the log states to numbers and names.
+        """Set model, batch size, devices, software versions and math mode from what the log states.
 
         Call this after the last line.
         """
-        network = self.facts_by_name.get("network")
-        if network is not None:
-            parts = [network.value, self.value("backbone")]
-            self.set_if_unset("model", " ".join(part for part in parts if part), network.line)
-        # If the log has the option, its line has set "batch_per_device" already, and this call changes nothing.
+        self._set_model()
+        # A line with the option `--batch_size` of the command line has set the field already, and counts.
         self.set_if_unset_from("batch_per_device", "batch_of_config")
-        # The base class comes last: it also converts the texts that are set here, such as the batch size "4" to 4.
-        super().finish_facts()
+        super().finish_facts()  # last: it also turns the text of the batch size into a number
+
+    def _set_model(self) -> None:
+        """Set the model to the network and, if the log names it, its backbone, such as "FCN HRNet_W48"."""
+        network = self.facts_by_name.get("network")
+        if network is None:
+            return
+        parts = [network.value, self.value("backbone")]
+        self.set_if_unset("model", " ".join(part for part in parts if part), network.line)

@@ -59,41 +59,34 @@ class RowBatch:
             self._first_line = line
 
     def set_batch(self, field: str, facts_by_name: dict[str, Fact], checks: list[Check]) -> None:
-        """Write the batch size by a log's rows into `facts_by_name`, and check whether a configured size is the same.
+        """Set the batch size of a log to the one that its rows imply, and check whether a configured size is the same.
 
-        The batch size is rate x step time. Printed figures are rounded, so each row only gives a range for the size. If
-        a single whole number is in the ranges of all rows, this is the size that the rows imply (`self.batch`). If
-        several or no whole numbers are in all ranges, nothing changes. For rows that imply 16:
-
-            configured size in `facts_by_name`    what is done
-            none                                  16 is written
-            16                                    16 stays, and a check that agrees is added to `checks`
-            32                                    16 replaces 32, and a check that does not agree is added to `checks`
+        Nothing changes if the rows leave several possible sizes, or none.
 
         Args:
             field: "batch_per_device" if the rates are of one device, "batch_of_all" if the rates are of all devices.
             facts_by_name: Values that the log states, each with its line. Only the value of the key `field` may change.
-            checks: The checks of the log.
+            checks: The checks of the log. One is added if a size is configured.
         """
         batch_by_rows = self.batch
         if batch_by_rows is None:
             return
-        assert self._first_line is not None  # the first row that narrowed the range has set it
-
+        assert self._first_line is not None  # some row has left a single size
+        fact_by_rows = Fact(batch_by_rows, self._first_line)
         configured = facts_by_name.get(field)
         if configured is None:
-            facts_by_name[field] = Fact(batch_by_rows, self._first_line)
+            facts_by_name[field] = fact_by_rows
             return
-        # The two sources of the size, in words, for the check.
+
+        sizes_agree = configured.value == batch_by_rows
         of = "a device" if field == "batch_per_device" else "over all devices"
         ways = (
             f"line {configured.line}: the configuration, {configured.value}",
             f"line {self._first_line} and the other rows: rate x step time, {batch_by_rows} {of}",
         )
-        sizes_agree = configured.value == batch_by_rows
         checks.append(Check(what="batch", ways=ways, agree=sizes_agree))
         if not sizes_agree:
-            facts_by_name[field] = Fact(batch_by_rows, self._first_line)
+            facts_by_name[field] = fact_by_rows
 
 
 def _slack_of_product(rate: PrintedFigure, time_s: PrintedFigure) -> float:

@@ -69,18 +69,17 @@ def _fact_text(record: Record, name: str) -> str:
 def _windows_text(record: Record) -> str:
     """Return in words how many rows of training figures a log has, on which lines, and what their rates are.
 
-        240, lines 12 to 480; each of its own steps; rates of all devices
-
-    Here each row's rate is the mean over the row's own steps. If the rates are running averages, the text says
-    `running averages of the epoch` instead. If the rates are of one device, the text ends with `rates of one device`.
+    The text is such as `240, lines 12 to 480; each of its own steps; rates of all devices`.
 
     Args:
         record: What the log says.
     """
-    lines = f", lines {record.windows[0].line} to {record.windows[-1].line}" if record.windows else ""
-    mean_over = "running averages of the epoch" if record.cumulative else "each of its own steps"
-    scope = "one device" if record.rate_scope == "device" else "all devices"
-    return f"{len(record.windows)}{lines}; {mean_over}; rates of {scope}"
+    count = str(len(record.windows))
+    if record.windows:
+        count += f", lines {record.windows[0].line} to {record.windows[-1].line}"
+    averages = "running averages of the epoch" if record.cumulative else "each of its own steps"
+    devices = "one device" if record.rate_scope == "device" else "all devices"
+    return f"{count}; {averages}; rates of {devices}"
 
 
 def _check_result(check: Check) -> str:

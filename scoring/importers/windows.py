@@ -37,8 +37,10 @@ def _complete_first_window(record: Record) -> None:
     if first.steps is not None:
         return
     first.steps = _steps_of_first_row(first, second, record.first_step)
-    if first.steps is not None:
-        first.seconds = _seconds_of_first_row(first, second, first.steps)
+    # Some programs print the time of the last step alone. Then the reader of the log has left the seconds None.
+    prints_mean_step_time = second.seconds is not None
+    if first.steps is not None and first.printed_step_time_s is not None and prints_mean_step_time:
+        first.seconds = first.printed_step_time_s * first.steps
 
 
 def _steps_of_first_row(first: Window, second: Window, first_step: int) -> int | None:
@@ -59,25 +61,3 @@ def _steps_of_first_row(first: Window, second: Window, first_step: int) -> int |
         return None
     steps_up_to_first = first.step - first_step + 1
     return steps_up_to_first if steps_up_to_first == second.steps else None
-
-
-def _seconds_of_first_row(first: Window, second: Window, steps: int) -> float | None:
-    """Return how many seconds the steps of a log's first row took together; None if this is not known.
-
-    If the row covers 10 steps and prints a mean step time of 0.5 s, the steps took 5 s. But some programs print the
-    time of the tenth step alone, from which the time of the 10 steps does not follow. The second row, which covers as
-    many steps, shows what the program prints: `second.seconds` is set only if the printed time is of all the steps.
-
-    Args:
-        first: The first row, with the printed step time in seconds.
-        second: The second row. The reader of the log has set its `seconds`, or has left them None.
-        steps: Number of steps that the first row covers.
-
-    Returns:
-        The printed step time of the first row x `steps`. None if the first row prints no step time, or if
-        `second.seconds` is None.
-    """
-    prints_mean_step_time = second.seconds is not None  # or the row has a single step, whose time is the mean
-    if first.printed_step_time_s is None or not prints_mean_step_time:
-        return None
-    return first.printed_step_time_s * steps
