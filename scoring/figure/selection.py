@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from runlog.digits import counted
 from scoring.figure.protocols import Protocol
@@ -13,28 +12,19 @@ from scoring.record import InputError, NothingMeasuredError, Record, Window
 def select(record: Record, protocol: Protocol, *, skip: int | None = None) -> Sequence[Window]:
     """Return the rows of a log that a protocol measures, which are the rows after the warm-up.
 
-    - If the protocol skips epochs as warm-up: the summaries of the later epochs that print a rate.
-    - Otherwise: the later windows. A window is what one printed row covers. If the protocol takes a number of steps
-      (`take_steps`), only the windows of so many steps.
-
     Args:
         record: The run as read from its log.
         protocol: The rules of the measurement: how much warm-up to skip, and how many steps to take.
         skip: How many windows or epochs to drop (the option --skip). None drops what the protocol says.
 
     Returns:
-        The rows, at least one.
+        The rows, at least one: windows (what one printed row covers) or, if the protocol skips epochs, the summaries of
+        epochs.
 
     Raises:
-        NothingMeasuredError: No row is left after the warm-up. Also if the run was resumed from a checkpoint and the
-            log has no windows, unless the protocol skips epochs. This is a kind of InputError.
-        InputError: The protocol does not skip epochs, and one of these cases holds:
-
-            - The log has no windows, or only windows that it marks as warm-up.
-            - The warm-up is counted in steps, and the log does not say its steps, or marks a later window as warm-up.
-              The warm-up is not counted in steps if `skip` is given, or if the log marks windows as measured.
-            - The log has fewer steps after the warm-up than the protocol takes, or the first row after the warm-up
-              alone has more.
+        NothingMeasuredError: No row is left after the warm-up. This is a kind of InputError.
+        InputError: The log has no windows to measure, does not say the steps that the protocol counts, has fewer steps
+            than it takes, or marks a window that it would measure as warm-up.
     """
     if protocol.skip_unit == "epoch":
         epochs = [epoch for epoch in record.epochs if epoch.printed_rate is not None]
@@ -50,25 +40,46 @@ def select(record: Record, protocol: Protocol, *, skip: int | None = None) -> Se
 def _after_warm_up(record: Record, protocol: Protocol, skip: int | None) -> Sequence[Window]:
     """Return the windows of a run after its warm-up; a window is what one printed row of the log covers.
 
-    A log may mark windows as warm-up or as measured (`phase`). The first case that fits decides:
-
-    1. `skip` is given: dropped are the windows marked as warm-up, and the first `skip` of the others.
-    2. The protocol skips windows, such as 10: dropped are the windows marked as warm-up and, if these are fewer than
-       10, as many of the others as make 10 in all. If 4 are marked, the first 6 of the others are dropped.
-    3. The protocol skips steps, and the log marks windows as measured: dropped are the windows marked as warm-up.
-    4. The protocol skips steps, such as 20, and the log marks no windows as measured: dropped are the windows that
-       begin before 20 steps are done, and the windows that do not say how many steps they cover.
-
     Args:
-        record: The run as read from its log.
-        protocol: The rules of the measurement, with the warm-up as `skip` and `skip_unit`.
+        record: The run as read from its log, which may mark windows as warm-up or as measured (`Window.phase`).
+        protocol: The rules of the measurement, with the length of the warm-up in windows or steps.
         skip: The value of the option --skip; None if not given.
 
     Raises:
-        NothingMeasuredError: No window is left because of the warm-up, or because the run was resumed from a checkpoint
-            and the log has no windows. This is a kind of InputError.
-        InputError: The log has no windows, or only windows that are marked as warm-up. In case 4 also if a window that
-            is left is marked as warm-up, or if the steps are not known.
+        NothingMeasuredError: No window is left after the warm-up, or after the resume of a run. This is a kind of
+            InputError.
+        InputError: The log has no windows to measure, or does not say its steps although the warm-up is counted in
+            steps, or marks a window after so many steps as warm-up.
+    """
+    not_warm_up = _windows_not_marked_as_warm_up(record)
+    # --skip 3: the first three windows are dropped that the log does not mark itself.
+    if skip is not None:
+        return _drop_first(record, not_warm_up, skip, "window")
+    # The protocol skips 10 windows. If the log marks 4 as warm-up, only 6 more are dropped.
+    if protocol.skip_unit == "window":
+        marked_as_warm_up = len(record.windows) - len(not_warm_up)
+        still_to_skip = max(0, protocol.skip - marked_as_warm_up)
+        return _drop_first(record, not_warm_up, still_to_skip, "window")
+    # The protocol skips steps, but a log that marks what was measured has its own end of the warm-up.
+    log_marks_what_was_measured = any(window.phase == "measured" for window in not_warm_up)
+    if log_marks_what_was_measured:
+        return not_warm_up
+    return _windows_after_skipped_steps(record, protocol)
+
+
+def _windows_not_marked_as_warm_up(record: Record) -> list[Window]:
+    """Return the windows of a run that its log does not mark as warm-up.
+
+    Args:
+        record: The run as read from its log.
+
+    Returns:
+        The windows, at least one.
+
+    Raises:
+        NothingMeasuredError: The run was resumed from a checkpoint, and the log has no windows. This is a kind of
+            InputError.
+        InputError: The log has no such windows.
     """
     if record.is_resumed and not record.windows:
         says = "the log has no windows after its resume: nothing was measured; take a longer run"
@@ -77,19 +88,7 @@ def _after_warm_up(record: Record, protocol: Protocol, skip: int | None) -> Sequ
     if not not_warm_up:
         what = "warm-up windows only" if record.windows else "no windows"
         raise InputError(f"{record.file}: the log holds {what}: nothing was measured")
-
-    # `_drop_first(.., windows, number, ..)` returns the windows after the first `number` windows. If no window is left,
-    # it raises NothingMeasuredError.
-    if skip is not None:
-        return _drop_first(record, not_warm_up, skip, "window")
-    if protocol.skip_unit == "window":
-        marked_as_warm_up = len(record.windows) - len(not_warm_up)
-        still_to_skip = max(0, protocol.skip - marked_as_warm_up)
-        return _drop_first(record, not_warm_up, still_to_skip, "window")
-    log_marks_what_was_measured = any(window.phase == "measured" for window in not_warm_up)
-    if log_marks_what_was_measured:
-        return not_warm_up
-    return _windows_after_skipped_steps(record, protocol)  # looks at all windows of the log, marked or not
+    return not_warm_up
 
 
 def _drop_first(record: Record, rows: Sequence[Window], number: int, unit: str) -> Sequence[Window]:
@@ -113,31 +112,30 @@ def _windows_after_skipped_steps(record: Record, protocol: Protocol) -> Sequence
     """Return the windows of a run that begin after the warm-up, which is given in steps.
 
     For example, with a warm-up of 20 steps, the windows of the steps 21 to 30 and 31 to 40 are returned, but not the
-    window of the steps 11 to 20. A run that was resumed warms up anew: if a run was resumed after 1000 steps, and the
-    step numbers go on from there, the windows from step 1021 on are returned.
+    window of the steps 11 to 20. A window whose row does not say how many steps it covers is left out.
 
     Args:
         record: The run as read from its log.
         protocol: The rules of the measurement. `skip` is the number of warm-up steps, such as 20.
 
     Returns:
-        The windows, at least one. A window is left out, too, if its row does not say how many steps it covers, because
-        the beginning of the window is then not known.
+        The windows, at least one.
 
     Raises:
-        InputError: No window is left, the log marks a window to be measured as warm-up, or it is not known for every
-            window how many steps of the run were done at its end.
+        InputError: No window is left, the log marks one that is left as warm-up, or it does not say how many steps of
+            the run were done at the end of every window.
     """
-    done_by_window = _known_steps_done(record, protocol)  # at the end of each window; an error if one is not known
-    done_before_log = steps_done_before_log(record)  # such as 1000 for a run that was resumed there; mostly 0
+    steps_done = _steps_done_or_refuse(record, protocol)
+    # A run that was resumed after 1000 steps warms up anew, so these do not count.
+    done_before_log = steps_done_before_log(record)
     chosen = []
-    for window, done_at_end in zip(record.windows, done_by_window, strict=True):
-        if window.steps:  # the steps that the row covers; None if it does not say
+    for window, done_at_end in zip(record.windows, steps_done, strict=True):
+        if window.steps:
             done_at_begin = done_at_end - window.steps
             if done_at_begin - done_before_log >= protocol.skip:
                 chosen.append(window)
     if not chosen:
-        held = f"{done_by_window[-1] - done_before_log} printed"
+        held = f"{steps_done[-1] - done_before_log} printed"
         raise nothing_left(record, warm_up=f"{protocol.skip} steps", held=held)
     refuse_marked_warm_up(record, protocol, chosen, fix="give --skip N: N windows after the marked ones, or 0")
     return chosen
@@ -161,20 +159,22 @@ def refuse_marked_warm_up(record: Record, protocol: Protocol, measured: Sequence
         raise InputError(f"{record.file}: protocol {protocol.name} {says}; {fix}")
 
 
-def _known_steps_done(record: Record, protocol: Protocol) -> list[int]:
-    """Return for each window how many steps of the run were done at its end.
+def _steps_done_or_refuse(record: Record, protocol: Protocol) -> list[int]:
+    """Return for each window how many steps of the run were done at its end; raise InputError if one is not known.
 
     Args:
         record: The run as read from its log.
         protocol: The rules of the measurement, which skip steps, for the error.
 
     Raises:
-        InputError: The log does not say it of all windows.
+        InputError: The number is not known for some window.
     """
     known = [done for done in steps_done_by_window(record) if done is not None]
     if len(known) < len(record.windows):
-        says = f"skips {protocol.skip} steps and the log's rows carry no step; give --skip N windows"
-        raise InputError(f"{record.file}: protocol {protocol.name} {says}")
+        raise InputError(
+            f"{record.file}: protocol {protocol.name} skips {protocol.skip} steps and the log's rows carry no step; "
+            "give --skip N windows"
+        )
     return known
 
 
@@ -206,18 +206,13 @@ def steps_done_before_log(record: Record) -> int:
     return max(0, first.step - steps_of_first)
 
 
-class _Progress(NamedTuple):
-    """How far a run is at the end of a row."""
-
-    done: int | None  # steps of the run, warm-up included; None if not known
-    done_at_restart: int  # steps done when the printed numbers last began again; 0 if they never did
-    epoch: int | None  # of the last row that printed a step
-
-
 def steps_done_by_window(record: Record) -> list[int | None]:
     """Return for each window of a run how many steps of the run, warm-up included, were done at its end.
 
-    If the printed numbers start again in each epoch, the epochs are added up: 50, 100, 50, 100 -> 50, 100, 150, 200.
+    Some logs begin their step numbers again in each epoch. For two epochs of 100 steps:
+
+        the row prints     50  100   50  100
+        the result         50  100  150  200
 
     Args:
         record: The run as read from its log. A window is what one printed row of it covers.
@@ -225,81 +220,23 @@ def steps_done_by_window(record: Record) -> list[int | None]:
     Returns:
         A number for each window; None where it is not known.
     """
-    steps_done = []
-    progress = _Progress(done=0, done_at_restart=0, epoch=None)
+    steps_done: list[int | None] = []
+    done: int | None = 0
+    done_at_restart = 0  # the steps done when the printed numbers last began again: 100 in the second epoch
+    epoch = None  # of the last row that printed a step number
     for window in record.windows:
-        progress = _progress_after(window, progress, record.first_step)
-        steps_done.append(progress.done)
+        if window.step is None:  # the row prints no number, so the steps that it covers are added
+            done = done + window.steps if done is not None and window.steps else None
+        else:
+            printed_steps = window.step - record.first_step + 1  # the printed number, as if the log counted from 1
+            is_new_epoch = epoch is not None and window.epoch != epoch
+            # Each row adds steps. If the number would lead to no more steps than before, the numbers begin again.
+            if is_new_epoch and done is not None and done_at_restart + printed_steps <= done:
+                done_at_restart = done
+            done = done_at_restart + printed_steps
+            epoch = window.epoch
+        steps_done.append(done)
     return steps_done
-
-
-def _progress_after(window: Window, before: _Progress, first_step: int) -> _Progress:
-    """Return how many steps a run has done at the end of a window, with what is needed to count on from there.
-
-    If the row prints no step number, the steps that the row covers are added to the steps done before.
-
-    If the row prints a step number, this number, counted from 1, is the number of steps done. But some logs begin their
-    step numbers again in each epoch. Then the steps that were done before the epoch are added (`done_at_restart`). For
-    two epochs of 100 steps:
-
-        the row prints     50  100   50  100
-        done_at_restart     0    0  100  100
-        done               50  100  150  200
-
-    Args:
-        window: What one printed row of the log covers, with the step number that the row prints (`window.step`), if
-            any.
-        before: How far the run was at the end of the window before.
-        first_step: The number that this log prints for the first step: 1 or 0.
-
-    Returns:
-        The progress. Its `done` is None if the number of steps is not known.
-    """
-    if window.step is None:  # only `done` changes
-        return before._replace(done=_sum_if_known(before.done, window.steps))
-
-    printed_steps = window.step - first_step + 1  # the printed number, as if the log counted from 1
-    # `before.done` if the numbers begin again in this row: the row is of a new epoch, and its number is too low to go
-    # on from the steps done before. Otherwise `before.done_at_restart`.
-    done_at_restart = _done_at_last_restart(window, before, printed_steps)
-    return _Progress(done=done_at_restart + printed_steps, done_at_restart=done_at_restart, epoch=window.epoch)
-
-
-def _done_at_last_restart(window: Window, before: _Progress, printed_steps: int) -> int:
-    """Return how many steps a run had done when the step numbers of its log last began again; 0 if they never did.
-
-    Some logs begin their step numbers again in each epoch. For example, 100 steps are done at the end of the first
-    epoch, and the first row of the second epoch prints
-
-        50:    too low to go on from 100, so the numbers have begun again: the result is 100
-        150:   the numbers go on: the result is 0, as before
-
-    The caller adds the result to the printed number, and gets the steps that the run has done: 150 in both cases.
-
-    Args:
-        window: What the row covers, with its epoch.
-        before: How far the run was at the end of the row before. `before.done_at_restart` is the result for the last
-            row that printed a step number, and `before.epoch` is the epoch of that row.
-        printed_steps: The step number that the row prints, plus 1 in a log that numbers the first step 0.
-    """
-    is_new_epoch = before.epoch is not None and window.epoch != before.epoch
-    done_if_numbers_go_on = before.done_at_restart + printed_steps
-    # Each row adds steps. So numbers that go on would lead to more steps than were done before.
-    if is_new_epoch and before.done is not None and done_if_numbers_go_on <= before.done:
-        return before.done  # the numbers begin again in this row
-    return before.done_at_restart
-
-
-def _sum_if_known(done: int | None, steps: int | None) -> int | None:
-    """Return the steps done at the end of a window; None if they are not known.
-
-    Args:
-        done: The steps done before the window; None if not known.
-        steps: The steps of the window; None or 0 if not known.
-    """
-    if done is None or not steps:
-        return None
-    return done + steps
 
 
 def _first_windows(record: Record, chosen: Sequence[Window], steps: int) -> Sequence[Window]:
