@@ -242,10 +242,10 @@ def _differ_in_more_than_devices(base: Score, other: Score) -> bool:
 
 
 def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> BetweenRuns | None:
-    """Return how far the runs of a system lie apart, as a relative standard deviation, for two scores of this system.
+    """Return how far the runs of the system of two scores lie apart, as a relative standard deviation.
 
-    The deviation comes from the scores among `scores` that are of this system and have several runs, all converged.
-    Each run is compared with the mean of its own score.
+    The deviation is pooled over the scores of this system that have several runs, all converged. Each run is compared
+    with the mean of its own score.
 
     Args:
         base: The score of the first system.
@@ -253,25 +253,21 @@ def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> B
         scores: All scores that may show the deviation, `base` and `other` among them.
 
     Returns:
-        The deviation, with its degrees of freedom and its source in words. None in these cases:
-
-        1. One of `base` and `other` ran on one host, and the other on several hosts of the same system. Hosts lie
-           further apart than the runs of one host, so the deviation of runs would be too small.
-        2. Some two of `base`, `other` and the scores from which the deviation would come are not of one system.
-        3. There are no scores from which the deviation could come.
+        The deviation, with its degrees of freedom and its source in words. None if it is not known, or if the spread of
+        hosts is to be taken instead.
     """
-    # Case 1: only then are there such means of hosts. `ratio_interval` takes the spread of the hosts instead.
-    if _host_means_against_one_host(base, other) is not None:
+    is_one_host_against_several = _host_means_if_of_one_system(base, other) is not None
+    if is_one_host_against_several:
+        # Hosts lie further apart than the runs of one host, so the deviation of runs would be too small.
         return None
-    # The scores with several runs, all converged, that are of one system with `base` and of one system with `other`.
     repeated = [candidate for candidate in scores if _has_several_runs_of_their_system(candidate, base, other)]
-    # Case 2: each two scores are compared. For example, if `base` and `other` do not state their precision, a score of
-    # FP32 and a score of FP16 agree with both, but not with each other.
+    # Each two are compared: if `base` and `other` do not state their precision, a score of FP32 and a score of FP16
+    # agree with both, but not with each other.
     if not _are_all_of_one_system([base, other, *repeated]):
         return None
     values_by_score = [_run_values(score) for score in repeated]
     pooled = spread.pooled_sd(values_by_score)
-    if pooled is None:  # case 3
+    if pooled is None:  # no score of this system has several runs
         return None
     runs = sum(len(values) for values in values_by_score)
     return BetweenRuns(pooled.relative_sd, pooled.freedom, f"the spread of {runs} runs of this system")
@@ -422,13 +418,8 @@ def _interval_of_olympic_means(base: Score, other: Score) -> RatioInterval:
 def _interval_of_single_run(base: Score, other: Score, between_runs: BetweenRuns | None) -> RatioInterval:
     """Return the 95 % interval of the ratio other / base, if at least one of the two scores has a single run.
 
-    A single run does not show how far its repeats would lie apart. The first case that fits decides:
-
-    1. A run did not converge, or the score with several runs is a median or an olympic mean: there is no interval.
-    2. `between_runs` is known: the interval is made of this spread.
-    3. One score is of one host, and the other score is of several hosts of the same system, such as node2, node3 and
-       node4: the interval is made of how far the means of these hosts lie apart.
-    4. Otherwise there is no interval.
+    A single run does not show how far its repeats would lie apart. So the width comes from the spread of other runs of
+    the system, or from the spread of its hosts.
 
     Args:
         base: The score in the denominator.
@@ -439,12 +430,11 @@ def _interval_of_single_run(base: Score, other: Score, between_runs: BetweenRuns
         The interval, with words that say how it was made. Without an interval, its `bounds` are None and its words say
         why.
     """
-    reason = _why_no_interval_of_single_run(base, other)  # the reason in case 1, otherwise None
+    reason = _why_no_interval_of_single_run(base, other)
     if reason is not None:
         return RatioInterval(None, reason)
     ratio = other.value / base.value
     if between_runs is not None:
-        # The width grows with relative_sd * sqrt(1 / count + 1 / other_count): a mean of more runs is more certain.
         bounds = spread.single_value_interval(
             ratio=ratio,
             relative_sd=between_runs.relative_sd,
@@ -454,8 +444,8 @@ def _interval_of_single_run(base: Score, other: Score, between_runs: BetweenRuns
         )
         return RatioInterval(bounds, f"one run against {_most_runs(base, other)}: {between_runs.source}")
 
-    host_means = _host_means_against_one_host(base, other)  # the means of the several hosts in case 3, otherwise None
-    if host_means is not None:
+    host_means = _host_means_if_of_one_system(base, other)
+    if host_means is not None:  # one score is of one host, and the other of several hosts of the same system
         return interval_by_spread_of_hosts(ratio, host_means)
     return _SINGLE_RUN_OF_UNKNOWN_SPREAD
 
@@ -468,25 +458,17 @@ def _most_runs(base: Score, other: Score) -> int:
 def _why_no_interval_of_single_run(base: Score, other: Score) -> str | None:
     """Return why the ratio of two scores, at least one of a single run, has no interval; None if it may have one.
 
-    The reasons, in the order of the code:
-
-    1. A run did not converge: its figure is infinite.
-    2. One score is of a single run, and the other score is the median or the olympic mean of several runs. The caller
-       makes the interval of a standard deviation: of runs or of the means of hosts. The error of a mean follows from a
-       standard deviation, but the error of a median or of an olympic mean does not.
-
     Args:
         base: The first score. At least one of `base` and `other` has a single run.
         other: The score that is compared with `base`, by the same protocol.
-
-    Returns:
-        The reason in words; None if neither reason holds.
     """
     if not (_all_converged(base) and _all_converged(other)):
         return "one of the runs did not converge: its figure is infinite"
-    most_runs = _most_runs(base, other)  # of the score with more runs; 1 if both have a single run
-    over_runs = base.protocol.over_runs  # how both scores average their runs, as both are by one protocol
-    if most_runs > 1 and over_runs != "mean":
+    most_runs = _most_runs(base, other)
+    other_has_several_runs = most_runs > 1
+    over_runs = base.protocol.over_runs  # how the several runs are averaged
+    # The caller has only a standard deviation. The error of a mean follows from it, but not that of a median.
+    if other_has_several_runs and over_runs != "mean":
         figures = f"{over_runs.replace('_', ' ')}s"  # medians, olympic means
         reason = f"single runs do not show how far {figures} lie apart (give several runs of each system)"
         return f"one run against {most_runs}: {reason}"
@@ -495,31 +477,26 @@ def _why_no_interval_of_single_run(base: Score, other: Score) -> str | None:
 
 def _interval_of_means(base: Score, other: Score) -> RatioInterval:
     """Return the 95 % interval of the ratio of two means of runs. Each side has two runs or more."""
-    return interval_of_means(_runs_of(base), _runs_of(other), _host_means_against_one_host(base, other))
+    return interval_of_means(_runs_of(base), _runs_of(other), are_of_one_system=_agree_but_for_hosts(base, other))
 
 
-def _host_means_against_one_host(base: Score, other: Score) -> IndependentValues | None:
-    """Return the mean figure of each host, for two scores of one system: one of a single host, one of several hosts.
+def _host_means_if_of_one_system(base: Score, other: Score) -> IndependentValues | None:
+    """Return the mean figure of each of several hosts of a system, if one score is of these and the other of one host.
 
-    For example, `base` ran on node1, and `other` ran on node2 and node3. The result is the mean of the runs on node2
-    and the mean of the runs on node3. These means show how far hosts lie apart, which the runs on node1 do not
-    show. If `base` is the score with several hosts, the result is the means of the hosts of `base`.
+    For example, `base` ran on node1, and `other` ran on node2 and node3: the result is the mean of node2 and the mean
+    of node3. If `base` is the score with several hosts, the result is the means of its hosts.
 
     Args:
         base: A score.
         other: The score that is compared with `base`.
 
     Returns:
-        The means, with the number of runs of each. None in these cases:
-
-        - It is not known that the scores are of one system: the scores differ in devices, batch, machine or another
-          such fact, or a score does not give its devices or its global batch.
-        - No score has several hosts, or both have.
-        - A log does not name all of its hosts.
+        The means, with the number of runs of each. None for other hosts, if a log does not name its hosts, or if the
+        scores are not known to be of one system (`_agree_but_for_hosts`).
     """
-    if not _agree_but_for_hosts(base, other):  # not known to be of one system: the first case
+    if not _agree_but_for_hosts(base, other):
         return None
-    return host_means_against_one_host(_runs_of(base), _runs_of(other))  # None in the other two cases
+    return host_means_against_one_host(_runs_of(base), _runs_of(other))
 
 
 def _all_converged(score: Score) -> bool:

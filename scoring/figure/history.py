@@ -27,7 +27,7 @@ from scoring.figure.history_file import (
     rows_of,
 )
 from scoring.figure.levels import hosts_of_runs, in_words, independent_values, levels_of_repetition
-from scoring.figure.mean_ratio import Runs, host_means_against_one_host, interval_of_means
+from scoring.figure.mean_ratio import Runs, interval_of_means
 from scoring.figure.options import add_score_options, add_system_option, protocol_of
 from scoring.figure.score import Score, score
 from scoring.importers import count, read_records
@@ -42,33 +42,22 @@ PAGE_START = "<!doctype html><meta charset=utf-8><title>History</title>"  # by w
 def interval_of_new_to_past(past: Runs, new: Runs) -> tuple[float, float] | None:
     """Return the 95 % interval of the ratio mean(new) / mean(past) of the throughputs of two sets of runs.
 
-    The width of the interval comes from how far the values of a set lie apart. The values are the runs, except if
-    several hosts ran, and some host more than once: then the values are the means of the hosts, because runs of one
-    host lie closer together than hosts do. The first case that fits decides:
-
-    1. Fewer than 3 (LEAST_RUNS) past values: there is no interval.
-    2. Several new runs: the values of both sets give the width. If one set is of a single host and the other set of
-       several, the means of the several hosts alone give a second interval, and the wider of the two is returned.
-    3. A single new run shows no spread: the past values alone give the width.
-
     Args:
         past: The throughputs of earlier runs, and the host of each if known.
-        new: The throughputs of the new runs, and the host of each if known. At least one.
+        new: The throughputs of the new runs of the same system, and the host of each if known. At least one.
 
     Returns:
-        The bounds (low, high); None in case 1.
+        The bounds (low, high); None if the past runs are fewer than 3 (LEAST_RUNS), or of fewer than 3 hosts of which
+        some ran more than once.
     """
-    past_values = independent_values(past.values, past.hosts)  # runs, or means of hosts
+    past_values = independent_values(past.values, past.hosts)  # the runs; or the means of hosts, if these ran again
     past_mean = past_values.mean_of_runs
     if past_mean is None or len(past_values.values) < LEAST_RUNS:
         return None
     if len(new.values) > 1:
-        # If one set is of a single host and the other set of several hosts, these are the means of the several hosts;
-        # None in any other case. `interval_of_means` then also makes an interval of how far these means lie apart, and
-        # returns the wider interval of the two.
-        host_means = host_means_against_one_host(past, new)
-        return interval_of_means(past, new, host_means).bounds  # takes runs, and makes the values of both sets itself
+        return interval_of_means(past, new, are_of_one_system=True).bounds
 
+    # A single new run shows no spread: the width comes from the past alone.
     [new_value] = new.values
     return spread.single_value_interval(
         ratio=new_value / past_mean.value,
@@ -125,27 +114,16 @@ class Judgement(NamedTuple):
 def check(past: Sequence[Row], hosts: Sequence[str] | None, result: Score) -> Judgement:
     """Return whether the throughput of new runs is lower than that of the past runs, with a line for the user.
 
-    The ratio is mean(new runs) / mean(past runs). The first case that fits decides:
-
-    1. The ratio has no 95 % interval, because the past runs or hosts are too few: "cannot be told".
-    2. The interval has no width, because the figures are printed with too few digits: "cannot be told".
-    3. The whole interval is below 1, and the throughput is lower by at least the share by which hosts of one kind
-       differ (`smallest_difference()`, about 0.004): LOWER.
-    4. Otherwise the throughput is not called lower.
-
     Args:
         past: The earlier runs of the same system, work and protocol, in images/s.
         hosts: Name of the host of each past run; None if not known.
         result: The score of the new runs.
-
-    Returns:
-        The judgement. Its `is_lower` is True only in case 3.
     """
     past_runs = Runs([row.images_per_s for row in past], hosts)
     new_runs = Runs([run.value for run in result.runs], hosts_of_runs(result.records))
     new_mean = statistics.fmean(new_runs.values)
     new_figure = f"{six_digits(new_mean)} {result.unit} over {in_words(result.levels)}"
-    interval = interval_of_new_to_past(past_runs, new_runs)  # of the ratio
+    interval = interval_of_new_to_past(past_runs, new_runs)  # of the ratio mean(new runs) / mean(past runs)
     if interval is None:
         return _cannot_be_told(new_figure, _too_few_in_words(past_runs))
     if spread.has_no_width(interval):
@@ -153,7 +131,7 @@ def check(past: Sequence[Row], hosts: Sequence[str] | None, result: Score) -> Ju
 
     ratio = new_mean / statistics.fmean(past_runs.values)
     low, high = interval
-    verdict = _verdict(ratio, high)  # tells cases 3 and 4 apart: LOWER, or why the throughput is not called lower
+    verdict = _verdict(ratio, high)  # LOWER, or why the throughput is not called lower
     counted_past = _past_levels_in_words(past_runs)
     compared = f"{ratio:.4f} of the last {len(past)}, 95 % {low:.4f} to {high:.4f} ({counted_past})"
     return Judgement(is_lower=verdict == LOWER, text=f"{verdict}: {new_figure}; {compared}")
@@ -176,21 +154,17 @@ def _past_levels_in_words(past: Runs) -> str:
 
 
 def _too_few_in_words(past: Runs) -> str:
-    """Return why the past runs are too few for a verdict: there are too few runs, or they are of too few hosts.
+    """Return why the past runs are too few for a verdict, such as "the 4 earlier runs are of 2 hosts, 3 are needed".
 
-    Call this only if the past runs are too few: if `interval_of_new_to_past` returned None. For example, 4 runs on only
-    2 hosts are too few. Runs of one host lie closer together than hosts do, so the hosts count, and 3 (LEAST_RUNS) are
-    needed.
+    Call this only if they are too few: if `interval_of_new_to_past` returned None.
 
     Args:
         past: The throughputs of the past runs, and the host of each if known.
     """
     runs = len(past.values)
-    # How many hosts there are, if several hosts ran and some host more than once; otherwise how many runs.
-    independent_count = len(independent_values(past.values, past.hosts).values)
-    has_enough_runs = runs >= LEAST_RUNS
-    if has_enough_runs and independent_count < LEAST_RUNS:  # fewer than the runs, so these are hosts
-        return f"the {runs} earlier runs are of {independent_count} hosts, {LEAST_RUNS} are needed"
+    past_values = independent_values(past.values, past.hosts)  # the runs; or the means of hosts, if these ran again
+    if past_values.are_hosts:
+        return f"the {runs} earlier runs are of {len(past_values.values)} hosts, {LEAST_RUNS} are needed"
     # "of it": of the system, whose new figure stands before this text in the printed line
     return f"the history holds {counted(runs, 'earlier run')} of it, {LEAST_RUNS} are needed"
 

@@ -215,13 +215,8 @@ def single_value_interval(
     """Return the 95 % interval (low, high) of the ratio of two means, if one mean or both are single values.
 
     A single value, such as the figure of one run, does not show how far the runs of a system lie apart. So the caller
-    gives the standard deviation of several runs, perhaps those of the other mean. For example, two single runs have a
-    ratio of 1.0, and 5 other runs have a standard deviation of 0.8 %, with 4 degrees of freedom. The interval is then
-    (0.958, 1.043), which is (exp(-h), exp(h)) with
-
-        h = 3.75 * 0.008 * sqrt(1 / 1 + 1 / 1) = 0.042
-
-    3.75 is Student's t for 4 degrees of freedom, with 1 % to each side.
+    gives the standard deviation of several runs. For example, two single runs have a ratio of 1.0, and 5 other runs
+    have a standard deviation of 0.8 %, with 4 degrees of freedom. The interval is then (0.958, 1.043).
 
     Args:
         ratio: The ratio of the two means, above zero.
@@ -231,9 +226,10 @@ def single_value_interval(
             mean, their number counts as less (`IndependentValues.effective_count`).
         other_count: The number of values of the other mean, in the same way.
     """
-    # t leaves 1 % to each side (SINGLE_RUN_PROBABILITY is 0.99), not 2.5 % as usual: single values have tails that no
-    # mean evens out. With a smaller t, too many pairs of equal systems of MLPerf v1.0 were called different.
-    half_width = t_quantile(freedom, SINGLE_RUN_PROBABILITY) * relative_sd * math.sqrt(1 / count + 1 / other_count)
+    # Student's t usually leaves 2.5 % to each side. Single runs have longer tails, which no mean evens out, so this one
+    # leaves only 1 %: with a smaller t, too many pairs of equal systems of MLPerf v1.0 were called different.
+    wider_t = t_quantile(freedom, SINGLE_RUN_PROBABILITY)  # 3.75 in the example
+    half_width = wider_t * relative_sd * math.sqrt(1 / count + 1 / other_count)  # 3.75 * 0.008 * sqrt(2) = 0.042
     return around(ratio, half_width)  # ratio * exp(-half_width), ratio * exp(half_width)
 
 
