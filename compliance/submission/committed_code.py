@@ -88,10 +88,8 @@ def _entries_of(commit: str) -> list[_Entry]:
         commit: Hash of the commit: 7 to 64 hexadecimal digits.
 
     Raises:
-        ValueError: `commit` is no hash; git is not installed; or `git ls-tree` fails, because the folder REPOSITORY is
-            no checkout, but a copy of the code without its history, or because git cannot read the checkout, as where
-            another user owns the folder.
-        UnknownCommitError: `git ls-tree` fails though git can read the checkout, which is taken to lack the commit.
+        ValueError: `commit` is no hash, git is not installed, or it cannot read a checkout here.
+        UnknownCommitError: The checkout does not have the commit.
     """
     _refuse_other_than_hash(commit)
     done = _asked_of_git("ls-tree", "-r", "-z", f"{commit}^{{commit}}")
@@ -100,10 +98,10 @@ def _entries_of(commit: str) -> list[_Entry]:
 
     no_commit = f"{REPOSITORY}: git has no commit {commit} ({_error_of(done)}); take a checkout that has it"
     is_checkout = (REPOSITORY / ".git").exists()
-    if not is_checkout:
-        raise ValueError(no_commit)  # no UnknownCommitError: the commit may be right
+    if not is_checkout:  # a copy of the code without its history, which does not tell whether the commit exists
+        raise ValueError(no_commit)
     asked_for_folder = _asked_of_git("rev-parse", "--git-dir")  # which fails only if git cannot read the checkout
-    if asked_for_folder.returncode != 0:
+    if asked_for_folder.returncode != 0:  # as where another user owns the folder
         raise ValueError(f"{REPOSITORY}: git does not read this checkout: {_error_of(asked_for_folder)}")
     raise UnknownCommitError(no_commit)
 

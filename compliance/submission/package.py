@@ -284,8 +284,8 @@ def _benchmark_of_submission(copies: CopiedLogs, ruleset: Ruleset) -> SubmittedB
     """
     try:
         benchmark = one_submission(copies.reports, ruleset, original_of_copy=copies.original_of_copy)
-        first_log = copies.original_of_copy[copies.reports[0].path]
-        refuse_mixed_batches(copies.reports, shown_log=first_log)
+        first_log_of_user = copies.original_of_copy[copies.reports[0].path]  # for the message
+        refuse_mixed_batches(copies.reports, shown_log=first_log_of_user)
     except ValueError as error:
         raise RefusedError(str(error)) from None
     wanted_logs = benchmark.runs_of_result.runs
@@ -357,26 +357,21 @@ def contents_of(
     """
     description_file = folder / "systems" / f"{system}.json"
     description = read_description(description_file)
-    first_run = checked[0].run
-    runs = _packaged_runs(checked, ruleset)  # compares the runs, and keeps the new findings apart from each report
-    # A `compared_report` is the report of a run with the new findings added.
+    runs = _packaged_runs(checked, ruleset)
     score = score_runs([run.compared_report for run in runs], ruleset)
     manifest = _manifest(folder, checked, system, score, ruleset)
+    first_run = checked[0].run
     content = Content(manifest=manifest, report_text=_report_text(manifest, score, first_run, description))
 
     refusals = [
-        *refusals_by_description(description_file.name, description),  # fields that are missing or no text
-        *refusals_by_findings(runs, description, ruleset),  # on a log, between logs, or against the description
-        *refusals_by_missed_target(checked, rounds.dropped_runs(score.benchmark)),  # if too many runs missed the target
+        *refusals_by_description(description_file.name, description),
+        *refusals_by_findings(runs, description, ruleset),
+        *refusals_by_missed_target(checked, rounds.dropped_runs(score.benchmark)),
     ]
-    # Without a score the package is refused. The missing score is named only if there is no other refusal, because
-    # the other refusals mostly explain why the score is missing.
-    if score.minutes is None and not refusals:
+    if score.minutes is None and not refusals:  # another refusal mostly explains why there is no score
         refusals.append(Refusal("score", score.problem))
+    # The first run stands for all, because runs of different organisations or code are refused above.
     organisation_of_package = folder.name
-    # The logs must be of this project, and state this organisation, a commit, and that the code was as in this commit.
-    # Only the first run is asked, because all are alike: `score_runs` raises an error for different organisations, and
-    # `refusals_by_findings` refuses runs of different code.
     refusals += refusals_by_origin(first_run, organisation_of_package)
     return content, refusals
 
@@ -389,7 +384,7 @@ def _packaged_runs(checked: Sequence[Report], ruleset: Ruleset) -> list[Packaged
         ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
 
     Returns:
-        Each run's report, with the findings of the comparison.
+        Each run's report, and apart from it the findings of the comparison.
     """
     findings_by_position = findings_between_runs(checked, ruleset)
     return [PackagedRun(report, findings) for report, findings in zip(checked, findings_by_position, strict=True)]

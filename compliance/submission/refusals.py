@@ -194,10 +194,7 @@ def refusals_by_code(run: LoggedRun, code: Path) -> Iterator[Refusal]:
 
 
 def refusals_by_date(checked: Sequence[Report], committed_ms: float) -> Iterator[Refusal]:
-    """Yield a reason to refuse a package for each run that began over a day before the commit of its code was made.
-
-    A log can only name the hash of a commit that was made before. Up to a day is let through, because the clocks of the
-    machines of the run and of the commit may differ so much.
+    """Yield a reason to refuse a package for each run that is older than the commit whose code it says it ran.
 
     Args:
         checked: The reports on the logs.
@@ -206,8 +203,9 @@ def refusals_by_date(checked: Sequence[Report], committed_ms: float) -> Iterator
     for report in checked:
         if report.run.start_ms is None:  # other rules refuse a run without a start
             continue
-        early_ms = committed_ms - report.run.start_ms
-        if early_ms > _MOST_CLOCK_DIFFERENCE_MS:
-            days = six_digits(early_ms / 86_400_000)
+        run_began_before_ms = committed_ms - report.run.start_ms
+        # A day is let through, because the clocks of the machines of the run and of the commit may differ so much.
+        if run_began_before_ms > _MOST_CLOCK_DIFFERENCE_MS:
+            days = six_digits(run_began_before_ms / 86_400_000)
             what = f"its run began {days} days before the commit that it names was made"
             yield Refusal(report.path.name, f"{what}: run the code of the commit, with the machine's clock right")

@@ -4,17 +4,16 @@ Of a published folder, every package is checked, and its table and page are made
 """
 
 import argparse
-import contextlib
 import hashlib
 import json
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from compliance import mlperf
-from compliance.check import check_file
+from compliance.check import Report, check_file
 from compliance.rules import Ruleset, load, verdict
 from compliance.submission import committed_code, package
 from compliance.submission.description import read_object
@@ -24,7 +23,7 @@ from compliance.submission.package import HASHES, MANIFEST, REPORT, code_folder,
 from compliance.submission.package_files import Problems, hash_by_name, judge_differences, read_stated, strange_files
 from compliance.submission.package_logs import FRAMEWORK_LOG
 from compliance.submission.published_pages import PACKAGES, PAGE, TABLE, pages_of, published_name
-from compliance.submission.refusals import refusals_by_code, refusals_by_date
+from compliance.submission.refusals import Refusal, refusals_by_code, refusals_by_date
 from compliance.submission.runs import sha256
 from runlog.digits import counted
 from runlog.json_types import JsonObject
@@ -206,27 +205,18 @@ def _check_figures(folder: Path, facts: _ManifestFacts, ask_official: bool) -> l
         ask_official: Whether to run mlperf-logging's tools, too.
 
     Returns:
-        The verdicts in this order: a failed one for each reason to refuse the package, or a good one on the logs if
-        there is no reason; one on the manifest; one on the report; if asked for, the verdicts of mlperf-logging's
-        tools. If manifest and report cannot be computed, the only verdict says why.
+        The verdicts on the logs, the manifest and the report, and those of mlperf-logging's tools if asked for. If
+        manifest and report cannot be computed, the only verdict says why.
 
     Raises:
         ValueError: mlperf-logging's tools are asked for, and not installed.
     """
     reports = [check_file(folder / log, facts.ruleset) for log in facts.logs]
-    # The reasons to refuse the package are collected from three places: logs and description, code, and date of commit.
     try:
         computed, refusals = package.contents_of(folder, reports, facts.system, facts.ruleset)
     except (ValueError, KeyError, OSError) as error:
         return [judged("package", good=False, found=printable(str(error)))]
-    # The first run stands for all, because `contents_of` refuses runs of different code.
-    refusals += refusals_by_code(reports[0].run, folder / code_folder(facts.benchmark.name))
-    # If git does not give the commit, `committed_ms` raises ValueError: there is no date, and `refusals_by_date` is
-    # skipped. `verify` also calls `_check_code`, whose verdict says in this case that the code was not compared, or
-    # that the package's code lacks run_and_time.sh.
-    with contextlib.suppress(ValueError):
-        commit_made_ms = committed_code.committed_ms(str(facts.manifest.get("commit")))
-        refusals += refusals_by_date(reports, commit_made_ms)
+    refusals += _refusals_by_commit(folder, facts, reports)
     verdicts = [judged(printable(refusal.file), good=False, found=refusal.text) for refusal in refusals]
     if not refusals:
         verdicts.append(judged("logs", good=True, found=f"{len(reports)} logs meet ruleset {facts.ruleset.version}"))
@@ -235,6 +225,23 @@ def _check_figures(folder: Path, facts: _ManifestFacts, ask_official: bool) -> l
     if ask_official:
         verdicts += official_answers(folder, computed.manifest)
     return verdicts
+
+
+def _refusals_by_commit(folder: Path, facts: _ManifestFacts, reports: Sequence[Report]) -> list[Refusal]:
+    """Return the reasons to refuse a package that its code and the date of its commit give.
+
+    Args:
+        folder: Folder of the package.
+        facts: Manifest of the package, which names the commit.
+        reports: The reports on the logs in the package.
+    """
+    first_run = reports[0].run  # stands for all: `package.contents_of` refuses runs of different code
+    refusals = list(refusals_by_code(first_run, folder / code_folder(facts.benchmark.name)))
+    try:
+        commit_made_ms = committed_code.committed_ms(str(facts.manifest.get("commit")))
+    except ValueError:  # git does not give the commit: `_check_code` has the verdict on that
+        return refusals
+    return [*refusals, *refusals_by_date(reports, commit_made_ms)]
 
 
 def _check_report(folder: Path, wanted_text: str) -> Verdict:
@@ -284,9 +291,8 @@ def _check_code(folder: Path, commit: str) -> list[Verdict]:
         commit: Hash of the commit.
 
     Returns:
-        A failed verdict for each file that only the package has, that only the commit has, or that differs between the
-        two. If there is no such file, one good verdict. If the commit's code cannot be taken from git, the only verdict
-        says why or, if the package's code lacks run_and_time.sh, says that instead.
+        A failed verdict for each file that differs between the two or that only one of them has; a good one if there is
+        no such file. If git does not give the commit's code, the only verdict says that nothing was compared.
     """
     try:
         code_of_commit = committed_code.code_of(commit)
@@ -429,9 +435,9 @@ def _check_pages(folder: Path) -> list[Verdict]:
 
 
 def _check_published_names(folder: Path) -> list[Verdict]:
-    """Return a failed verdict for each file of a published folder that the command `publish` does not write.
+    """Return a failed verdict for each strange file of a published folder: in no package, and none of its own.
 
-    Files in the packages are not looked at.
+    Its own files are those that the command `publish` writes: the table, the page, the hashes and their signature.
 
     Args:
         folder: The published folder.
@@ -444,9 +450,9 @@ def _check_published_names(folder: Path) -> list[Verdict]:
         return [judged("contents", good=False, found="no package, so nothing was published")]
     verdicts = []
     for name in package.files_below(folder):
-        package_folder = "/".join(name.split("/")[:3])  # packages/ID/ORG
-        is_published = name in (TABLE, PAGE, HASHES, SIGNATURE) or package_folder in packages
-        if not is_published:
+        is_own = name in (TABLE, PAGE, HASHES, SIGNATURE)
+        folder_of_package = "/".join(name.split("/")[:3])  # packages/ID/ORG of packages/ID/ORG/systems/node.json
+        if not is_own and folder_of_package not in packages:
             verdicts.append(judged("contents", good=False, found=f"{printable(name)} is nothing that was published"))
     return verdicts
 
