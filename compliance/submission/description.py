@@ -101,8 +101,6 @@ class _LoggedField(NamedTuple):
 def _contradicted_fields(run: LoggedRun, description: Description) -> list[_LoggedField]:
     """Return the fields of a system description that a log contradicts, each with the log's value.
 
-    A fact that the log does not state contradicts nothing.
-
     Args:
         run: The run, by its log.
         description: Fields of the description by name, such as {"number_of_nodes": "2"}.
@@ -111,9 +109,9 @@ def _contradicted_fields(run: LoggedRun, description: Description) -> list[_Logg
     contradicted = []
     # The facts of the submission and its size must be equal in both, but for upper and lower case.
     for logged in (*_submission_fields(run, description), *_size_fields(run, nodes)):
-        is_stated = logged.value is not None
-        described = str(description.get(logged.field))
-        if is_stated and described.casefold() != str(logged.value).casefold():
+        is_stated_by_log = logged.value is not None
+        described = str(description.get(logged.field))  # "None" for a missing field, which any value contradicts
+        if is_stated_by_log and described.casefold() != str(logged.value).casefold():
             contradicted.append(logged)
     # Names of hardware and software may be written differently in both, so they are compared by rules of their own.
     return [*contradicted, *_other_framework(run, description), *_other_hardware(nodes, description)]
@@ -122,26 +120,23 @@ def _contradicted_fields(run: LoggedRun, description: Description) -> list[_Logg
 def _submission_fields(run: LoggedRun, description: Description) -> list[_LoggedField]:
     """Return the submitter, division and status that a log states, as fields of a system description.
 
-    The status is translated into the words of a description: `onprem` into `Available on-premise`. It is left out if
-    the description already has the log's own word `onprem`, as in older rounds.
-
     Args:
         run: The run, by its log.
         description: Fields of the description by name.
 
     Returns:
-        The fields, each with the key of the event, the name in the description and the value. The value is None, and
-        the caller does not compare it, if the log does not state it, or states a status without a translation.
+        The fields, each with the key of the event, the name in the description and the value; None for a value that is
+        not to be compared.
     """
-    fields = [
+    status = run.stated_text(schema.SUBMISSION_STATUS)  # such as "onprem"
+    status_of_descriptions = STATUS_WORDS.get(status)  # "Available on-premise"; None for an unknown word
+    if description.get("status") == status:  # as in older rounds, whose descriptions have the log's word
+        status_of_descriptions = None
+    return [
         _LoggedField("submission_org", "submitter", run.first_values.get("submission_org")),
         _LoggedField("submission_division", "division", run.first_values.get("submission_division")),
+        _LoggedField("submission_status", "status", status_of_descriptions),
     ]
-    status = run.stated_text(schema.SUBMISSION_STATUS)
-    has_word_of_log = description.get("status") == status
-    if not has_word_of_log:
-        fields.append(_LoggedField("submission_status", "status", STATUS_WORDS.get(status)))
-    return fields
 
 
 def plausible_summary(run: LoggedRun) -> schema.RunSummary | None:
@@ -311,12 +306,6 @@ def _number_of_accelerators(description: Description) -> int:
 def _contradictions_of_node(node: Node, description: Description) -> dict[str, str]:
     """Return the hardware fields of a system description that one node of a log contradicts, with the node's values.
 
-    Most fields are compared only if both the log and the description state them. Two values of a description are always
-    wrong, even if the log does not state what to compare them with:
-
-    - 0 processors or 0 cores, because each node has some
-    - Windows, macOS or a BSD as operating system, because only this project's logs describe nodes, and only on Linux
-
     Args:
         node: A machine as the header of the log describes it.
         description: Fields of the description by name.
@@ -327,23 +316,35 @@ def _contradictions_of_node(node: Node, description: Description) -> dict[str, s
     contradicted = {}
     if _is_other_processor(node, description):
         contradicted["host_processor_model_name"] = str(node["cpu"])
-    # The log does not count processors, so the text on their number has the number of cores, too.
-    usable_cores = "cores, whose number the log does not state"
-    if node.get("cores") is not None:
-        usable_cores = f"{node['cores']} cores a node that the job may use"
-    for name in _PARTS_OF_EACH_NODE:
-        if _is_zero(description.get(name)):
-            contradicted[name] = usable_cores
-    if _are_cores_out_of_range(node, description):  # False for 0 processors or cores, which the loop above has found
-        contradicted["host_processor_core_count"] = usable_cores
+    contradicted |= _other_numbers_of_cores(node, description)
     if _is_other_memory(node.get("memory_gib"), description, "host_memory_capacity"):
         contradicted["host_memory_capacity"] = f"{node['memory_gib']} GiB"
     for gpu in _described_gpus(node):
         if _is_other_memory(gpu.get("memory_gib"), description, "accelerator_memory_capacity"):
             contradicted["accelerator_memory_capacity"] = f"{gpu['memory_gib']} GiB"
+    # Only this project's logs describe nodes, and it runs only on Linux.
     if _OTHER_SYSTEM_THAN_LINUX.search(str(description.get("operating_system"))):
         contradicted["operating_system"] = f"Linux {node.get('kernel') or ''}".rstrip()
     return contradicted
+
+
+def _other_numbers_of_cores(node: Node, description: Description) -> dict[str, str]:
+    """Return the described numbers of processors and cores that are 0 or that a node of a log contradicts.
+
+    Args:
+        node: A machine as the header of the log describes it.
+        description: Fields of the description by name.
+
+    Returns:
+        By the name of each such field, the number of cores that the log states, in words: it counts no processors.
+    """
+    cores_of_log = "cores, whose number the log does not state"
+    if node.get("cores") is not None:
+        cores_of_log = f"{node['cores']} cores a node that the job may use"
+    fields = [name for name in _PARTS_OF_EACH_NODE if _is_zero(description.get(name))]  # each node has some of them
+    if _are_cores_out_of_range(node, description):
+        fields.append("host_processor_core_count")
+    return dict.fromkeys(fields, cores_of_log)
 
 
 def _is_zero(described: Any) -> bool:

@@ -81,20 +81,11 @@ class _Published:
 
 
 def _result_of_package(root: Path, folder: Path) -> _Published:
-    """Return what results.json and index.html, the files for readers of a published folder, say of one package.
-
-    Everything is read from the manifest, the system description and the logs in the package, but for two columns:
-    "package" is the path of `folder`, and "id" the SHA-256 of the package's list of hashes.
+    """Return what the table and the page of a published folder say of one of its packages.
 
     Args:
         root: The published folder.
         folder: Folder of the package in the published folder, packages/ID/ORG.
-
-    Returns:
-        - `row`: for both files, the columns, such as {"package": "packages/ID/ORG", "minutes": 28.3, "nodes": "2"}
-        - `of_page`: for index.html alone, the system description without its empty fields, and for each run what the
-          manifest says of the run, with the lines of its log from which time and quality are computed
-        - `footnotes`: the notes that must stand with the result
     """
     manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     description = read_description(folder / "systems" / f"{manifest['system']}.json")
@@ -102,7 +93,7 @@ def _result_of_package(root: Path, folder: Path) -> _Published:
     # The manifest gives "organisation", "minutes" and others; the description gives "nodes", "accelerator" and others.
     row = names_of_package | _columns_of_manifest(manifest) | _columns_of_system(description)
     of_page = {
-        # A dict for each run: from the manifest "file", "minutes", ...; and "lines", pairs of line number and text.
+        # What the manifest says of each run, with the lines of its log from which time and quality are computed.
         "shown_runs": [run | {"lines": _scoring_lines(folder / run["file"])} for run in manifest["runs"]],
         "description": {name: value for name, value in description.items() if value},  # without empty fields
     }

@@ -66,26 +66,19 @@ def as_text(demands: list[Demand], ruleset: Ruleset) -> str:
 
 
 def _lines_of_demand(demand: Demand, ruleset: Ruleset) -> list[str]:
-    """Return the two lines that show a demand of the MLPerf training rules, and the checks that cover the demand.
-
-    A demand is a sentence of the rules that says what must be done. For example:
+    """Return the two lines that show a demand of the training rules and the checks that cover it, such as
 
           "The same system and framework must be used for a submission result set" [0.7 1.0 6.0]
               same-configuration, system-description (others' logs name no system)
 
-    The first line quotes the sentence, and names in brackets the versions of the rules that have the sentence. The
-    second line has the names of the checks, or "none", and at the end, in parentheses, a remark, often on what the
-    checks do not see. Without a remark the line ends with the checks.
-
     Args:
         demand: The demand.
-        ruleset: A version of the rules. A check that comes into force in a later version has this version after its
-            name, as in "seed-present (from 4.1.0 on)".
+        ruleset: A version of the rules, by which checks are marked that come into force later.
     """
-    sentence = demand.must  # "The same system and framework must be used for a submission result set"
+    sentence = demand.must
     versions_with_sentence = demand.stands  # "0.7 1.0 6.0"
     checks = ", ".join(_check_in_words(check, ruleset) for check in demand.checks) or NO_CHECK
-    remark = f" ({demand.why})" if demand.why else ""  # " (others' logs name no system)"
+    remark = f" ({demand.why})" if demand.why else ""  # often on what the checks do not see
     return [f'  "{sentence}" [{versions_with_sentence}]', f"      {checks}{remark}"]
 
 
