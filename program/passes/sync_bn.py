@@ -2,14 +2,19 @@
 
 Fleet's `sync_batch_norm` strategy changes nothing in the program of this wheel, so the operators are exchanged here:
 `span_ranks` before the gradients are added, and afterwards `replace_on_cpu` if the ranks are CPU processes, for which
-Paddle has no kernel. There each operator becomes several with one all-reduce of 2 C numbers, C being the channels:
+Paddle has no kernel. There each operator becomes several with one all-reduce of 2 C numbers, C being the channels.
 
-forward   mean and E[x^2] of the rank, all-reduced / ranks; y = (x - mean) / sqrt(variance + epsilon) * scale + bias
-backward  d_scale = sum(dy x^), d_bias = sum(dy), both of the rank (the optimizer's all-reduce joins them later);
-          dx = scale / sqrt(variance + epsilon) * (dy - sum_ranks(d_bias) / m - x^ sum_ranks(d_scale) / m)
+The formulas (Ioffe and Szegedy 2015, arXiv:1502.03167), for the image x and its output y:
 
-with x^ the normalized x and m the number of values of a channel over all ranks (Ioffe and Szegedy 2015,
-arXiv:1502.03167).
+    x_hat = (x - mean) / sqrt(variance + epsilon)       mean and variance of a channel, over the images of all ranks
+    y     = gamma x_hat + bias
+    d_gamma, d_bias = sum(d_y x_hat), sum(d_y)          of this rank's images; the program joins the ranks' sums later
+    d_x   = f d_y - (x_hat a + b)                       d_y and d_x: gradients of the loss by y and x
+    f     = gamma / sqrt(variance + epsilon)
+    a     = f / m * sum_ranks(d_gamma)                  m: number of values of a channel over all ranks
+    b     = f / m * sum_ranks(d_bias)
+
+f d_y would be the gradient if mean and variance were constants. x_hat a + b is there because they depend on x.
 
 On GPUs Paddle 2.6.2's kernel looks for a communicator in process group 0, which a static program has not, and in its
 device context, where `c_comm_init` leaves one only with FLAGS_dynamic_static_unified_comm=0; finding none it skips the
@@ -56,17 +61,17 @@ def span_ranks(main: static.Program) -> None:
 
 
 def check_on_gpu(main: static.Program) -> int:
-    """Return how many normalizations of a GPU's program compute their statistics over all ranks.
+    """Prove that Paddle will sum the statistics of a GPU's normalizations over the ranks; return how many it sums.
 
     Args:
         main: Training program.
 
     Raises:
-        ValueError: There are such normalizations and FLAGS_dynamic_static_unified_comm is on in this process. Paddle
-            would then skip the sums over the ranks without a word.
+        ValueError: The flag UNIFIED is on in this process, with which Paddle skips these sums without a word.
     """
     count = sum(1 for op in main.global_block().ops if op.type == SYNC_NORM)
-    if count and paddle.get_flags(UNIFIED)[UNIFIED]:
+    skips_sums = paddle.get_flags(UNIFIED)[UNIFIED]
+    if count > 0 and skips_sums:
         raise ValueError(
             f"{UNIFIED}=1: Paddle 2.6.2 would then normalize over each GPU's own images, in {count} places and without "
             "a word: set it to 0, or leave it unset"
@@ -77,18 +82,12 @@ def check_on_gpu(main: static.Program) -> int:
 def replace_on_cpu(main: static.Program, ranks: int) -> None:
     """Replace each `sync_batch_norm` and its gradient, which have no CPU kernel, by operators that have one.
 
-    A `sync_batch_norm` becomes, in this order:
+        before    sync_batch_norm
+        after     operators for the statistics of all ranks' images, batch_norm with these statistics, 2 lerp
+        before    sync_batch_norm_grad
+        after     batch_norm_grad, operators for a and b, batch_norm for x_hat a + b, elementwise_sub
 
-        several operators    the mean and variance of all ranks' images, with one all-reduce
-        batch_norm           the image, normalized by this mean and variance
-        2 lerp               the running mean and variance, moved towards this mean and variance
-
-    A `sync_batch_norm_grad` becomes, in this order:
-
-        batch_norm_grad      the gradients of scale, bias and image, as if the mean and variance were constants
-        several operators    the sums of the gradients of scale and bias over the ranks, with one all-reduce
-        batch_norm           a correction of the image's gradient, because the mean and variance depend on the image
-        elementwise_sub      the image's gradient: that of `batch_norm_grad` minus the correction
+    a, b and x_hat are those of the module's formulas. A `lerp` moves a running statistic.
 
     Args:
         main: Training program with its gradients; changed in place.
@@ -139,11 +138,11 @@ def _lerp_variable(momentum: float) -> str:
     return f"sync_bn.share_{six_digits(_lerp_weight(momentum))}"
 
 
-class _Saved(NamedTuple):
-    """Names of the variables in which a `batch_norm` saves what its gradient could read."""
+class _OwnStatistics(NamedTuple):
+    """Names of the variables in which a `batch_norm` saves the statistics of the image that it normalizes."""
 
-    mean: str  # of the batch
-    inverse_deviation: str  # of the batch: 1 / sqrt(variance + epsilon)
+    mean: str
+    inverse_deviation: str  # 1 / sqrt(variance + epsilon)
     workspace: str
 
 
@@ -160,19 +159,19 @@ class _CpuEquivalent:
         (self.x,) = op.input("X")
         shape = block.var(self.x).shape
         self.channels = shape[1] if op.attr("data_layout") == "NCHW" else shape[-1]
-        self.count = ranks * math.prod(shape) // self.channels  # number of values of a channel over all ranks
-        assert self.count > 0, "the batch must be static"
+        self.values_per_channel = ranks * math.prod(shape) // self.channels  # m: over all ranks
+        assert self.values_per_channel > 0, "the batch must be static"
         # Of all ranks' images; `forward` writes them and `backward` reads them. In the slot SavedVariance Paddle's own
         # kernel stores 1 / sqrt(variance). Here it is the variance.
-        self.batch = _Statistics(*operands(op, "SavedMean", "SavedVariance"))
+        self.of_all_ranks = _Statistics(*operands(op, "SavedMean", "SavedVariance"))
 
     def forward(self) -> list[Step]:
         """Return the operators of a forward batch normalization over all ranks, in order.
 
         1. Compute the mean and the variance of this rank's images.
-        2. Compute from them the mean and the variance of all ranks' images, into `self.batch`.
-        3. Normalize the image by `self.batch`.
-        4. Move the running statistics towards `self.batch`.
+        2. Compute from them the mean and the variance of all ranks' images, into `self.of_all_ranks`.
+        3. Normalize the image by `self.of_all_ranks`.
+        4. Move the running statistics towards `self.of_all_ranks`.
         """
         scale, bias, out = operands(self.op, "Scale", "Bias", "Y")
         running = _Statistics(*operands(self.op, "Mean", "Variance"))
@@ -181,36 +180,34 @@ class _CpuEquivalent:
         return [
             *self._compute_of_rank(of_rank),
             *self._compute_of_all_ranks(of_rank),
-            self._normalize(scale, bias, to=out),
-            _lerp(running.mean, self.batch.mean, weight),  # running += weight * (batch - running)
-            _lerp(running.variance, self.batch.variance, weight),
+            self._normalize(scale=scale, bias=bias, to=out),
+            _lerp(running.mean, self.of_all_ranks.mean, weight),  # running += weight * (batch - running)
+            _lerp(running.variance, self.of_all_ranks.variance, weight),
         ]
 
     def _compute_of_rank(self, of_rank: _Statistics) -> list[Step]:
         """Return the operators that compute the mean and the variance of this rank's images, for each channel.
 
-            batch_norm    with an epsilon of 0: saves the mean and 1 / sqrt(variance)
-            pow           (1 / sqrt(variance))^-2, which is the variance
+            batch_norm(x) -> mean, inverse_deviation    inverse_deviation = 1 / sqrt(variance), with an epsilon of 0
+            pow(inverse_deviation, -2) -> variance
 
-        Paddle's `batch_norm` is the fastest way to mean and variance. It also normalizes the images, by the statistics
-        of this rank alone. This result is of no use, and goes to "Y" of the `sync_batch_norm`, where `forward` later
-        writes the right result.
+        A `batch_norm` is Paddle's fastest way to mean and variance. The image that it normalizes by them is of no use.
 
         Args:
             of_rank: Names of the two FP32 variables, of shape [channels], that the operators write.
         """
         scale, bias, out, workspace = operands(self.op, "Scale", "Bias", "Y", "ReserveSpace")
-        # `batch_norm` demands running statistics. They stay as they are: `_batch_norm` gives it a momentum of 1.
-        running = _Statistics(*operands(self.op, "Mean", "Variance"))
-        # Where `batch_norm` saves the mean, 1 / sqrt(variance) and a workspace of its own.
-        saved = _Saved(of_rank.mean, self._var("rank_inverse_deviation", self.channels), workspace)
+        running = _Statistics(*operands(self.op, "Mean", "Variance"))  # demanded, not changed
+        inverse_deviation = self._var("rank_inverse_deviation", self.channels)
+        own = _OwnStatistics(of_rank.mean, inverse_deviation, workspace)
+        unused_image = out  # `forward` writes the right image there later
         return [
-            self._batch_norm(scale, bias, running, by_given_statistics=False, epsilon=0.0, to=out, saved=saved),
-            _step("pow", saved.inverse_deviation, to=of_rank.variance, factor=-2.0),
+            self._batch_norm(scale, bias, running, by_given=False, epsilon=0.0, to=unused_image, own=own),
+            _step("pow", inverse_deviation, to=of_rank.variance, factor=-2.0),
         ]
 
     def _compute_of_all_ranks(self, of_rank: _Statistics) -> list[Step]:
-        """Return the operators that write the mean and the variance of all ranks' images to `self.batch`.
+        """Return the operators that write the mean and the variance of all ranks' images to `self.of_all_ranks`.
 
             rank_square = rank_variance + rank_mean^2           this is E[x^2] of the rank's images
             mean, square = averages over the ranks of rank_mean and rank_square
@@ -233,58 +230,49 @@ class _CpuEquivalent:
             _step("elementwise_add", of_rank.variance, rank_mean_squared, to=rank_square, axis=-1),
             *_sum_over_ranks(of_rank.mean, rank_square, to=sums),
             _step("scale", sums, to=averages, scale=1 / self.ranks),  # every rank has equally many images
-            _unstack(averages, to=(self.batch.mean, square)),
-            _step("square", self.batch.mean, to=mean_squared),
-            _step("elementwise_sub", square, mean_squared, to=self.batch.variance, axis=-1),
+            _unstack(averages, to=(self.of_all_ranks.mean, square)),
+            _step("square", self.of_all_ranks.mean, to=mean_squared),
+            _step("elementwise_sub", square, mean_squared, to=self.of_all_ranks.variance, axis=-1),
         ]
 
     def backward(self) -> list[Step]:
         """Return the operators that compute the gradients of a batch normalization over all ranks, in order.
 
-        The gradient of the image x has two terms, because the mean and the variance depend on x (arXiv:1502.03167):
+        The image's gradient has two terms, d_x = f d_y - (x_hat a + b); the module's docstring defines them. Paddle has
+        an operator for each:
 
-            d_x   = f d_y - (x_hat a + b)
-            f     = gamma / sqrt(variance + epsilon)
-            a     = f / m * sum_ranks(d_gamma)
-            b     = f / m * sum_ranks(d_bias)
-            x_hat = (x - mean) / sqrt(variance + epsilon)
+            f d_y          the gradient of a `batch_norm` whose mean and variance are constants
+            x_hat a + b    a `batch_norm` of x with a as its scale and b as its bias
 
-        d_y is the gradient of the output, gamma the scale, and m the number of values of a channel over all ranks
-        (`self.count`). The mean and the variance are those of all ranks' images. d_gamma and d_bias, the gradients of
-        scale and bias, are written too, summed over this rank's images alone.
-
-        Paddle has an operator for each term. The first, f d_y, is the gradient of a batch norm whose mean and
-        variance are constants. The second, x_hat a + b, is a batch norm of x whose scale is a and whose bias is b.
+        d_gamma and d_bias, the gradients of scale and bias, are written summed over this rank's images alone.
         """
         d_gamma, d_bias, d_x = operands(self.op, "Scale@GRAD", "Bias@GRAD", "X@GRAD")
         shape = self.block.var(self.x).shape
-        first_term = self._var("first_term", *shape)  # f d_y
-        second_term = self._var("second_term", *shape)  # x_hat a + b
+        first_term = self._var("first_term", *shape)
+        second_term = self._var("second_term", *shape)
         a = self._var("a", self.channels)
         b = self._var("b", self.channels)
         return [
             # first_term = f d_y. The same operator writes d_gamma and d_bias.
-            self._gradient_at_fixed_statistics(d_x=first_term, d_gamma=d_gamma, d_bias=d_bias),
-            # a and b. Copies of d_gamma and d_bias are summed over the ranks. The originals stay this rank's: the
-            # program sums the gradients of all parameters later.
+            self._gradient_at_constant_statistics(d_x=first_term, d_gamma=d_gamma, d_bias=d_bias),
+            # a and b, from sums over the ranks of d_gamma and d_bias. These two stay this rank's own.
             *self._compute_a_and_b(d_gamma, d_bias, to=(a, b)),
             # second_term = x_hat a + b
-            self._normalize(a, b, to=second_term),
+            self._normalize(scale=a, bias=b, to=second_term),
             # d_x = first_term - second_term
             _step("elementwise_sub", first_term, second_term, to=d_x, axis=-1),
         ]
 
     def _compute_a_and_b(self, d_gamma: str, d_bias: str, *, to: tuple[str, str]) -> list[Step]:
-        """Return the operators that compute a and b, by which `backward` then computes the image's gradient d_x.
+        """Return the operators that compute a and b of the second term of d_x, which is x_hat a + b.
 
             a = f / m * sum_ranks(d_gamma)
             b = f / m * sum_ranks(d_bias)
 
-        f is gamma / sqrt(variance + epsilon), where gamma is the scale, and m is the number of values of a channel over
-        all ranks (`self.count`). With a and b, d_x is f d_y - (x_hat a + b), where x_hat is the normalized image.
+        Both are computed as the rows of one [2, channels] variable, so that one all-reduce serves both.
 
         Args:
-            d_gamma: Name of the gradient of the scale, summed over this rank's images.
+            d_gamma: Name of the gradient of the scale, summed over this rank's images; [channels].
             d_bias: Name of the gradient of the bias, likewise.
             to: Names of the variables for a and b.
         """
@@ -295,83 +283,75 @@ class _CpuEquivalent:
         return [
             *_sum_over_ranks(d_gamma, d_bias, to=sums),
             *self._compute_f_over_m(gamma, to=f_over_m),
-            # Multiplies both rows by f / m.
-            _step("elementwise_mul", sums, f_over_m, to=a_and_b, axis=-1),
+            _step("elementwise_mul", sums, f_over_m, to=a_and_b, axis=-1),  # multiplies each row by f / m
             _unstack(a_and_b, to=to),
         ]
 
     def _compute_f_over_m(self, gamma: str, *, to: str) -> list[Step]:
-        """Return the operators that compute f / m, by which `backward` multiplies the sums over the ranks.
+        """Return the operators that compute f / m, where m is the number of values of a channel over all ranks.
 
-            f     = gamma / sqrt(variance + epsilon)
-            f / m = gamma / sqrt(m^2 variance + m^2 epsilon)
-
-        m is the number of values of a channel over all ranks (`self.count`). In the second form the division by m needs
-        no operator of its own: one `scale` computes m^2 variance + m^2 epsilon.
+            f / m = gamma / sqrt(variance + epsilon) / m
+                  = gamma / sqrt(m^2 variance + m^2 epsilon)    which saves an operator for the division
 
         Args:
             gamma: Name of the variable of the scale, of shape [channels].
             to: Name of the variable for the result.
         """
-        m_squared = self.count**2
-        offset = m_squared * self.op.attr("epsilon")
-        radicand = self._var("radicand", self.channels)  # m^2 variance + m^2 epsilon
+        m_squared = self.values_per_channel**2
+        variance = self.of_all_ranks.variance  # of all ranks' images
+        radicand = self._var("radicand", self.channels)
         inverse_root = self._var("inverse_root", self.channels)
         return [
-            _step("scale", self.batch.variance, to=radicand, scale=m_squared, bias=offset),
+            _step("scale", variance, to=radicand, scale=m_squared, bias=m_squared * self.op.attr("epsilon")),
             _step("rsqrt", radicand, to=inverse_root),
             _step("elementwise_mul", inverse_root, gamma, to=to, axis=-1),
         ]
 
-    def _gradient_at_fixed_statistics(self, *, d_x: str, d_gamma: str, d_bias: str) -> Step:
-        """Return Paddle's operator for the gradients of a batch norm whose mean and variance are held constant.
+    def _gradient_at_constant_statistics(self, *, d_x: str, d_gamma: str, d_bias: str) -> Step:
+        """Return Paddle's operator for the gradients of a batch norm whose mean and variance are constants.
 
-        The constants are the mean and the variance of all ranks' images (`self.batch`). In truth
-        the mean and the variance depend on the image. So the image's gradient is what this operator computes minus a
-        second term, which `backward` subtracts.
+        The constants are the mean and the variance of all ranks' images.
 
         Args:
-            d_x: Name of the variable for the gradient of the image: scale / sqrt(variance + epsilon) * (gradient of the
-                output).
+            d_x: Name of the variable for f d_y, which is the image's gradient as far as mean and variance do not depend
+                on the image.
             d_gamma: Name of the variable for the gradient of the scale, summed over this rank's images alone.
             d_bias: Name of the variable for the gradient of the bias, likewise.
         """
         op = self.op
         inputs = {slot: op.input(slot) for slot in ("X", "Y@GRAD", "Scale", "Bias")}
-        constants = {"Mean": [self.batch.mean], "Variance": [self.batch.variance]}
-        # Paddle demands these too, and does not look at their values.
-        unused_inputs = {"SavedMean": [self.batch.mean], "SavedVariance": [self.batch.variance]}
-        unused_attrs = {"momentum": op.attr("momentum"), "is_test": False, "trainable_statistics": False}
+        inputs |= {"Mean": [self.of_all_ranks.mean], "Variance": [self.of_all_ranks.variance]}
+        inputs |= {
+            "SavedMean": [self.of_all_ranks.mean],
+            "SavedVariance": [self.of_all_ranks.variance],
+        }  # demanded, not read
         outputs = {"X@GRAD": [d_x], "Scale@GRAD": [d_gamma], "Bias@GRAD": [d_bias]}
         attrs = {
             "use_global_stats": True,  # Mean and Variance are constants
             "epsilon": op.attr("epsilon"),
             "data_layout": op.attr("data_layout"),
         }
-        # `|` joins dictionaries: the operator gets all inputs and all attributes from above.
-        return Step("batch_norm_grad", inputs | constants | unused_inputs, outputs, attrs | unused_attrs)
+        attrs |= {"momentum": op.attr("momentum"), "is_test": False, "trainable_statistics": False}  # without effect
+        return Step("batch_norm_grad", inputs, outputs, attrs)
 
-    def _normalize(self, scale: str, bias: str, *, to: str) -> Step:
-        """Return the operator that normalizes this rank's activations, `self.x`, by the statistics of all ranks.
+    def _normalize(self, *, scale: str, bias: str, to: str) -> Step:
+        """Return the operator that normalizes this rank's image x by the mean and the variance of all ranks' images.
 
             (x - mean) / sqrt(variance + epsilon) * scale + bias
-
-        The mean and the variance are `self.batch`, which earlier operators compute over the images of all ranks.
 
         Args:
             scale: Name of the variable of the scale, of shape [channels].
             bias: Name of the variable of the bias, likewise.
             to: Name of the variable for the result.
         """
-        # Paddle's `batch_norm` demands variables in which it can save the mean and deviation of `self.x` alone. Here it
-        # is given other statistics, and nothing reads these variables.
-        unused = _Saved(
+        # Paddle's `batch_norm` demands these outputs, and nothing reads them.
+        unused = _OwnStatistics(
             mean=self._var("unused_mean", self.channels),
-            inverse_deviation=self._var("unused_variance", self.channels),
-            workspace=self._var("unused_reserve", 1),
+            inverse_deviation=self._var("unused_inverse_deviation", self.channels),
+            workspace=self._var("unused_workspace", 1),
         )
         epsilon = self.op.attr("epsilon")
-        return self._batch_norm(scale, bias, self.batch, by_given_statistics=True, epsilon=epsilon, to=to, saved=unused)
+        return self._batch_norm(scale, bias, self.of_all_ranks, by_given=True, epsilon=epsilon, to=to, own=unused)
 
     def _batch_norm(
         self,
@@ -379,10 +359,10 @@ class _CpuEquivalent:
         bias: str,
         statistics: _Statistics,
         *,
-        by_given_statistics: bool,
+        by_given: bool,
         epsilon: float,
         to: str,
-        saved: _Saved,
+        own: _OwnStatistics,
     ) -> Step:
         """Return Paddle's own `batch_norm` of the image `self.x`.
 
@@ -390,11 +370,11 @@ class _CpuEquivalent:
             scale: Name of the variable of the scale, of shape [channels].
             bias: Name of the variable of the bias, likewise.
             statistics: Names of the variables of a mean and a variance, which the operator never changes.
-            by_given_statistics: Whether the image is normalized by `statistics`, or else by its own mean and variance.
+            by_given: Whether the image is normalized by `statistics`, or else by its own mean and variance.
             epsilon: Number that is added to the variance.
             to: Name of the variable for the normalized image.
-            saved: Names of the variables for the image's own mean and 1 / sqrt(variance + epsilon), and for a
-                workspace. What they hold means something only if the image is normalized by its own statistics.
+            own: Names of the variables for the image's own statistics, which are right only if the image is normalized
+                by them.
         """
         inputs = {
             "X": [self.x],
@@ -407,13 +387,13 @@ class _CpuEquivalent:
             "Y": [to],
             "MeanOut": [statistics.mean],  # Paddle demands the variables of the inputs here
             "VarianceOut": [statistics.variance],
-            "SavedMean": [saved.mean],
-            "SavedVariance": [saved.inverse_deviation],
-            "ReserveSpace": [saved.workspace],
+            "SavedMean": [own.mean],
+            "SavedVariance": [own.inverse_deviation],
+            "ReserveSpace": [own.workspace],
         }
         attrs = {
-            "is_test": by_given_statistics,
-            "use_global_stats": by_given_statistics,
+            "is_test": by_given,
+            "use_global_stats": by_given,
             "epsilon": epsilon,
             "momentum": 1.0,  # so that it does not move `statistics` towards those of the image
             "data_layout": self.op.attr("data_layout"),
