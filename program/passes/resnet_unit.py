@@ -2,6 +2,9 @@
 
     y = relu(bn(x * FilterX) [+ z or + bn(z * FilterZ)])
 
+A convolution and the batch norm that is its only reader, bn(conv(x)), are called a `_ConvNorm` here. A unit has one or
+two of them.
+
 cuDNN's convolution sums up the statistics of what it writes, a second kernel normalizes. The operator takes filters as
 [O, H, W, I] and values of channels as [1, 1, 1, C]. In the plain network, the one built without the operator, they are
 [O, I, H, W] and [C]. `to_plain_layout` and `to_unit_layout` convert a value that leaves the program or enters it, and
@@ -22,36 +25,55 @@ UNIT = "resnet_unit"
 OUT_CHANNELS_MULTIPLE, IN_CHANNELS_MULTIPLE = 32, 8  # NormConvolutionArgs of Paddle's sources
 
 
-class _SideSlots(NamedTuple):
-    """The slots of a `resnet_unit` for one of its sides, a convolution and its batch norm.
+class _ConvNormSlots(NamedTuple):
+    """The slots of a `resnet_unit` for one of its convolutions and the batch norm after it.
 
-    Each is given with the slot of the `conv2d` or the `batch_norm` whose variable it takes over.
+    Each slot comes with the slot of the `conv2d` or the `batch_norm` whose variable it takes over.
     """
 
-    inputs: dict[str, str]
-    outputs: dict[str, str]
+    conv_inputs: dict[str, str]
+    conv_outputs: dict[str, str]
+    norm_inputs: dict[str, str]
+    norm_outputs: dict[str, str]
+
+    @property
+    def inputs(self) -> list[str]:
+        """The input slots of the `resnet_unit`."""
+        return [*self.conv_inputs, *self.norm_inputs]
+
+    @property
+    def outputs(self) -> list[str]:
+        """The output slots of the `resnet_unit`."""
+        return [*self.conv_outputs, *self.norm_outputs]
 
 
-_SLOTS_OF_FIRST = _SideSlots(
-    inputs={"X": "Input", "FilterX": "Filter", "ScaleX": "Scale", "BiasX": "Bias", "MeanX": "Mean", "VarX": "Variance"},
-    outputs={
-        "ConvX": "Output",
-        "SavedMeanX": "SavedMean",
-        "SavedInvstdX": "SavedVariance",  # 1 / sqrt(variance + epsilon) in both operators
-        "RunningMeanX": "Mean",
-        "RunningVarX": "Variance",
-    },
-)
-_SLOTS_OF_SECOND = _SideSlots(
-    inputs={"Z": "Input", "FilterZ": "Filter", "ScaleZ": "Scale", "BiasZ": "Bias", "MeanZ": "Mean", "VarZ": "Variance"},
-    outputs={
-        "ConvZ": "Output",
-        "SavedMeanZ": "SavedMean",
-        "SavedInvstdZ": "SavedVariance",
-        "RunningMeanZ": "Mean",
-        "RunningVarZ": "Variance",
-    },
-)
+def _slots(letter: str) -> _ConvNormSlots:
+    """Return the slots of a `resnet_unit` for one of its two convolutions.
+
+    Args:
+        letter: "X" for the first convolution, "Z" for the second: the slot of its image, and the end of the names of
+            all other slots.
+    """
+    return _ConvNormSlots(
+        conv_inputs={letter: "Input", f"Filter{letter}": "Filter"},
+        conv_outputs={f"Conv{letter}": "Output"},
+        norm_inputs={
+            f"Scale{letter}": "Scale",
+            f"Bias{letter}": "Bias",
+            f"Mean{letter}": "Mean",
+            f"Var{letter}": "Variance",
+        },
+        norm_outputs={
+            f"SavedMean{letter}": "SavedMean",
+            f"SavedInvstd{letter}": "SavedVariance",  # 1 / sqrt(variance + epsilon) in both operators
+            f"RunningMean{letter}": "Mean",  # changed in place
+            f"RunningVar{letter}": "Variance",
+        },
+    )
+
+
+_SLOTS_OF_FIRST = _slots("X")
+_SLOTS_OF_SECOND = _slots("Z")
 # Slots of the unit for weights and for values of channels. They lie otherwise in memory than in the plain network.
 _WEIGHT_AND_CHANNEL_SLOTS = [
     *("FilterX", "ScaleX", "BiasX", "MeanX", "VarX"),
@@ -59,28 +81,28 @@ _WEIGHT_AND_CHANNEL_SLOTS = [
 ]
 
 
-class _Side(NamedTuple):
-    """A convolution and the batch norm that is its only reader: one of the two terms that a `resnet_unit` adds."""
+class _ConvNorm(NamedTuple):
+    """A convolution and the batch norm that is its only reader, which a `resnet_unit` can compute."""
 
     convolution: Operator
     norm: Operator
 
 
-class _Pattern(NamedTuple):
+class _Group(NamedTuple):
     """The operators that become one `resnet_unit`, which computes one of
 
-    relu(first)                     `add` and `second` are None
-    relu(first + another image)     `second` is None
+    relu(first)             `add` and `second` are None
+    relu(first + image)     `second` is None
     relu(first + second)
     """
 
-    first: _Side
-    second: _Side | None
+    first: _ConvNorm
+    second: _ConvNorm | None
     add: Operator | None
     relu: Operator
 
     @property
-    def sides(self) -> list[_Side]:
+    def conv_norms(self) -> list[_ConvNorm]:
         """The one or two convolutions with their batch norms."""
         if self.second is None:
             return [self.first]
@@ -88,12 +110,12 @@ class _Pattern(NamedTuple):
 
     @property
     def operators(self) -> list[Operator]:
-        """Every operator of the pattern."""
+        """Every operator of the group."""
         operators = [self.relu]
         if self.add is not None:
             operators.append(self.add)
-        for side in self.sides:
-            operators += [side.convolution, side.norm]
+        for conv_norm in self.conv_norms:
+            operators += [conv_norm.convolution, conv_norm.norm]
         return operators
 
 
@@ -132,31 +154,30 @@ def takes_convolution(op: Operator, block: Block) -> bool:
 
 
 def fuse(main: static.Program) -> list[UnitVariables]:
-    """Replace groups of operators that compute one of the following by a single operator, a `resnet_unit`.
+    """Replace groups of operators by one `resnet_unit` each.
 
-        relu(bn(conv(x)))    relu(bn(conv(x)) + image)    relu(bn(conv(x)) + bn(conv(z)))
-
-    A group is replaced if a `resnet_unit` can compute its convolutions, and if only the next operator of the group
-    reads the result of each convolution, batch norm and addition. Two convolutions must have the same padding;
-    otherwise bn(conv(z)) stays, and is the image. Each bn(conv(...)) that is replaced is called a side of the group.
-    The variables of a side get the shapes that `resnet_unit` takes.
+        before    conv2d, batch_norm, relu                                           relu(bn(conv(x)))
+                  conv2d, batch_norm, elementwise_add, relu                          relu(bn(conv(x)) + image)
+                  conv2d, batch_norm, conv2d, batch_norm, elementwise_add, relu      relu(bn(conv(x)) + bn(conv(z)))
+        after     resnet_unit
 
     Args:
-        main: Forward program without gradients, of a training or an evaluation; changed in place.
+        main: Forward program without gradients, of a training or an evaluation; changed in place. A group stays if a
+            `resnet_unit` cannot compute it, or if other operators read a result inside the group.
 
     Returns:
-        For each side, the variables whose shapes changed: the weights of the convolution, and scale, bias, mean and
-        variance of the batch norm. For a training, hand them to `initialize`, which fits the start-up program.
+        For each convolution that was replaced, the variables that were declared in the shapes of a `resnet_unit`. For a
+        training, hand them to `initialize`, which fits the start-up program.
     """
     block = main.global_block()
     variables: list[UnitVariables] = []
-    for pattern in _Matcher(block).patterns():  # all groups to replace, found before anything changes
-        variables += [_variables_of(side) for side in pattern.sides]
-        _insert_unit(block, pattern)  # before the group's relu; takes over the variables of the group
-        for op in pattern.operators:
+    for group in _Matcher(block).groups():  # all of them, found before anything changes
+        variables += [_variables_of(conv_norm) for conv_norm in group.conv_norms]
+        _insert_unit(block, group)
+        for op in group.operators:
             block._remove_op(block.ops.index(op), sync=False)  # one sync, below, serves all removals
-    for variables_of_side in variables:
-        _declare_shapes(block, variables_of_side)
+    for variables_of_convolution in variables:
+        _declare_shapes(block, variables_of_convolution)
     block._sync_with_cpp()  # Paddle's step after changes: brings its lists in Python and in C++ in line
     _infer_output_shapes(block)  # from the shapes of the inputs, which are all declared now
     return variables
@@ -169,14 +190,10 @@ def _infer_output_shapes(block: Block) -> None:
             op.desc.infer_shape(block.desc)
 
 
-def _variables_of(side: _Side) -> UnitVariables:
-    """Return the variables of a convolution and its batch norm that a `resnet_unit` takes in its own memory layout.
-
-    Args:
-        side: A convolution and the batch norm that reads it.
-    """
-    (weights,) = side.convolution.input("Filter")
-    return UnitVariables(weights, operands(side.norm, "Scale", "Bias", "Mean", "Variance"))
+def _variables_of(conv_norm: _ConvNorm) -> UnitVariables:
+    """Return the variables of a convolution and its batch norm that a `resnet_unit` takes in its own memory layout."""
+    (weights,) = conv_norm.convolution.input("Filter")
+    return UnitVariables(weights, operands(conv_norm.norm, "Scale", "Bias", "Mean", "Variance"))
 
 
 class _Matcher:
@@ -189,74 +206,57 @@ class _Matcher:
         for op in block.ops:
             self._writer.update(dict.fromkeys(op.output_arg_names, op))
 
-    def patterns(self) -> list[_Pattern]:
-        """Return all groups of operators in the block that a `resnet_unit` can replace.
+    def groups(self) -> list[_Group]:
+        """Return all groups of operators in the block that a `resnet_unit` can replace, in the order of their relus.
 
-        A group ends with a relu, and has one or two convolutions, each with its batch norm, and perhaps an addition.
         Within a group each operator's result is read by the next operator alone, so no operator is in two groups.
-
-        Returns:
-            The groups, in the order of their relus.
         """
-        patterns = []
+        groups = []
         for op in self._block.ops:
             if op.type == "relu":
-                pattern = self._match(op)
-                if pattern is not None:
-                    patterns.append(pattern)
-        return patterns
+                group = self._group_before(op)
+                if group is not None:
+                    groups.append(group)
+        return groups
 
-    def _match(self, relu: Operator) -> _Pattern | None:
-        """Return the group of operators that ends with this relu and that one `resnet_unit` can replace.
-
-        The group computes one of these, where a side is a batch norm of a convolution that the unit can compute:
-
-            relu(side + image)    relu(side + side)    relu(side)
+    def _group_before(self, relu: Operator) -> _Group | None:
+        """Return the operators up to a relu that one `resnet_unit` can replace, the relu included.
 
         Args:
             relu: A relu of the block.
 
         Returns:
-            The group; None if the relu ends none.
+            The group, of a relu(bn(conv(x))), with or without an addition before the relu; None if there is no such
+            group.
         """
         (relu_input,) = relu.input("X")
-        # The addition that writes the relu's input; None if another operator writes it, or if others read it too.
         add = self._writer_for_one_reader(relu_input, "elementwise_add")
         if add is not None:
-            return self._match_addition(add, relu)
-        # The convolution and the batch norm; None if the relu's input is no side, such as a sum that others read too.
-        first = self._side(relu_input)
+            return self._group_with_addition(add, relu)
+        first = self._conv_norm(relu_input)
         if first is None:
             return None
-        return _Pattern(first=first, second=None, add=None, relu=relu)
+        return _Group(first=first, second=None, add=None, relu=relu)
 
-    def _match_addition(self, add: Operator, relu: Operator) -> _Pattern | None:
-        """Return the group of operators of relu(X + Y) that one `resnet_unit` can replace.
-
-        X must be a side: the result of a convolution and a batch norm that the unit can compute and that nothing else
-        reads. Y is either
-
-            a side whose convolution has the same padding: it becomes part of the group, or
-            any other image: the unit reads it and adds it.
+    def _group_with_addition(self, add: Operator, relu: Operator) -> _Group | None:
+        """Return the operators of relu(X + Y) that one `resnet_unit` can replace, where X is bn(conv(x)).
 
         Args:
             add: The addition, with the inputs X and Y.
             relu: The only reader of its result.
 
         Returns:
-            The group; None if X is no side.
+            The group. Its `second` is None if Y is added as an image. None if X is no bn(conv(x)) for a unit; Y is not
+            tried in the place of X.
         """
-        first = self._side(add.input("X")[0])
+        x, y = operands(add, "X", "Y")
+        first = self._conv_norm(x)
         if first is None:
-            return None  # Y is not tried in the place of X
-        with_image = _Pattern(first=first, second=None, add=add, relu=relu)
-        second = self._side(add.input("Y")[0])
-        if second is None:
-            return with_image
-        # The unit has one attribute for the padding of both convolutions.
-        if _padding(second) != _padding(first):
-            return with_image
-        return _Pattern(first=first, second=second, add=add, relu=relu)
+            return None
+        second = self._conv_norm(y)
+        if second is not None and _padding(second) != _padding(first):
+            second = None  # the unit has one attribute for the padding of both, so it takes Y as an image
+        return _Group(first=first, second=second, add=add, relu=relu)
 
     def _writer_for_one_reader(self, name: str, kind: str) -> Operator | None:
         """Return the operator of type `kind` that writes a variable which only one operator reads.
@@ -275,139 +275,131 @@ class _Matcher:
             return None
         return op
 
-    def _side(self, name: str) -> _Side | None:
-        """Return the operators of a variable that is bn(conv(...)), if a `resnet_unit` can do their work.
-
-        The two operators, a convolution and a batch norm, are called a side. A `resnet_unit` is an operator of Paddle
-        that computes relu(side), relu(side + image) or relu(side + side).
+    def _conv_norm(self, name: str) -> _ConvNorm | None:
+        """Return the convolution and the batch norm that compute a variable, bn(conv(...)), for a `resnet_unit`.
 
         Args:
             name: Name of the variable.
 
         Returns:
-            The convolution and the batch norm. None in each of these cases: no batch norm writes the variable, or
-            several operators read it; no convolution writes the input of the batch norm, or several operators read this
-            input; the `resnet_unit` cannot compute the convolution.
+            The two operators; None if the variable is no bn(conv(...)), if other operators read what is in between or
+            the variable itself, or if the unit cannot compute the convolution.
         """
-        # Each call of `_writer_for_one_reader` returns None if several operators read the variable.
         norm = self._writer_for_one_reader(name, "batch_norm")
         if norm is None:
             return None
         convolution = self._writer_for_one_reader(norm.input("X")[0], "conv2d")
-        # `takes_convolution`: whether a `resnet_unit` can compute a convolution of this kernel, stride and so on.
         if convolution is None or not takes_convolution(convolution, self._block):
             return None
-        return _Side(convolution, norm)
+        return _ConvNorm(convolution, norm)
 
 
-def _padding(side: _Side) -> int:
-    """Return the padding of a side's convolution in pixels, which is the same on all sides of the image."""
-    return int(side.convolution.attr("paddings")[0])
+def _padding(conv_norm: _ConvNorm) -> int:
+    """Return the padding of a convolution in pixels, which is the same on all sides of the image."""
+    return int(conv_norm.convolution.attr("paddings")[0])
 
 
-def _insert_unit(block: Block, pattern: _Pattern) -> None:
-    """Insert, before the relu of a pattern, the `resnet_unit` operator that computes the same as the pattern.
+def _insert_unit(block: Block, group: _Group) -> None:
+    """Insert, before the relu of a group, the `resnet_unit` operator that computes what the group computes.
 
-    It reads and writes the variables of the pattern's operators, which the caller removes. It also writes a new bit
-    mask of the relu, which its gradient reads.
+    It reads and writes the variables of the group's operators, which the caller removes.
 
     Args:
-        block: Block of the pattern's operators; changed in place.
-        pattern: Operators that compute relu(bn(conv(x))), with or without an image or a second bn(conv(z)) added before
-            the relu.
+        block: Block of the group's operators; changed in place.
+        group: The operators from a convolution to its relu.
     """
-    relu = pattern.relu
+    relu = group.relu
     (image,) = relu.output("Out")
-    mask = block.create_var(name=f"{image}.mask", dtype="int32", stop_gradient=True)
-    outputs = {"Y": [image], "BitMask": [mask.name]} | _outputs_of_convolutions_and_norms(pattern)
-    # AMP decides by the relu's name scope whether the operator runs in half precision.
-    attrs = _attributes(pattern) | {"op_namescope": relu.attr("op_namescope"), "op_role": relu.attr("op_role")}
-    unit = insert(block, block.ops.index(relu), UNIT, _unit_inputs(pattern), outputs, **attrs)
+    mask = block.create_var(name=f"{image}.mask", dtype="int32", stop_gradient=True)  # one bit a value: is it above 0?
+    outputs = {"Y": [image], "BitMask": [mask.name]} | _outputs_of_conv_norms(group)
+    # Paddle's mixed precision (AMP) decides by `op_namescope` whether the operator runs in half precision.
+    of_relu = {name: relu.attr(name) for name in ("op_namescope", "op_role")}
+    unit = insert(block, block.ops.index(relu), UNIT, _unit_inputs(group), outputs, **_attributes(group), **of_relu)
     for name in unit.output_arg_names:
         block.var(name).op = unit  # AMP looks up the writer of a variable here
 
 
-def _unit_inputs(pattern: _Pattern) -> Slots:
-    """Return the variables that the fused operator `resnet_unit` of a pattern reads, by its slots.
+def _unit_inputs(group: _Group) -> Slots:
+    """Return the variables that the `resnet_unit` of a group reads, by its slots.
 
     Args:
-        pattern: The operators that it replaces: convolution, batch norm, perhaps an addition, and relu.
+        group: The operators that it replaces.
 
     Returns:
         Names by slot, as {"X": ["image"], "FilterX": ["res2a.w"], "Z": ["shortcut"], "FilterZ": [], ...}. All slots are
-        there, because the operator's gradient looks them up:
-
-            X, FilterX, ...   the first convolution and its batch norm
-            Z, FilterZ, ...   the second convolution and its batch norm; empty without one
-            Z                 the image that is added, if there is no second convolution
+        there, because the operator's gradient looks them up.
     """
-    inputs = _variables_by_slot(_SLOTS_OF_FIRST.inputs, pattern.first)
+    inputs = _inputs_of(group.first, _SLOTS_OF_FIRST)
+    if group.second is not None:
+        return inputs | _inputs_of(group.second, _SLOTS_OF_SECOND)
     inputs |= {slot: [] for slot in _SLOTS_OF_SECOND.inputs}
-    if pattern.second is not None:
-        inputs |= _variables_by_slot(_SLOTS_OF_SECOND.inputs, pattern.second)
-    elif pattern.add is not None:  # an image is added without a second convolution
-        inputs["Z"] = pattern.add.input("Y")
+    if group.add is not None:
+        inputs["Z"] = group.add.input("Y")  # the image that is added
     return inputs
 
 
-def _outputs_of_convolutions_and_norms(pattern: _Pattern) -> Slots:
-    """Return the variables that a fused operator `resnet_unit` writes for its convolutions and batch norms.
+def _outputs_of_conv_norms(group: _Group) -> Slots:
+    """Return the variables that the `resnet_unit` of a group writes for its convolutions and batch norms, by its slots.
 
     Args:
-        pattern: The operators that it replaces: one or two convolutions (`first`, `second`), each with its batch norm,
-            perhaps an addition, and relu.
+        group: The operators that it replaces.
 
     Returns:
-        Names by slot. The slots of a second convolution are there even without one, and empty then.
+        Names by slot, as {"ConvX": ["res2a.conv"], ..., "ConvZ": [], ...}. The slots of a second convolution are there
+        even without one, and empty then.
     """
-    outputs_of_first = _variables_by_slot(_SLOTS_OF_FIRST.outputs, pattern.first)
-    if pattern.second is not None:
-        return outputs_of_first | _variables_by_slot(_SLOTS_OF_SECOND.outputs, pattern.second)
-    no_outputs: Slots = {slot: [] for slot in _SLOTS_OF_SECOND.outputs}
-    return outputs_of_first | no_outputs
+    outputs = _outputs_of(group.first, _SLOTS_OF_FIRST)
+    if group.second is not None:
+        return outputs | _outputs_of(group.second, _SLOTS_OF_SECOND)
+    return outputs | {slot: [] for slot in _SLOTS_OF_SECOND.outputs}
 
 
-def _variables_by_slot(replaced_slots: dict[str, str], side: _Side) -> Slots:
-    """Map slots of a `resnet_unit` to the variables of the convolution and the batch norm that it replaces.
+def _inputs_of(conv_norm: _ConvNorm, slots: _ConvNormSlots) -> Slots:
+    """Return what a convolution and its batch norm read, by the slots of the `resnet_unit` that replaces them.
 
     Args:
-        replaced_slots: {"FilterX": "Filter", "ScaleX": "Scale"} means: FilterX of the `resnet_unit` takes the variable
-            in Filter of the convolution, and ScaleX the one in Scale of the batch norm. Only one of the two has a
-            variable in such a slot.
-        side: The convolution and the batch norm.
+        conv_norm: The convolution and the batch norm.
+        slots: The unit's slots for them, each with the slot that it replaces.
 
     Returns:
-        Names by slot of the `resnet_unit`, as {"FilterX": ["res2a.w"], "ScaleX": ["res2a.scale"]}.
+        Names by slot of the unit, as {"X": ["image"], "FilterX": ["res2a.w"], "ScaleX": ["res2a.scale"], ...}.
     """
-    variables: Slots = {}
-    for slot, replaced_slot in replaced_slots.items():
-        of_convolution = operands(side.convolution, replaced_slot)  # empty for a slot of the batch norm
-        of_norm = operands(side.norm, replaced_slot)  # empty for a slot of the convolution
-        variables[slot] = of_convolution + of_norm
-    return variables
+    inputs = {slot: conv_norm.convolution.input(replaced) for slot, replaced in slots.conv_inputs.items()}
+    return inputs | {slot: conv_norm.norm.input(replaced) for slot, replaced in slots.norm_inputs.items()}
 
 
-def _attributes(pattern: _Pattern) -> dict[str, Any]:
-    """Return the attributes of the fused operator `resnet_unit` that replaces a pattern.
-
-    Two are left out, `op_role` and `op_namescope`: `_insert_unit` takes them from the relu.
+def _outputs_of(conv_norm: _ConvNorm, slots: _ConvNormSlots) -> Slots:
+    """Return what a convolution and its batch norm write, by the slots of the `resnet_unit` that replaces them.
 
     Args:
-        pattern: The operators that it replaces: convolution, batch norm, perhaps an addition, and relu. Momentum and
-            epsilon are those of its first batch norm.
+        conv_norm: The convolution and the batch norm.
+        slots: The unit's slots for them, each with the slot that it replaces.
+
+    Returns:
+        Names by slot of the unit, as {"ConvX": ["res2a.conv"], "SavedMeanX": ["res2a.mean"], ...}.
+    """
+    outputs = {slot: operands(conv_norm.convolution, replaced) for slot, replaced in slots.conv_outputs.items()}
+    return outputs | {slot: operands(conv_norm.norm, replaced) for slot, replaced in slots.norm_outputs.items()}
+
+
+def _attributes(group: _Group) -> dict[str, Any]:
+    """Return the attributes of the `resnet_unit` that replaces a group, but for those that it takes from the relu.
+
+    Args:
+        group: The operators that it replaces. Momentum and epsilon are those of its first batch norm.
 
     Returns:
         Values by Paddle's names, such as "stride", "padding", "fuse_add" (something is added before the relu) and
         "has_shortcut" (what is added has a convolution of its own, whose stride is "stride_z").
     """
-    first = pattern.first
-    second = pattern.second
+    first = group.first
+    second = group.second
     attrs = {name: first.norm.attr(name) for name in ("momentum", "epsilon", "is_test", "use_global_stats")}
     attrs["stride"] = first.convolution.attr("strides")[0]
     attrs["padding"] = _padding(first)
     if second is not None:
         attrs["stride_z"] = second.convolution.attr("strides")[0]
-    attrs["fuse_add"] = pattern.add is not None
+    attrs["fuse_add"] = group.add is not None
     attrs["has_shortcut"] = second is not None
     return attrs | {"data_format": "NHWC", "act_type": "relu"}
 
@@ -452,24 +444,27 @@ def initialize(startup: static.Program, variables: list[UnitVariables]) -> None:
 
 
 def _transpose_weights(startup: Block, weights: str) -> None:
-    """Have a start-up program draw weights into a new variable, and write them transposed to `weights`.
+    """Have a start-up program draw weights as [O, I, H, W] and then write them transposed, as [O, H, W, I].
 
-    They are drawn as [O, I, H, W] and written as [O, H, W, I]. So the same random numbers give the same weights as in
-    the network without `resnet_unit`. The caller declares `weights` as [O, H, W, I] after this call.
+        before    draw -> weights
+        after     draw -> weights.oihw, transpose2(weights.oihw) -> weights
+
+    So the same random numbers give the same weights as in the network without `resnet_unit`.
 
     Args:
         startup: Main block of the start-up program; changed in place.
-        weights: Name of a convolution's weights, which one operator of the program draws.
+        weights: Name of a convolution's weights, which one operator of the program draws. They must still be declared
+            as [O, I, H, W]; the caller changes this afterwards.
     """
-    (drawing_index,) = writers(startup)[weights]  # one operator draws them
-    oihw_shape = startup.var(weights).shape  # not yet changed by the caller
-    oihw_weights = startup.create_var(name=f"{weights}.oihw", dtype="float32", shape=oihw_shape)
-    startup.ops[drawing_index].desc._rename_output(weights, oihw_weights.name)
-    unused_shape = startup.create_var(name=f"{weights}.shape", dtype="float32")  # transpose2 demands it
-    outputs = {"Out": [weights], "XShape": [unused_shape.name]}
-    attrs = {"axis": [0, 2, 3, 1], "op_role": FORWARD}  # OIHW -> OHWI
-    insert(startup, drawing_index + 1, "transpose2", {"X": [oihw_weights.name]}, outputs, **attrs)
-    startup._sync_with_cpp()
+    (drawing_index,) = writers(startup)[weights]
+    oihw_shape = startup.var(weights).shape
+    oihw = startup.create_var(name=f"{weights}.oihw", dtype="float32", shape=oihw_shape).name
+    startup.ops[drawing_index].desc._rename_output(weights, oihw)
+    unused_shape = startup.create_var(name=f"{weights}.shape", dtype="float32").name  # transpose2 demands it
+    outputs = {"Out": [weights], "XShape": [unused_shape]}
+    oihw_to_ohwi = [0, 2, 3, 1]
+    insert(startup, drawing_index + 1, "transpose2", {"X": [oihw]}, outputs, axis=oihw_to_ohwi, op_role=FORWARD)
+    startup._sync_with_cpp()  # Paddle's step after changes: brings its lists in Python and in C++ in line
 
 
 def _fill_in_declared_shape(startup: Block, names: list[str]) -> None:
