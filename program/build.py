@@ -285,10 +285,11 @@ def _apply_passes(main: static.Program, startup: static.Program, plan: Plan) -> 
 
 
 def _split_into_micro_steps(main: static.Program, startup: static.Program, count: int) -> Update:
-    """Split an update into micro-steps, each on a part of the batch; return the programs of all but the last one.
+    """Split an update into micro-steps, each on a part of the batch; make `main` the last one and return the others.
 
-        earlier micro-steps   a new program, which only accumulates gradients
-        last micro-step       `main`, which adds what was accumulated, sums over the ranks and updates the parameters
+        before    main: gradients, sum over the ranks, update
+        after     returned programs: gradients, added to accumulators
+                  main: gradients, added to the accumulators' ones, sum over the ranks, update
 
     Args:
         main: Training program; changed in place.
@@ -296,7 +297,7 @@ def _split_into_micro_steps(main: static.Program, startup: static.Program, count
         count: Number of micro-steps; with 1 nothing changes.
 
     Returns:
-        A tuple of the new program, `count` - 1 times; empty with a count of 1.
+        One program, `count` - 1 times; empty with a count of 1.
     """
     if count == 1:
         return ()
@@ -305,18 +306,18 @@ def _split_into_micro_steps(main: static.Program, startup: static.Program, count
 
 
 def _fit_to_cpu(update: Update, startup: static.Program) -> None:
-    """Fit the training programs of an update to CPUs, where some operators have no kernel, or a slow one.
+    """Replace and remove operators of training programs that have no kernel on a CPU, are slow there or of no use.
 
     Args:
-        update: Programs whose runs, in this order, make one update; changed in place. With gradient accumulation the
-            same program may come several times.
+        update: Programs whose runs, in this order, make one update; changed in place.
         startup: Their start-up program; changed in place.
     """
-    for program in _each_once(update):
+    programs = _each_once(update)  # a program of several micro-steps is changed once
+    for program in programs:
         gradients.convolve_gradients(program)  # Paddle's kernel for input gradients of 3x3 convolutions is slow
         sync_bn.replace_on_cpu(program, fleet.worker_num())  # `sync_batch_norm` has no kernel there
         buckets.remove_redundant_depends(program)  # saves memory of Paddle's executor
-    for program in (*_each_once(update), startup):
+    for program in (*programs, startup):
         edit.remove(program, lambda op: op.type in NCCL_ONLY)  # gloo, which sums on CPUs, needs none of these
 
 
@@ -348,41 +349,39 @@ def _verify(update: Update, startup: static.Program, optimizer: OptimizerConfig,
     Raises:
         ValueError: A proof fails; mostly as its subclass Refused.
     """
-    main = update[-1]  # the program with the optimizer
-    # The options (knobs) by which the program was built: those that the user set, which are in `plan.strategy`, and
-    # what was decided for the options that the user left open.
-    knobs = plan.knobs
+    main = update[-1]
+    options_set_by_user = plan.strategy
+    options_decided = plan.knobs  # those set by the user, and what was decided for the others
     ranks = fleet.worker_num()
-    if knobs.auto:  # nothing is proved: the user left the choice to Paddle
+    if options_decided.auto:
         return _describe_auto(main, optimizer, ranks=ranks)
 
     proved = _verify_training(update, optimizer, plan)
     if ranks > 1:  # a single rank has no communicator and sums nothing over ranks
         verify.check_communicator(startup, ranks=ranks)
         proved += _verify_normalizations(main, plan)
-    if knobs.cuda_graph:
+    if options_decided.cuda_graph:
         proved.append(capture.check(main))
-    # `knobs` says what the program must look like. `asked` says which options the user set: those that the user turned
-    # on must have an effect.
-    return proved + check_knobs(main, knobs, asked=plan.strategy, ranks=ranks)
+    return proved + check_knobs(main, options_decided, asked=options_set_by_user, ranks=ranks)
 
 
 def _verify_normalizations(main: static.Program, plan: Plan) -> list[str]:
-    """Prove that Paddle will sum the statistics of batch normalizations over all ranks (`sync_batch_norm`) on GPUs.
+    """Prove that Paddle will sum the statistics of `sync_batch_norm` operators over all ranks on GPUs.
 
     Args:
         main: Training program for several ranks.
-        plan: Device of the program, and whether it is to be run. On a CPU, and if it is not to be run, nothing is
-            proved.
+        plan: Device of the program, and whether it is to be run.
 
     Returns:
-        One phrase with their number; empty if there are none or nothing is proved.
+        One phrase with the number of these operators; empty if there are none or nothing is proved.
 
     Raises:
         ValueError: A flag of Paddle would skip the sums.
     """
-    if plan.device == "cpu" or not plan.is_to_be_run:
+    if plan.device == "cpu":
         return []  # on a CPU `sync_bn.replace_on_cpu` replaces these operators later
+    if not plan.is_to_be_run:
+        return []  # the flags of this process say nothing of a run
     count = sync_bn.check_on_gpu(main)
     if count == 0:
         return []
@@ -390,9 +389,7 @@ def _verify_normalizations(main: static.Program, plan: Plan) -> list[str]:
 
 
 def _verify_training(update: Update, optimizer: OptimizerConfig, plan: Plan) -> list[str]:
-    """Prove that gradients, optimizer and arithmetic types are those of the job.
-
-    `check_gradients` proves that each parameter is trained by the mean of its gradients over ranks and micro-steps.
+    """Prove that gradients, optimizer and arithmetic types of an update are those of the job.
 
     Args:
         update: Programs whose runs, in this order, make one update, one for each part of the batch (micro-step). The
@@ -406,20 +403,21 @@ def _verify_training(update: Update, optimizer: OptimizerConfig, plan: Plan) -> 
     Raises:
         Refused: A proof fails.
     """
-    main = update[-1]  # the program with the optimizer
-    micro_steps = len(update)  # one program for each
+    main = update[-1]
+    micro_steps = len(update)
     ranks = fleet.worker_num()
-    fixed_loss_scale = plan.start_of_gradients  # 1 without one
-    gradient_count = check_gradients(update, ranks=ranks, scale=fixed_loss_scale)
-    updated_by = verify.check_optimizer(main, optimizer)  # parameters by type of update operator: {"momentum": 161}
+    loss_scale = plan.start_of_gradients  # the fixed one; 1 without one
+    gradient_count = check_gradients(update, ranks=ranks, scale=loss_scale)  # each a mean over ranks and micro-steps
+    parameters_by_operator = verify.check_optimizer(main, optimizer)  # {"momentum": 161}
     verify.check_compute_types(main, plan.precision.dtype)
 
+    operators = [f"{kind} of {count}" for kind, count in parameters_by_operator.items()]
     proved = [
         _summed_in_words(gradient_count, ranks=ranks, micro_steps=micro_steps),
-        f"{optimizer.kind} by {', '.join(f'{kind} of {count}' for kind, count in updated_by.items())}",
+        f"{optimizer.kind} by {', '.join(operators)}",
     ]
-    if fixed_loss_scale != 1.0:
-        proved.append(f"a fixed loss scale of {six_digits(fixed_loss_scale)} taken off by the update")
+    if loss_scale != 1.0:
+        proved.append(f"a fixed loss scale of {six_digits(loss_scale)} taken off by the update")
     if micro_steps > 1:
         proved.append(f"{gradient_count} gradients of {micro_steps} micro-steps merged before their sum")
     return proved
@@ -431,14 +429,10 @@ def _summed_in_words(gradient_count: int, *, ranks: int, micro_steps: int) -> st
         1 rank, 2 micro-steps     "161 gradients scaled by 1/2 once"
         8 ranks, 2 micro-steps    "161 gradients summed over 8 ranks once, scaled by 1/16 once"
 
-    Nothing is checked here. The caller has proved that every gradient is summed over several ranks exactly once, with a
-    single rank never, and is scaled by this factor in all: another sum or scaling would give no mean.
-
     Args:
-        gradient_count: Number of gradients.
+        gradient_count: Number of gradients, all of which are proved to become means.
         ranks: Number of data-parallel processes.
-        micro_steps: Number of parts of the batch whose gradients one update adds up. The phrase has this number only in
-            the divisor: the caller writes another phrase on the addition.
+        micro_steps: Number of parts of the batch whose gradients one update adds up.
     """
     divisor = ranks * micro_steps
     if ranks == 1:

@@ -20,20 +20,20 @@ from program.strategy import Strategy
 def minimize(
     loss: static.Variable, startup: static.Program, optimizer: Any, knobs: Strategy, *, waits_for_ranks: bool
 ) -> None:
-    """Have Paddle's distributed library, fleet, add gradients, their sum over the ranks and the optimizer's update.
+    """Make a forward program a training program by Paddle's distributed library, fleet.
 
-    Paddle's flags that `knobs` sets stay set for the rest of the process. Functions of Paddle that are replaced while
-    fleet works, and the process's standard output and working directory, are restored before the return.
+    Fleet adds the gradients, their all-reduce and the optimizer's update.
 
     Args:
         loss: Loss of a forward program, which is changed in place.
         startup: Start-up program; gets the operators that initialize what is added.
         optimizer: Paddle's optimizer, wrapped for mixed precision if the job uses it.
-        knobs: Which operators fleet fuses. If `knobs.auto` is True (STRATEGY=auto), fleet optimizes as it sees fit.
+        knobs: Which operators fleet fuses, or `auto`: fleet optimizes as it sees fit. Paddle's flags that they set stay
+            set for the rest of the process.
         waits_for_ranks: Whether to wait until the other ranks listen on their ports.
     """
-    _set_flags(knobs)  # stay set for the rest of the process
-    fleet_strategy = _fleet_strategy(auto=knobs.auto)  # fleet's own options: optimize as it sees fit, or not at all
+    _set_flags(knobs)
+    fleet_strategy = _fleet_strategy(auto=knobs.auto)
     # Each context changes one thing while fleet works, and undoes the change at its end. Their order does not matter.
     with (
         fp32_statistics(),  # mixed precision leaves the statistics of `sync_batch_norm` in FP32
@@ -80,21 +80,17 @@ def _with_fusions_of(knobs: Strategy) -> contextlib.AbstractContextManager[None]
 
 
 def _set_flags(knobs: Strategy) -> None:
-    """Set Paddle's global flags for the training options in `knobs`; the flags stay set for the rest of the process.
-
-    These flags are those of cuDNN that the user chose (`knobs.flags`), and FLAGS_max_inplace_grad_add, which Paddle
-    reads in fleet's `minimize`. So call this function before `minimize`.
+    """Set Paddle's global flags for `knobs`, which Paddle reads in fleet's `minimize` and when a program runs.
 
     Args:
-        knobs: The options (knobs) of the training strategy, after it was decided whether `enable_addto` is on.
+        knobs: The options of the training strategy, each of them decided. Their `flags` are those of cuDNN that the
+            user chose.
     """
-    # A variable that N operators read, N > 1, gets N gradients. Paddle sums these gradients:
-    #     by a chain of operators `grad_add`, which `enable_addto` needs, if N <= FLAGS_max_inplace_grad_add
-    #     by one operator `sum`, if N is larger
-    always_grad_add = 8  # a value of the flag: in our networks N is never larger
-    always_sum = 0  # a value of the flag: N is always larger
-    most_by_grad_add = always_grad_add if knobs.enable_addto else always_sum
-    paddle.set_flags(knobs.flags | {"FLAGS_max_inplace_grad_add": most_by_grad_add})
+    # A variable that N > 1 operators read gets N gradients, which Paddle adds up: by a chain of `grad_add` operators if
+    # N is at most this flag, else by one `sum`. The knob `enable_addto` needs the chain.
+    most_readers = 8  # of a variable, in our networks
+    most_added_by_chain = most_readers if knobs.enable_addto else 0
+    paddle.set_flags(knobs.flags | {"FLAGS_max_inplace_grad_add": most_added_by_chain})
 
 
 def _fleet_strategy(*, auto: bool) -> Any:

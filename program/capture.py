@@ -52,10 +52,10 @@ def prepare(main: static.Program, rate_name: str) -> None:
 
 
 def _look_up_rate(main: static.Program, rate_name: str) -> None:
-    """Have a program look up its learning rate at the start of each step: rate = RATES[STEP], then STEP += 1.
+    """Have a program look up its learning rate at the start of each step: rate = rates[index], then index += 1.
 
-    RATES is a table of 4096 rates (RATES_AT_ONCE). Before the first step, and when all of them are used, the training
-    loop must set RATES to the next ones, and STEP to 0.
+    The variable RATES holds the rates of the next 4096 steps (RATES_AT_ONCE), the variable STEP the index. Before the
+    first step, and when all rates are used, the training loop must set RATES anew, and STEP to 0.
 
     Args:
         main: Training program; changed in place.
@@ -63,11 +63,11 @@ def _look_up_rate(main: static.Program, rate_name: str) -> None:
     """
     block = main.global_block()
     block.create_var(name=RATES, shape=[RATES_AT_ONCE], dtype="float32", persistable=True, stop_gradient=True)
-    # An index of shape [] looks up a rate of shape [], which is the rate's shape in a checkpoint.
+    # The shape [] of the index makes the rate that is looked up a scalar too, which the rate is in a checkpoint.
     block.create_var(name=STEP, shape=[], dtype="int64", persistable=True, stop_gradient=True)
     look_up = Step("gather", {"X": [RATES], "Index": [STEP]}, {"Out": [rate_name]}, {"axis": 0})
-    count = Step("increment", {"X": [STEP]}, {"Out": [STEP]}, {"step": 1.0})
-    insert_all(block, 0, [look_up, count], op_role=OPTIMIZE)
+    increment = Step("increment", {"X": [STEP]}, {"Out": [STEP]}, {"step": 1.0})
+    insert_all(block, 0, [look_up, increment], op_role=OPTIMIZE)
     block._sync_with_cpp()
 
 

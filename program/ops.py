@@ -175,24 +175,23 @@ def is_clear(op: Operator) -> bool:
 
 
 def added_to(op: Operator) -> list[str]:
-    """Return the gradient to which an operator adds its result: a list of one name, empty if the operator overwrites.
+    """Return the gradient to which an operator adds its result, instead of overwriting it, as a list of one name.
 
-    Most operators overwrite what their outputs held before. With the knob `enable_addto`, gradient operators of
-    convolutions may add instead. For example, two convolutions read one tensor, so two operators compute a gradient of
-    this tensor. The first operator writes its result, and the second adds to what the first has written. So no further
-    operator has to sum the two results.
+    With the knob `enable_addto`, gradient operators of convolutions add. For example, two convolutions read one tensor.
+    The gradient operator of one writes the tensor's gradient, and that of the other adds to it, so no further operator
+    has to sum the two.
 
     Args:
         op: Any operator of a training program.
 
     Returns:
-        The name of the gradient, in a list, so that callers can join the lists of many operators.
+        The name of the gradient, as ["image@GRAD"]; empty if the operator overwrites.
     """
-    if op.type in ADDING and op.has_attr("use_addto") and op.attr("use_addto"):
-        # One name: that of the gradient of the convolution's input. A `resnet_unit_grad` has this gradient in the slot
-        # "X@GRAD", the other types in "Input@GRAD". `operands` passes over the slot that `op` does not have.
-        return operands(op, "Input@GRAD", "X@GRAD")
-    return []
+    adds = op.type in ADDING and op.has_attr("use_addto") and op.attr("use_addto")
+    if not adds:
+        return []
+    slot = "X@GRAD" if op.type == "resnet_unit_grad" else "Input@GRAD"  # the gradient of the convolution's input
+    return operands(op, slot)
 
 
 def gradients_by_buffer(block: Block) -> dict[str, list[str]]:

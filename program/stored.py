@@ -35,22 +35,20 @@ _PASSES = (
 )
 
 
-def forms(main: static.Program) -> dict[str, StoredForm]:
-    """Return the conversions of the tensors that have another layout in a training program than in a checkpoint.
+def conversions(main: static.Program) -> dict[str, StoredForm]:
+    """Return the conversions of the tensors that a training program stores in another layout than a checkpoint.
 
-    Some passes over a program change the memory layout of tensors. A checkpoint has each tensor in the layout that the
-    tensor would have without these passes, the plain layout, so a save and a load convert. For example, the weights of
-    the operator `resnet_unit` are [O, H, W, I] in the program and [O, I, H, W] in a checkpoint.
+    For example, the weights of the operator `resnet_unit` are [O, H, W, I] in the program and [O, I, H, W] in a
+    checkpoint. A save and a load convert them.
 
     Args:
         main: Training program.
 
     Returns:
-        For the name of each such tensor, the conversions to and from the plain layout. Empty if no tensor has another
-        layout.
+        By the name of each such tensor; empty if no tensor has another layout.
     """
     conversions_by_name: dict[str, StoredForm] = {}
     for each_pass in _PASSES:  # all passes that change the layout of tensors, such as `resnet_unit`
-        for name in each_pass.names(main):  # names of these tensors; none if the pass was not applied
-            conversions_by_name[name] = each_pass.form
+        names = each_pass.names(main)  # none if the pass was not applied
+        conversions_by_name |= dict.fromkeys(names, each_pass.form)
     return conversions_by_name
