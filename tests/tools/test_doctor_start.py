@@ -192,7 +192,6 @@ def test_no_further_gpu_is_asked_when_the_time_is_over(libraries: Path, monkeypa
     monkeypatch.setattr(cuda, "ALL_S", 0.0)
     start = cuda.try_start(environ(libraries, "cuCtxCreate_v2:1=die"), 8)
     assert sorted(start.step_by_gpu) == [0, 1] and worst(judged(start)) == FATAL
-    assert worst(judged(CudaStart(shown_gpus=8, step_by_gpu={0: Step(call="cuCtxDestroy_v2", code=0)}))) == WARNING
 
 
 def test_fewer_gpus_than_ranks_and_none_of_a_driver(libraries: Path, tmp_path: Path) -> None:

@@ -75,29 +75,20 @@ def _judge_cuda(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 def _judge_context_count(start: CudaStart, facts: Facts, job: env.Job) -> Verdict:
     """Return the verdict on whether CUDA made a context on each GPU that the job needs.
 
-    A process needs a context to compute on a GPU. The start of CUDA tries to make a context on one GPU after the other.
-    If a try hangs or kills its process, and time has run out by then, the GPUs after it are not tried. The first case
-    that applies counts:
-
-        CUDA shows fewer GPUs than the job needs          fatal
-        fewer GPUs than the job needs were tried in time  a warning
-        neither                                           ok
+    A process needs a context to compute on a GPU. The verdict is fatal if CUDA shows fewer GPUs than the job needs.
 
     Args:
-        start: The result of a start of CUDA in which no step failed. So a context was made on each GPU that was tried.
+        start: The result of a start of CUDA in which no step failed. So a context was made on each GPU of the job that
+            CUDA shows.
         facts: What was seen of the node, for the cause if there are too few GPUs.
         job: Settings of the training job, with the number of GPUs that a node uses (DGXNGPU).
     """
     needed_gpus = job.cluster.dgxngpu
     shown_gpus = start.shown_gpus or 0  # 0 also if CUDA did not say how many there are
-    tried_gpus = len(start.step_by_gpu)  # on each of these a context was made
     if shown_gpus < needed_gpus:
         # Always fatal. The text is what was seen and its cause.
         return _cause_verdict(f"CUDA shows {counted(shown_gpus, 'GPU')}", _cause_of_few_gpus(facts), facts, job)
-    if tried_gpus < needed_gpus:
-        found = f"{tried_gpus} of {needed_gpus} GPUs asked in time"
-        return judge_check(job, "cuda.start", WARNING, found=found)
-    found = f"a context on {counted(tried_gpus, 'GPU')}; the driver's CUDA is {start.version_words}"
+    found = f"a context on {counted(len(start.step_by_gpu), 'GPU')}; the driver's CUDA is {start.version_words}"
     return judge_check(job, "cuda.start", OK, found=found)
 
 
