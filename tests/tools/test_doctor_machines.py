@@ -163,6 +163,7 @@ NO_UVM = dataclasses.replace(SYSTEM, devices={"/dev/nvidia-uvm": "Operation not 
         ),
         ({}, {"topology": None, "topology_error": "no answer in 20 s"}, "gpu.topology", WARNING, "no answer", "host"),
         ({}, {"topology": None}, "gpu.topology", WARNING, "there is no nvidia-smi", "CAPABILITIES"),
+        ({"error": 4}, {"topology": LINKED}, "gpu.topology", WARNING, "NVML does not say by which numbers", "on the h"),
         ({}, {"topology": ONE_GPU}, "gpu.topology", WARNING, "nvidia-smi topo -m shows no GPU1, GPU2", "on the host"),
     ],
 )

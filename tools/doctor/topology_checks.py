@@ -28,7 +28,9 @@ def judge_topology(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     gpus_of_job = facts["gpus"][: job.cluster.dgxngpu]  # the job uses the first ones in CUDA's order
     names = [gpu_name(gpu) for gpu in gpus_of_job]
     missing = [name for name in names if name not in topology.devices]
-    if missing:
+    if any(gpu.index is None for gpu in gpus_of_job):
+        yield _unknown_topology("NVML does not say by which numbers nvidia-smi topo -m shows the GPUs", job)
+    elif missing:
         yield _unknown_topology(f"nvidia-smi topo -m shows no {', '.join(missing)}", job)
     else:
         yield _judge_links(topology, names, job)
