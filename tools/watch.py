@@ -306,9 +306,12 @@ class FollowedLog:
         """
         named_files.refuse_unusable(path)
         already_read = self._bytes_read.get(path, 0)
-        with path.open("rb") as file:
-            file.seek(already_read)
-            data = file.read()
+        try:
+            with path.open("rb") as file:
+                file.seek(already_read)
+                data = file.read()
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(path)) from error  # that of a broken disk names no file
         complete_lines = data[: data.rfind(b"\n") + 1]
         self._bytes_read[path] = already_read + len(complete_lines)
         return complete_lines

@@ -208,6 +208,13 @@ def test_a_log_that_is_a_pipe_is_refused(tmp_path: Path) -> None:
     assert done.returncode == 2 and "result_0.txt: is a pipe, a socket or a device" in done.stderr
 
 
+def test_a_log_that_the_disk_does_not_give_is_named(tmp_path: Path) -> None:
+    """Linux fails a read of a process's memory at its first byte, also for root."""
+    log = tmp_path / "result_0.txt"
+    log.symlink_to("/proc/self/mem")
+    jobs.refused(command(tmp_path, "--once"), f"{log}: Input/output error: check the path")
+
+
 # ---- the table at the end of a job
 
 
