@@ -61,6 +61,10 @@ def _value_with_origin(setting: Setting, environ: Mapping[str, str]) -> ValueWit
         value = setting.parse(environ[variable])
     except ValueError as error:
         # `parse` says "BATCHSIZE='many': must be ...". The user is to read which variable gave the text.
+        precision = environ.get("PRECISION", str(SETTINGS["PRECISION"].default))
+        for_job = prefix_of(_workload_of(environ), precision) + setting.variable
+        if environ.get(for_job) == environ[variable]:  # `resolve` copies RN50_AMP_O2_BATCHSIZE to BATCHSIZE
+            variable = for_job
         message = str(error).removeprefix(setting.variable)
         message = f"{variable}{message}"
         set_by_config = environ.get("JOB_FROM_CONFIG", "").split()

@@ -236,11 +236,18 @@ def test_a_variable_of_one_workload_for_a_setting_that_has_none_changes_nothing(
     assert origins["STRATEGY"] == {"value": "gradient_merge=2", "origin": "config_MINE.sh"}
 
 
-def test_a_wrong_value_of_a_config_file_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "config_MINE.sh").write_text("export BATCHSIZE=8\r\n")
+@pytest.mark.parametrize("name", ["BATCHSIZE", "RN50_BATCHSIZE", "RN50_FP32_BATCHSIZE"])
+def test_a_wrong_value_names_its_variable_and_a_config_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     monkeypatch.setattr(env, "ROOT", tmp_path)
-    with pytest.raises(ValueError, match=r"^config_MINE\.sh: BATCHSIZE='8\\r': must be a whole number"):
+    config = tmp_path / "config_MINE.sh"
+    config.write_text(f"export {name}=8\r\n")
+    with pytest.raises(ValueError, match=rf"^config_MINE\.sh: {name}='8\\r': must be a whole number"):
         env.of_system(DGXSYSTEM="MINE")
+    config.write_text("")
+    with pytest.raises(ValueError, match=f"^{name}='x': must be a whole number"):
+        env.of_system(DGXSYSTEM="MINE", **{name: "x"})
 
 
 NETWORK = {"NCCL_SOCKET_IFNAME": "^lo,docker", "NCCL_IB_HCA": "mlx5_7", "NCCL_NET": "IB", "NCCL_COMM_ID": "10.0.0.1:7"}
