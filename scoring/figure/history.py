@@ -258,7 +258,7 @@ def _write_history(args: argparse.Namespace) -> int:
     with opened(args.file) as connection:
         rows = rows_of(connection)
     if args.action == "show":
-        _refuse_to_overwrite(output, ".html", PAGE_START)
+        _refuse_to_overwrite(output, [".html"], PAGE_START)
         output.write_text(page(rows), encoding="utf-8")
     else:
         _write_table(rows, output)
@@ -302,7 +302,7 @@ def _write_table(rows: Sequence[Row], output: Path) -> None:
     if output.suffix == ".parquet":
         to_parquet([vars(row) for row in rows], output)  # refuses a file that exists
         return
-    _refuse_to_overwrite(output, ".csv", ",".join(COLUMNS))
+    _refuse_to_overwrite(output, [".csv", ".parquet"], ",".join(COLUMNS))
     output.write_text(csv_text(COLUMNS, map(vars, rows)), encoding="utf-8", newline="")
 
 
@@ -386,18 +386,18 @@ def _check_runs(args: argparse.Namespace) -> int:
     return int(judgement.is_lower)
 
 
-def _refuse_to_overwrite(output: Path, suffix: str, start: str) -> None:
+def _refuse_to_overwrite(output: Path, suffixes: Sequence[str], start: str) -> None:
     """Raise an error if a file that is to be written has a wrong suffix, or was not written by this command.
 
     Args:
         output: The file to write. It need not exist.
-        suffix: The suffix that it must have, such as ".csv".
+        suffixes: The suffixes of which it must have one, such as ".csv".
         start: The text with which each file of this command begins.
 
     Raises:
         InputError: The suffix is another, or the file exists and begins otherwise.
     """
-    if output.suffix != suffix:
-        raise InputError(f"{output}: name a {suffix} file to write to")
+    if output.suffix not in suffixes:
+        raise InputError(f"{output}: name a {' or '.join(suffixes)} file to write to")
     if output.exists() and not output.read_bytes().startswith(start.encode()):
         raise InputError(f"{output}: is there already, and not written by this command; name another file")

@@ -180,6 +180,7 @@ def test_the_page_and_the_table_hold_each_run_and_nothing_else_is_written_over(
     for action, names in others.items():
         for out in (str(runs[0]), "history.sqlite", "new.txt", *names):
             assert command(action, tmp_path / out).returncode == 2
+    assert "new.xls: name a .csv or .parquet file to write to" in command("export", tmp_path / "new.xls").stderr
     assert kept == {path: path.read_bytes() for path in tmp_path.iterdir()}
 
 
