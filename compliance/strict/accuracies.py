@@ -162,20 +162,12 @@ def _check_stated_epochs(
 ) -> None:
     """Report where the stated epochs of a run's evaluations break the schedule.
 
-    These are breaches:
-
-    - the first evaluation is of an epoch above `period`;
-    - an evaluation is late: more than `period` epochs after the one before it;
-    - with `exact`, an evaluation is early: fewer than `period` epochs after the one before it;
-    - the log has more evaluations than were kept (EVENTS_KEPT), so that its whole schedule is not known;
-    - one is missing at the end: `period` epochs or more were trained after the last evaluation.
-
     Args:
-        run: The facts that the log states of the run. Its evaluations of epoch 0 are left out; if no others remain,
-            nothing is checked.
+        run: The facts that the log states of the run.
         last_epoch: The number of the last epoch that was trained. If it is None, the end of the run is not checked.
         period: The most epochs from one evaluation to the next.
-        exact: Whether an early evaluation is reported. The first one may be early in any case.
+        exact: Whether an evaluation that comes earlier than that is reported, too. The first one may be early in any
+            case.
         collector: Gets each breach of the rule `eval-schedule`.
     """
     evaluations = [evaluation for evaluation in run.evaluations if evaluation.epoch != 0]

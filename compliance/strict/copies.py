@@ -38,26 +38,21 @@ class Mark(NamedTuple):
 
 
 def marks(run: LoggedRun) -> list[Mark]:
-    """Return the marks of a run, which are values to recognise it by. Another run with an equal mark may be a copy.
+    """Return values by which a run is recognised: another run with an equal mark may be a copy.
 
     Args:
         run: The facts that the log states of the run.
 
     Returns:
-        Up to three marks, in this order:
-
-        - `run`: start, end and accuracies together, if the log has a run_start;
-        - `times`: the durations of all intervals, such as epochs, if they have at least _LEAST_DISTINCT_TIMES
-          different values other than 0;
-        - `accuracies`: the accuracies alone, if they have at least _LEAST_DISTINCT_ACCURACIES different values.
-
-        Series with fewer different values are no marks, because they may be equal by chance or by a coarse clock.
+        Up to three marks: of the whole run (its start, end and accuracies), of its times (the durations of all
+        intervals, such as epochs), and of its accuracies.
     """
     accuracies = tuple(evaluation.value for evaluation in run.evaluations)
     times = tuple(run.intervals.values())
     marks_of_run = []
     if run.start_ms is not None:
         marks_of_run.append(Mark(_WHOLE_RUN, (run.start_ms, run.stop_ms, *accuracies)))
+    # Few different values are no mark, because they may be equal by chance or by a coarse clock.
     distinct_times = set(times) - {0.0}  # a coarse clock may state 0 for any short time
     if len(distinct_times) >= _LEAST_DISTINCT_TIMES:
         marks_of_run.append(Mark(_TIMES, times))
@@ -67,16 +62,7 @@ def marks(run: LoggedRun) -> list[Mark]:
 
 
 def describe_same_run(run: LoggedRun, other: LoggedRun, name_of_other: str) -> str:
-    """Return a sentence that says that two logs are of one run; "" if too little is equal to show this.
-
-    It is shown, for any benchmark, by the first of these that holds (see `marks`):
-
-    - start, end and accuracies are equal;
-    - times and accuracies are equal;
-    - accuracies are equal although the seeds differ. With the same seed a program may repeat a run to the digit, so
-      equal accuracies show nothing then.
-
-    Equal times alone show nothing either.
+    """Return a sentence that says that two logs, of any benchmark, are of one run; "" if too little is equal for this.
 
     Args:
         run: The facts of the one log.
@@ -89,8 +75,9 @@ def describe_same_run(run: LoggedRun, other: LoggedRun, name_of_other: str) -> s
     equal_marks = _names_of_equal_marks(run, other)
     if _WHOLE_RUN in equal_marks:
         return f"its start, end and accuracies are those of {name_of_other}"
-    if _TIMES in equal_marks and _ACCURACIES in equal_marks:
+    if _TIMES in equal_marks and _ACCURACIES in equal_marks:  # equal times alone show nothing
         return f"its times and accuracies are those of {name_of_other}"
+    # With the same seed a program may repeat a run to the digit, so equal accuracies show nothing then.
     if _ACCURACIES in equal_marks and _are_seeds_different(run, other):
         return f"its accuracies are those of {name_of_other}, which has another seed"
     return ""
@@ -115,11 +102,6 @@ def _texts_of_seeds(run: LoggedRun) -> set[str]:
 def describe_equal_mark(run: LoggedRun, other: LoggedRun, name_of_other: str) -> str:
     """Return a sentence on the first sign that one log is a copy of another; "" if there is none.
 
-    The signs are tried in this order: the same time of run_start, the same durations of all intervals (such as epochs),
-    and the same accuracies of all evaluations. Durations count only if at least _LEAST_DISTINCT_TIMES of them
-    differ from each other and from 0, and accuracies only if at least _LEAST_DISTINCT_ACCURACIES differ from each
-    other, because few values may be equal by chance.
-
     Call this only for this project's benchmarks. Logs of other benchmarks have coarser times and fewer accuracies, so
     one equal sign does not show a copy.
 
@@ -133,10 +115,10 @@ def describe_equal_mark(run: LoggedRun, other: LoggedRun, name_of_other: str) ->
     """
     if run.start_ms is not None and run.start_ms == other.start_ms:
         return f"run_start {run.start_ms} is that of {name_of_other}"
-    kinds_of_equal_values = _names_of_equal_marks(run, other)
-    if _TIMES in kinds_of_equal_values:
+    equal_marks = _names_of_equal_marks(run, other)
+    if _TIMES in equal_marks:
         return f"its times are those of {name_of_other}"
-    if _ACCURACIES in kinds_of_equal_values:
+    if _ACCURACIES in equal_marks:
         return f"its accuracies are those of {name_of_other}"
     return ""
 
@@ -466,17 +448,9 @@ def _describe_equal_losses(run: LoggedRun, other: LoggedRun, name_of_other: str)
 
 
 def seed_key(seed: Event, ruleset: Ruleset, benchmark: str) -> tuple[str, ...] | None:
-    """Return the key by which a seed is compared with seeds of other runs; None if the seed need not differ.
+    """Return the key by which a seed is compared with seeds of other runs, such as ("7",); None if it need not differ.
 
-    Two runs of a submission whose seeds must differ must not have seeds of equal keys. The keys are:
-
-        a seed without a value                                  -> None
-        a benchmark that this project has in the ruleset        -> ("7",): the seed alone
-        another benchmark, in a ruleset before 4.1.0            -> None: MLPerf did not yet ask all for different seeds
-        another benchmark, in ruleset 4.1.0 or later            -> ("7", "train.py", "120"): the seed, and the place in
-                                                                   the code that logged the seed
-
-    The place is part of the key because other projects log several seeds in one run, at several places.
+    Two runs of a submission must not have seeds of equal keys.
 
     Args:
         seed: An event `seed` of a log, such as one with the value 7.
@@ -489,9 +463,11 @@ def seed_key(seed: Event, ruleset: Ruleset, benchmark: str) -> tuple[str, ...] |
     is_benchmark_of_ours = benchmark in ruleset.benchmarks
     if is_benchmark_of_ours:
         return (text,)
-    # The versions, such as "4.0.0", are compared as texts, which is right while each of their numbers has one digit.
+    # Before this ruleset, MLPerf did not ask runs of all benchmarks for different seeds. The versions, such as "4.0.0",
+    # are compared as texts, which is right while each of their numbers has one digit.
     if ruleset.version < _FIRST_RULESET_OF_DIFFERENT_SEEDS:
         return None
+    # Other projects log several seeds in one run, at several places of their code, such as line 120 of "train.py".
     file_of_code = str(seed.metadata.get("file"))
     line_of_code = str(seed.metadata.get("lineno"))
     return (text, file_of_code, line_of_code)

@@ -332,19 +332,8 @@ def _figures_of_absent_gpus(run: LoggedRun, sensors: Sensors) -> Iterator[Fault]
 def _impossible_readings(run: LoggedRun, sensors: Sensors) -> Iterator[Fault]:
     """Yield a fault for each kind of sensor figure of which the log has an impossible one.
 
-    In the windows of steps, impossible are
-
-    - a power below 0;
-    - a GPU's memory below 0.
-
-    In telemetry_summary, if it fits the schema, impossible are
-
-    - a GPU's temperature below 0 or above _MOST_TEMPERATURE_C;
-    - a CPU share below 0 or above _MOST_CPU_SHARE. It is the CPU time over the elapsed time of the busiest sampler, a
-      thread that reads the sensors.
-
     Args:
-        run: The facts that the log states of the run.
+        run: The facts that the log states of the run, with its telemetry_summary.
         sensors: The power and memory of GPUs that the windows of steps state.
     """
     if sensors.least_power_w < 0:  # infinite if no window states a power
@@ -357,6 +346,7 @@ def _impossible_readings(run: LoggedRun, sensors: Sensors) -> Iterator[Fault]:
     temperature_c = telemetry.value["peak_gpu_temperature_c"]
     if temperature_c is not None and not 0 <= temperature_c <= _MOST_TEMPERATURE_C:
         yield Fault(telemetry.line, f"a GPU of {six_digits(temperature_c)} degrees C")
+    # The CPU time over the elapsed time of a thread that reads the sensors.
     cpu_share = telemetry.value["sampler_cpu_share"]
     if not 0 <= cpu_share <= _MOST_CPU_SHARE:
         yield Fault(telemetry.line, f"a sampler that took {six_digits(cpu_share)} of a CPU")

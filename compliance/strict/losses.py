@@ -49,28 +49,34 @@ def _of_first_windows(losses: Sequence[float | None]) -> str:
 
 
 def _start_of_repeated_losses(losses: Sequence[float | None]) -> int | None:
-    """Return the index of the first 5 losses in a row that also stand earlier in the same order; None if none do.
+    """Return the index at which 5 losses in a row come again that stood earlier, as in an epoch that was copied.
 
     For instance, the index is 6 in 9, 8, 7, 6, 5, 4, 9, 8, 7, 6, 5: the 5 losses from index 6 on equal the first 5.
-    Such losses are a sign that an epoch was copied. _REPEATED_LOSSES is the number 5.
-
-    Two kinds of 5 losses in a row never count as repeated, because an honest run may have them twice:
-
-    - losses that are not all different, as in a run that learns nothing and has the same loss again and again;
-    - losses whose largest is above the least by at most 0.001 of the largest (_LEAST_SPREAD), as in a run that has
-      learned its only batch by heart.
 
     Args:
-        losses: The losses of a run's first windows, in their order. None is a loss that is not known, and 5 losses with
-            a None among them never count as repeated.
+        losses: The losses of a run's first windows, in their order. None is a loss that is not known.
+
+    Returns:
+        The index; None if no losses come again.
     """
-    searched_for = set()  # tuples: each 5 losses in a row so far that no honest run has twice
+    no_accidents = set()  # tuples: each 5 losses in a row so far that no honest run has twice
     for start in range(len(losses) - _REPEATED_LOSSES + 1):
         in_a_row = tuple(losses[start : start + _REPEATED_LOSSES])
-        if in_a_row in searched_for:  # the same 5 losses have begun at an earlier `start`
+        if in_a_row in no_accidents:
             return start
-        numbers = {loss for loss in in_a_row if loss is not None}
-        are_all_different = len(numbers) == _REPEATED_LOSSES
-        if are_all_different and max(numbers) - min(numbers) > _LEAST_SPREAD * max(numbers):
-            searched_for.add(in_a_row)  # to be found if the 5 losses come again later
+        if not _may_come_twice(in_a_row):
+            no_accidents.add(in_a_row)
     return None
+
+
+def _may_come_twice(in_a_row: Sequence[float | None]) -> bool:
+    """Return whether an honest run may have these losses in a row twice, or one of them is not known.
+
+    Args:
+        in_a_row: Some losses of windows that follow each other.
+    """
+    numbers = {loss for loss in in_a_row if loss is not None}
+    if len(numbers) < len(in_a_row):  # some are equal, as in a run that learns nothing, or not known
+        return True
+    # They are almost equal, as in a run that has learned its only batch by heart.
+    return max(numbers) - min(numbers) <= _LEAST_SPREAD * max(numbers)

@@ -48,12 +48,8 @@ def _accuracies_of_no_whole_count(run: LoggedRun) -> Iterator[Fault]:
 def _evaluations_out_of_schedule(run: LoggedRun, last_epoch: int) -> Iterator[Fault]:
     """Yield a fault for the first evaluation that the recipe does not ask for, and a fault for the first missing one.
 
-    The recipe asks for evaluations of the epochs `offset` + n * `period`. The last planned epoch may be evaluated, too.
-    Both numbers are settings in the header of the log:
-
-    - If `period` is not stated, nothing is checked. If `offset` is not stated, 0 is taken.
-    - If `period` or `offset` is no whole number, or if `period` is below 1, this is the only fault.
-    - Otherwise the evaluations are checked.
+    The recipe asks for evaluations of the epochs `offset` + n * `period`. If these two settings are no numbers of
+    epochs, this is the only fault.
 
     Args:
         run: The facts that the log states of the run, with its settings and its evaluations.
@@ -61,7 +57,7 @@ def _evaluations_out_of_schedule(run: LoggedRun, last_epoch: int) -> Iterator[Fa
     """
     period: Any = run.settings.get("RECIPE.eval_every_epochs")
     offset: Any = run.settings.get("RECIPE.eval_offset_epochs", 0)
-    if period is None:
+    if period is None:  # not stated
         return
     are_whole_numbers = type(period) is int and type(offset) is int
     if not are_whole_numbers or period < 1:

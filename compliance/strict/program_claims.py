@@ -29,27 +29,12 @@ _BUCKETS = re.compile(r".*: buckets (\d{1,9})")
 def faults_of_program(run: LoggedRun, summary: schema.RunSummary) -> Iterator[str]:
     """Yield in words each contradiction in a log's description of its training program, or with the rest of the log.
 
-    The header's section `program` describes the program: the count of each operator, the fused operators once more, the
-    all-reduces, which sum gradients over the ranks, and what the run proved about the program. The contradictions, in
-    this order:
-
-    - The number of all-reduces does not fit the devices or the operators, or their size is impossible
-      (`_impossible_all_reduces`).
-    - An operator has a count below 1.
-    - An operator updates weights, and is no operator of the optimizer that the log states as opt_name. An unknown
-      optimizer has no operators.
-    - The table `fused` differs from the operators whose names begin with fused_ or merged_, and their counts.
-    - The precision is half precision, and no operator casts.
-    - The precision is not half precision, and the program scales its loss, which is for half precision only.
-    - A proof contradicts the rest of the log, or no proof is about the gradients (`_faults_of_proofs`).
-
-    Nothing is checked if Paddle makes the program (STRATEGY=auto).
-
     Args:
-        run: The facts that the log states of the run. The header's section `program` must fit the schema.
+        run: The facts that the log states of the run. The header's section `program`, which describes the program, must
+            fit the schema.
         summary: The value of the event run_summary: the number of devices and the precision.
     """
-    if is_automatic(str(run.settings.get("STRATEGY"))):
+    if is_automatic(str(run.settings.get("STRATEGY"))):  # Paddle makes the program, and may make any
         return
 
     program = run.header_section(schema.PROGRAM)
@@ -58,16 +43,10 @@ def faults_of_program(run: LoggedRun, summary: schema.RunSummary) -> Iterator[st
     for kind, count in operators.items():
         if count < 1:
             yield f"a program of {count} {printable(kind)}"
-
-    optimizer = run.stated_text(schema.OPT_NAME)
-    is_known_optimizer = optimizer in schema.OPTIMIZERS
-    operators_of_optimizer = schema.OPTIMIZERS[optimizer].operators if is_known_optimizer else frozenset()
-    update_operators = schema.UPDATES & operators.keys()  # those of the program that update weights
-    if not update_operators <= operators_of_optimizer:
-        yield f"a program that updates by {', '.join(sorted(update_operators))}; opt_name is {printable(optimizer)}"
+    yield from _updates_of_other_optimizer(operators, run.stated_text(schema.OPT_NAME))
 
     fused = {kind: count for kind, count in operators.items() if kind.startswith(_PREFIXES_OF_FUSED)}
-    if program["fused"] != fused:
+    if program["fused"] != fused:  # which lists these operators once more
         yield f"a program whose fused operators are {printable(program['fused'])}, not {printable(fused)}"
 
     is_half_precision = summary.precision in schema.HALF_PRECISIONS
@@ -77,6 +56,20 @@ def faults_of_program(run: LoggedRun, summary: schema.RunSummary) -> Iterator[st
         yield f"a program that scales its loss for half precision, for precision {summary.precision}"
 
     yield from _faults_of_proofs(run, program, summary.devices)
+
+
+def _updates_of_other_optimizer(operators: JsonObject, optimizer: str) -> Iterator[str]:
+    """Yield a fault if an operator of the program updates weights, and is none of the stated optimizer.
+
+    Args:
+        operators: The operators of the program: the count of each by its kind.
+        optimizer: The optimizer that the log states as opt_name. An unknown one has no operators.
+    """
+    is_known = optimizer in schema.OPTIMIZERS
+    operators_of_optimizer = schema.OPTIMIZERS[optimizer].operators if is_known else frozenset()
+    update_operators = schema.UPDATES & operators.keys()  # those of the program that update weights
+    if not update_operators <= operators_of_optimizer:
+        yield f"a program that updates by {', '.join(sorted(update_operators))}; opt_name is {printable(optimizer)}"
 
 
 def _impossible_all_reduces(run: LoggedRun, program: JsonObject, devices: int) -> Iterator[str]:

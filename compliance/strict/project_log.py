@@ -412,14 +412,6 @@ class ProjectLog:
     def _wrong_statements(self, summary: schema.RunSummary) -> Iterator[Fault]:
         """Yield a fault for each wrong statement about the source, the settings and the sizes of the run.
 
-        In this order:
-
-        - a text of the header's section `source` that has another form than own_log.yaml says;
-        - settings that are missing, which is the last fault then, because the other checks need the settings;
-        - a setting, a hyperparameter, a target or a size that no run can have;
-        - nodes with too few GPUs for the run;
-        - values that contradict each other.
-
         Args:
             summary: The value of the event run_summary. The header must fit the schema.
         """
@@ -430,7 +422,7 @@ class ProjectLog:
         missing = missing_settings(self.run)
         if missing:
             yield Fault(None, f"the header section config lacks {', '.join(missing)}")
-            return
+            return  # because the checks below need the settings
         yield from self._unknown_values_of_settings()
         yield from self._impossible_hyperparameters()
         yield from self._unclear_target()
@@ -477,12 +469,7 @@ class ProjectLog:
                 yield Fault(event.line, f"{event.key} is {six_digits(event.value)}, not below 1")
 
     def _unclear_target(self) -> Iterator[Fault]:
-        """Yield a fault if the settings do not say clearly which target the run was to reach.
-
-        - A recipe has at most one target: several are a fault.
-        - A target that is neither a number nor null is a fault.
-        - A run that succeeded must have a target: see `_success_without_target`.
-        """
+        """Yield a fault if the settings do not say clearly which target the run was to reach: one number, or null."""
         targets = {name: value for name, value in self.run.settings.items() if name.startswith("RECIPE.target_")}
         if len(targets) > 1:
             yield Fault(None, f"a recipe with several targets: {', '.join(map(printable, sorted(targets)))}")

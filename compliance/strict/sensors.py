@@ -30,13 +30,6 @@ class Sensors:
     def take(self, line: int, window: schema.StepWindow) -> None:
         """Add the GPU memory and the power that the next window of steps states to the extremes of the run so far.
 
-        A window may state both figures, only the memory or the power, or none, as on CPUs.
-
-        - `line_of_gpu` notes the line of the first window that states a memory or a power.
-        - A memory goes to `_take_memory`, which notes the first, the least and the most memory.
-        - A power goes into `least_power_w` and `most_power_w`. The window is counted in `windows_with_power`, and the
-          window's time is added to `time_s`. Later, power * time is compared with the energy that the run states.
-
         Args:
             line: The line of the window's event in the log.
             window: The figures of the window. A memory or a power that it does not state is None.
@@ -52,7 +45,7 @@ class Sensors:
             self.windows_with_power += 1
             self.least_power_w = min(self.least_power_w, window.power_w)
             self.most_power_w = max(self.most_power_w, window.power_w)
-            self.time_s += window.time_s
+            self.time_s += window.time_s  # power * time is compared with the run's energy later
 
     def _take_memory(self, line: int, memory_mib: float) -> None:
         """Note the GPU memory that a window states: a fall since earlier windows, the most, the least and the first.
