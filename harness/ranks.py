@@ -19,6 +19,7 @@ from harness.hooks.watchdog import WATCHDOG
 from harness.job import ClusterSettings
 from harness.processes import end_with_parent
 from program import in_temporary_folder
+from runlog.digits import counted
 from runlog.errors import RunError
 
 if not env.is_rank():  # a tool: UCX, which Open MPI loads, would write into its JSON; MPI does not start without HOME
@@ -115,7 +116,7 @@ def start(cluster: ClusterSettings) -> Ranks:
     WATCHDOG.start(cluster.hang_timeout_s, rank=ranks.rank, node=ranks.node)
     if ranks.size != cluster.world_size:
         raise ValueError(
-            f"{ranks.size} ranks were started, but DGXNNODES={cluster.dgxnnodes} x DGXNGPU={cluster.dgxngpu} "
+            f"{counted(ranks.size, 'rank')} started, but DGXNNODES={cluster.dgxnnodes} x DGXNGPU={cluster.dgxngpu} "
             f"is {cluster.world_size}: start the job by ./run_and_time.sh"
         )
     # Here already, and not in `connect`, because the log's header lists the libraries' variables.

@@ -17,6 +17,7 @@ from harness.task import task_of
 from program import build
 from program.arrays import Array
 from runlog import schema
+from runlog.digits import counted
 from runlog.errors import RunError
 
 
@@ -378,5 +379,5 @@ def train_to_target(
 
     # Every rank waits here until rank 0 has written its last checkpoint: an error on any of them ends the job.
     last_checkpoint = run.keeper.last_written
-    found = f"evaluation is {quality:.4f} after {task.epochs} epochs, below the target {recipe.target:.4f}"
+    found = f"evaluation is {quality:.4f} after {counted(task.epochs, 'epoch')}, below the target {recipe.target:.4f}"
     raise RunError(f"{found}; {last_checkpoint}")

@@ -407,7 +407,7 @@ def _wrong_passport_of_real_data(run: LoggedRun, dataset: JsonObject, part: str)
     has_too_few_bytes = passport["bytes"] < passport["files"]  # each file has at least one
     has_digest = _SHA256.fullmatch(passport["sha256"]) is not None
     if passport["files"] != samples:  # a passport counts one file for each sample
-        what = f"dataset.{part} has {passport['files']} files; dataset.{part}_samples is {samples}"
+        what = f"dataset.{part} has {counted(passport['files'], 'file')}; dataset.{part}_samples is {samples}"
         yield Fault(_line(run), what)
     elif has_too_few_bytes or not has_digest:
         digest = printable(passport["sha256"])
@@ -468,4 +468,4 @@ def _epochs_beyond_plan(run: LoggedRun, last_epoch: int) -> Iterator[Fault]:
     is_limited = is_number(most_epochs) and most_epochs > 0
     if is_limited and last_epoch > most_epochs:
         line = run.stop.line if run.stop else None
-        yield Fault(line, f"{last_epoch} epochs; {setting} is {printable(most_epochs)}")
+        yield Fault(line, f"{counted(last_epoch, 'epoch')}; {setting} is {printable(most_epochs)}")

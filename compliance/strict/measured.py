@@ -21,7 +21,7 @@ from compliance.strict.rank_times import RankTimesOfWindows
 from compliance.strict.sensors import Sensors
 from compliance.strict.set_clock import SetClock
 from runlog import schema
-from runlog.digits import significant, six_digits
+from runlog.digits import counted, significant, six_digits
 from runlog.reader import Event, from_json
 from runlog.text import printable
 
@@ -388,7 +388,7 @@ class Measured:
         is_in_planned_phase = position.phase == planned.phase
         is_in_open_epoch = position.epoch_num == self._epoch_of_windows
         if not has_planned_size:
-            done = f"{window.steps} steps, {window.images} images"
+            done = f"{counted(window.steps, 'step')}, {counted(window.images, 'image')}"
             what = f"a window of {done}, to step {position.step}; {previous_step} was the last"
             self.report_if_project_log(line, what)
         elif not (is_in_planned_phase and is_in_open_epoch):

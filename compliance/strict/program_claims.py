@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from compliance.logged_run import LoggedRun
 from compliance.strict.strategy import is_automatic, parts_of_batch
 from runlog import schema
-from runlog.digits import six_digits
+from runlog.digits import counted, six_digits
 from runlog.json_types import JsonObject
 from runlog.text import printable
 
@@ -87,7 +87,7 @@ def _impossible_all_reduces(run: LoggedRun, program: JsonObject, devices: int) -
     has_all_reduces = all_reduces > 0
     needs_all_reduces = devices > 1
     if all_reduces < 0 or has_all_reduces != needs_all_reduces:
-        yield f"a program of {all_reduces} all-reduces for {devices} devices"
+        yield f"a program of {counted(all_reduces, 'all-reduce')} for {counted(devices, 'device')}"
         return
 
     operators = program["operators"].get(_ALL_REDUCE, 0)
@@ -147,9 +147,9 @@ def _faults_of_sum(sum_of_gradients: re.Match[str], devices: int, parts: int | N
     stated_ranks = int(sum_of_gradients["ranks"]) if names_ranks else 1
     stated_divisor = int(sum_of_gradients["divisor"])
     if stated_ranks != devices:
-        yield f"a program of {proof}, for {devices} devices"
+        yield f"a program of {proof}, for {counted(devices, 'device')}"
     elif parts is not None and stated_divisor != devices * parts:
-        yield f"a program of {proof}, for {devices} devices and a batch in {parts} parts"
+        yield f"a program of {proof}, for {counted(devices, 'device')} and a batch in {counted(parts, 'part')}"
 
 
 def _has_wrong_count(proof: str, program: JsonObject) -> bool:

@@ -18,7 +18,7 @@ from compliance.strict.run_order import RunOrder
 from compliance.strict.schema_types import fits
 from compliance.strict.strategy import is_automatic, wrong_knobs
 from runlog import schema
-from runlog.digits import six_digits
+from runlog.digits import counted, six_digits
 from runlog.json_types import JsonObject
 from runlog.reader import Event, other_format
 from runlog.text import printable
@@ -164,7 +164,7 @@ class ProjectLog:
             epochs -= 1
         throughputs = self.run.number_of_events(schema.EPOCH_THROUGHPUT)
         if throughputs != epochs:
-            yield Fault(None, f"{throughputs} epoch_throughput of {epochs} epochs")
+            yield Fault(None, f"{throughputs} epoch_throughput of {counted(epochs, 'epoch')}")
 
     @property
     def _is_first_epoch_without_steps(self) -> bool:
@@ -507,8 +507,8 @@ class ProjectLog:
         is_one_missing = summary.devices < 1 or summary.batch_per_device < 1 or described_nodes == 0
         are_nodes_too_many = described_nodes > summary.nodes
         if is_one_missing or are_nodes_too_many:
-            ranks = f"{summary.devices} devices of {summary.batch_per_device} images"
-            what = f"{ranks}, {summary.nodes} nodes, {described_nodes} hosts"
+            ranks = f"{counted(summary.devices, 'device')} of {counted(summary.batch_per_device, 'image')}"
+            what = f"{ranks}, {counted(summary.nodes, 'node')}, {counted(described_nodes, 'host')}"
             yield Fault(self.run.first_event(schema.RUN_SUMMARY).line, what)
 
     def _nodes_with_too_few_gpus(self, summary: schema.RunSummary) -> Iterator[Fault]:
@@ -523,7 +523,8 @@ class ProjectLog:
             gpus = len(node["gpus"])
             usable_devices = gpus * summary.nodes  # if each node has as many GPUs as this one
             if usable_devices < summary.devices:
-                what = f"{summary.devices} ranks on {summary.nodes} nodes, and {gpus} GPUs in one of them"
+                ranks = f"{counted(summary.devices, 'rank')} on {counted(summary.nodes, 'node')}"
+                what = f"{ranks}, and {counted(gpus, 'GPU')} in one of them"
                 yield Fault(None, what)
 
 

@@ -438,7 +438,7 @@ def _problem_of_failed_runs(judged: _JudgedRuns, allowed: str) -> str:
     for run in judged.runs:
         broken_rules.update(run.broken_rules)
     shown_rules = ", ".join(sorted(broken_rules))
-    problem = f"{judged.failed_runs} runs fail their check ({shown_rules}); a submission may drop {allowed}"
+    problem = f"{counted(judged.failed_runs, 'failing run')} ({shown_rules}); a submission may drop {allowed}"
     # Today's official checker demands the names that MXNet gives to tensors. That of the MLPerf round in which the logs
     # were submitted may not have done so. Then a published result may fail only here.
     if any(_TENSOR_NAMES_KEY in rule for rule in broken_rules):

@@ -219,7 +219,8 @@ def _check_figures(folder: Path, facts: _ManifestFacts, ask_official: bool) -> l
     refusals += _refusals_by_commit(folder, facts, reports)
     verdicts = [judged(printable(refusal.file), good=False, found=refusal.text) for refusal in refusals]
     if not refusals:
-        verdicts.append(judged("logs", good=True, found=f"{len(reports)} logs meet ruleset {facts.ruleset.version}"))
+        found = f"ruleset {facts.ruleset.version} met by {counted(len(reports), 'log')}"
+        verdicts.append(judged("logs", good=True, found=found))
     verdicts.append(_check_manifest(folder, computed.manifest, facts.manifest))
     verdicts.append(_check_report(folder, computed.report_text))
     if ask_official:
@@ -308,7 +309,7 @@ def _check_code(folder: Path, commit: str) -> list[Verdict]:
     differences = judge_differences("code", wanted_hashes, present_hashes, problems)
     if differences:
         return differences
-    return [judged("code", good=True, found=f"{len(present_hashes)} files, those of commit {commit}")]
+    return [judged("code", good=True, found=f"{counted(len(present_hashes), 'file')}, those of commit {commit}")]
 
 
 def _code_not_compared(folder: Path, error: ValueError) -> Verdict:

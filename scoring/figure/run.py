@@ -444,7 +444,7 @@ def _row_of_number(record: Record, number: int, stamped: Sequence[StampedRow]) -
     """
     if number <= len(stamped):
         return stamped[number - 1]
-    raise nothing_left(record, f"{number} windows", _stamps_in_words(stamped))
+    raise nothing_left(record, counted(number, "window"), _stamps_in_words(stamped))
 
 
 def _row_ending_warm_up(record: Record, steps_to_skip: int, stamped: Sequence[StampedRow]) -> StampedRow:
@@ -470,7 +470,7 @@ def _row_ending_warm_up(record: Record, steps_to_skip: int, stamped: Sequence[St
     for row in stamped:
         if row.steps_done > steps_to_skip:
             return row
-    raise nothing_left(record, f"{steps_to_skip} steps", _stamps_in_words(stamped))
+    raise nothing_left(record, counted(steps_to_skip, "step"), _stamps_in_words(stamped))
 
 
 def _stamps_in_words(stamped: Sequence[StampedRow]) -> str:

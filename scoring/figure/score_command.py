@@ -174,7 +174,8 @@ def _more_runs_in_words(more_runs: int | None) -> str:
     """Return in words how many runs the user must add to get a 95 % interval of +-1 %; empty if there is none to add.
 
     For 7 runs: "7 more runs, all of them counted, by the spread of these". The words mean: judging by the spread of the
-    runs scored so far, make 7 more runs, and score all 7 of them together with those runs.
+    runs scored so far, make 7 more runs, and score all 7 of them together with those runs. For a single run: "1 more
+    run, counted in any case, by the spread of these".
 
     Args:
         more_runs: How many runs to add. 0 if the interval is narrow enough already; None if the number is not known.
@@ -189,7 +190,8 @@ def _more_runs_in_words(more_runs: int | None) -> str:
     more_runs_counted = counted(more_runs, "more run")  # "7 more runs", or "1 more run"
     # "all of them counted" tells the user not to stop earlier, at the first interval that looks narrow: intervals that
     # are chosen in this way miss the true figure too often.
-    return f"{more_runs_counted}, all of them counted, by the spread of these"
+    which_count = "counted in any case" if more_runs == 1 else "all of them counted"
+    return f"{more_runs_counted}, {which_count}, by the spread of these"
 
 
 def _row_of_run(run: RunFigure) -> tuple[str, str]:

@@ -136,7 +136,7 @@ def _windows_after_skipped_steps(record: Record, protocol: Protocol) -> Sequence
                 chosen.append(window)
     if not chosen:
         held = f"{steps_done[-1] - done_before_log} printed"
-        raise nothing_left(record, warm_up=f"{protocol.skip} steps", held=held)
+        raise nothing_left(record, warm_up=counted(protocol.skip, "step"), held=held)
     refuse_marked_warm_up(record, protocol, chosen, fix="give --skip N: N windows after the marked ones, or 0")
     return chosen
 
@@ -172,8 +172,8 @@ def _steps_done_or_refuse(record: Record, protocol: Protocol) -> list[int]:
     known = [done for done in steps_done_by_window(record) if done is not None]
     if len(known) < len(record.windows):
         raise InputError(
-            f"{record.file}: protocol {protocol.name} skips {protocol.skip} steps and the log's rows carry no step; "
-            "give --skip N windows"
+            f"{record.file}: protocol {protocol.name} skips {counted(protocol.skip, 'step')} and the log's rows carry "
+            "no step; give --skip N windows"
         )
     return known
 
@@ -284,5 +284,5 @@ def too_short(record: Record, steps: int, total: int) -> InputError:
         steps: How many steps the protocol takes after the warm-up.
         total: How many steps the log has after the warm-up.
     """
-    says = f"the protocol takes {steps} steps after warm-up and the log has {total}; take a longer run"
+    says = f"the protocol takes {counted(steps, 'step')} after warm-up and the log has {total}; take a longer run"
     return InputError(f"{record.file}: {says}")

@@ -1,6 +1,6 @@
 """A record as lines of text, as `python -m scoring import` prints it."""
 
-from runlog.digits import six_digits
+from runlog.digits import counted, six_digits
 from runlog.text import visible
 from scoring.record import FACTS, Check, Record
 
@@ -18,7 +18,7 @@ def record_lines(record: Record) -> list[str]:
     Args:
         record: What the log says.
     """
-    lines = [f"{record.file}  ({record.format}, {record.lines} lines, sha256 {record.sha256[:12]})"]
+    lines = [f"{record.file}  ({record.format}, {counted(record.lines, 'line')}, sha256 {record.sha256[:12]})"]
 
     def add(name: str, text: str) -> None:
         lines.append(f"  {name:17}{text}")

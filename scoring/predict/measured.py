@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from runlog.digits import counted
 from scoring.figure import protocols, spread
 from scoring.figure import warnings as figure_warnings
 from scoring.figure.score import Score, score
@@ -163,7 +164,7 @@ def _shape(log: str, devices: int, nodes: int | None, most_devices_per_node: int
     if not nodes:
         nodes = math.ceil(devices / most_devices_per_node)
     if devices % nodes:
-        raise InputError(f"{log}: {devices} devices on {nodes} nodes; give --devices-per-node")
+        raise InputError(f"{log}: {counted(devices, 'device')} on {counted(nodes, 'node')}; give --devices-per-node")
     return Shape(nodes, devices // nodes)
 
 

@@ -492,7 +492,7 @@ def log_lines(report: Report, rest_of_page: Sequence[object]) -> Section:
         lines_by_run[run_number].add(line)
     parts = [_quoted_lines(run, lines_by_run[run.number]) for run in report.runs]
     count = sum(len(lines) for lines in lines_by_run.values())
-    gist = f"{count} lines that the numbers above come from, as they stand in the logs"
+    gist = f"{counted(count, 'line')} that the numbers above come from, as the logs have them"
     return Section(key="lines", title="Quoted log lines", gist=gist, blocks=parts)
 
 

@@ -183,7 +183,7 @@ FORGED: dict[str, tuple[Callable[[], Altered], Alter, str]] = {
                                            lambda log: _header(log, "program", all_reduces=0), "of 0 all-reduces"),
     "sums of one rank": (lambda: on_gpus(devices=1), lambda log: _header(log, "program", all_reduces=6), "of 6 all"),
     "fewer sums than none": (lambda: by.settings(on_gpus(devices=1), RECIPE_sync_bn=True), lambda log: _header(
-        log, "program", all_reduces=-1), "a program of -1 all-reduces for 1 devices"),
+        log, "program", all_reduces=-1), "a program of -1 all-reduces for 1 device"),
     "ranks' times of one rank": (lambda: on_gpus(devices=1), lambda log: log.add_after(
         "epoch_start", Altered(make_log.run()).lines[Altered(make_log.run()).at("rank_times")]),
         "no rank_times of this run"),

@@ -195,7 +195,7 @@ def test_one_run_that_fails_is_dropped_as_the_worst_and_two_leave_no_score(tmp_p
     texts[1] = Altered(texts[1]).repeat("run_start").text
     status, two = score(*write(tmp_path, *texts))
     assert (status, two["minutes"]) == (1, None)
-    assert two["problem"] == "2 runs fail their check (own-log, run-status, target-status); a submission may drop one"
+    assert two["problem"] == "2 failing runs (own-log, run-status, target-status); a submission may drop one"
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ def test_ranks_that_meet_leave_nothing_in_the_working_directory(tmp_path: Path) 
 def test_another_number_of_ranks_than_the_environment_says_is_refused(standing_in: Path) -> None:
     done = jobs.on_ranks(2, "-m", "harness", cwd=standing_in, DGXNNODES=2, HOSTS="a,b")
     assert done.returncode == 2
-    assert "2 ranks were started, but DGXNNODES=2 x DGXNGPU=2 is 4" in done.stderr
+    assert "2 ranks started, but DGXNNODES=2 x DGXNGPU=2 is 4" in done.stderr
 
 
 # ---- the watchdog, in processes that hang in every way, and the clock

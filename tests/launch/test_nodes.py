@@ -220,7 +220,7 @@ def test_nodes_that_agree_are_told_nothing(pair: Pair) -> None:
 
 
 def test_the_second_node_says_why_the_job_failed(pair: Pair) -> None:
-    reason = "evaluation is 0.2 after 1 epochs, below the target 0.9 \N{EM DASH} caf\N{LATIN SMALL LETTER E WITH ACUTE}"
+    reason = "evaluation is 0.2 after 1 epoch, below the target 0.9 \N{EM DASH} caf\N{LATIN SMALL LETTER E WITH ACUTE}"
     _, serve = pair.both("bash", "-c", 'echo "$0" >"${END_REASON_FILE}"; exit 1', reason)
     status, stderr = said(serve)
     assert (status, stderr.splitlines()[-1]) == (1, f"nodes.py: node 1: the job ended with status 1: {reason}")

@@ -294,7 +294,7 @@ def test_the_accuracy_mode_as_a_user_starts_it(tmp_path: Path, data_set: Path) -
     mode = {"MODE": "train", "RECIPE": "cityscapes_80k", "DGXNGPU": 1, "MAX_EPOCHS": 1, "PRETRAINED": weights}
     done = jobs.run_and_time(LOGDIR=tmp_path, DATADIR=data_set, timeout_s=1200, **(TRAINING | mode))
     assert done.returncode == 1
-    assert "after 1 epochs, below the target 0.7897" in done.stderr
+    assert "after 1 epoch, below the target 0.7897" in done.stderr
     log = tmp_path / "CPU/hrnet/result_0.txt"
     windows = jobs.values(log, "step_window")
     assert len(windows) == 4

@@ -28,6 +28,7 @@ from paddle_rn50.train import ResNet50
 from program import build, count, ops
 from program.arrays import Array
 from program.passes import edit, gradients
+from runlog.digits import counted
 from runlog.json_types import JsonObject
 from runlog.verdict import Verdict, judged
 from tools.acceptance.machine import BATCH, GOLDEN, SEED, Machine, NotPossible, repeatable_algorithms
@@ -146,7 +147,7 @@ def sensors(machine: Machine) -> Verdict:
         if not gpu["same"]:  # NVML numbers the GPUs differently from CUDA: these readings are another GPU's
             wrong_gpus += 1
     silent = ", ".join(sorted(silent_sensors)) or "none"
-    found = f"{len(gpus)} GPUs answer, {wrong_gpus} are not the one that computes; silent: {silent}"
+    found = f"{counted(len(gpus), 'GPU')} asked, {wrong_gpus} not the one that computes; silent: {silent}"
     wanted = "NVML names each rank's GPU as CUDA does, and reads " + ", ".join(SENSORS)
     good = wrong_gpus == 0 and not silent_sensors
     return judged("sensors", good, found, wanted, figures={"gpus": gpus})
@@ -439,7 +440,8 @@ def all_reduce(machine: Machine) -> Verdict:
     total_mib = sum(bucket["mib"] for bucket in buckets)
     wrong_here = sum(_count_wrong_sums(machine, bucket, index) for index, bucket in enumerate(buckets))
     wrong = int(machine.me.comm.allreduce(wrong_here))
-    found = f"{wrong} sums differ of {len(buckets)} buckets, {total_mib:.0f} MiB, over {machine.me.size} ranks"
+    where = f"{counted(len(buckets), 'bucket')}, {total_mib:.0f} MiB, over {counted(machine.me.size, 'rank')}"
+    found = f"{wrong} sums differ of {where}"
     figures = {"wrong": wrong, "buckets": len(buckets), "mib": total_mib}
     wanted = "no sum differs: whole numbers below 256 add up without rounding"
     return judged("all-reduce", wrong == 0, found, wanted, figures=figures)

@@ -508,8 +508,8 @@ def summary(record: Record) -> str:
     digests = record["digests"]
     fewest_repetitions = min(rank.repetition_count for rank in ranks)
     return (
-        f"{_ranks_and_classes(ranks)}, at least {fewest_repetitions} repetitions of {digests['steps']} steps each, "
-        f"{len(digests['tensors'])} digests a step"
+        f"{_ranks_and_classes(ranks)}, at least {counted(fewest_repetitions, 'repetition')} of "
+        f"{counted(digests['steps'], 'step')} each, {counted(len(digests['tensors']), 'digest')} a step"
     )
 
 
