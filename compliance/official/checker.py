@@ -110,19 +110,13 @@ class Judge:
     def _refuse_benchmark(self, event: Event, rule_file: str) -> None:
         """Report a benchmark that has no rule file of its own, as a breach of the rule known-benchmark.
 
-        A rule file is named for its benchmark: the benchmark resnet leads to training_4.0.0/closed_resnet.yaml. There
-        are two cases:
-
-        - The file exists, but is no benchmark's: "common" leads to closed_common.yaml, which was applied already.
-        - The file does not exist. The report names the rulesets that have the benchmark.
-
         Args:
             event: The event that states the benchmark.
-            rule_file: The file to which the benchmark leads.
+            rule_file: The file to which the benchmark leads, such as training_4.0.0/closed_resnet.yaml for resnet.
         """
         benchmark = printable(event.value, 60)
         does_exist = rule_file in names()
-        if does_exist:  # such as closed_common.yaml, the rules for all closed runs
+        if does_exist:  # the benchmark "common" leads to closed_common.yaml, the rules for all closed runs
             why = f"{printable(rule_file)} has no rules of a benchmark"
         else:
             rulesets = [version for version in versions() if event.value in benchmarks(version)]
@@ -216,7 +210,7 @@ class _FileJudge:
         findings: list[Finding | None] = []  # None: nothing is wrong
         for key_result in self._result_by_key.values():
             findings.append(self._finding_if_alternative_is_missing(key_result))
-            findings.append(key_result.finding_if_any_check_is_unmet())
+            findings.append(key_result.finding_if_no_event_meets_check())
         findings.append(self._first_crash)
         for tensors in self._file.wanted_names:
             findings.append(self._finding_if_tensors_differ(tensors))
@@ -292,8 +286,8 @@ class _FileJudge:
             self._apply_checks_and_code(key_result, event)
         if is_first and rule.first_check is not None:
             self._apply_first_check(rule.first_check, key_result, event)
-        if rule.any_check is not None:
-            self._apply_any_check(rule.any_check, key_result, event)
+        if rule.at_least_one_check is not None:
+            self._apply_at_least_one_check(rule.at_least_one_check, key_result, event)
 
     def _apply_first_check(self, check: Check, key_result: KeyResult, event: Event) -> None:
         """Keep a failure if the first event of a key does not meet the check for it.
@@ -309,11 +303,6 @@ class _FileJudge:
     def _apply_checks_and_code(self, key_result: KeyResult, event: Event) -> None:
         """Check an event by the rule of its key, then run the code of the rule. Failures are kept in `key_result`.
 
-        1. Each check that every event of the key must meet, and that this event does not meet, is kept as a failure.
-        2. The code of the rule is run, even after a failure. The code changes the state, which later checks read, and
-           may compute with the event's value. If the code raises an exception, the exception is kept as a failure, but
-           only if there is no failure from step 1.
-
         Args:
             key_result: The result of the event's key, with the rule of the key.
             event: The event.
@@ -322,9 +311,9 @@ class _FileJudge:
         unmet_checks = [check for check in rule.checks if not self._is_met(check, event)]
         for check in unmet_checks:
             self._keep_failure(check, key_result, event)
-        has_code_failed = not self._run_code(rule, event)  # `_run_code` returns False after an exception
-        are_checks_met = not unmet_checks
-        if has_code_failed and are_checks_met:
+        # The code runs even after a failure: it changes the state, which the checks of later events read.
+        has_code_failed = not self._run_code(rule, event)
+        if has_code_failed and not unmet_checks:
             # The code could not compute, for instance, a limit for later events from a value that is a text.
             wanted = "a value that the later rules can be computed from"
             failure = key_result.finding_on_event("value", event.line, wanted, shown(event, "value"))
@@ -344,7 +333,7 @@ class _FileJudge:
             return False
         return True
 
-    def _apply_any_check(self, check: Check, key_result: KeyResult, event: Event) -> None:
+    def _apply_at_least_one_check(self, check: Check, key_result: KeyResult, event: Event) -> None:
         """Note in `key_result` whether an event meets the check that at least one event of its key has to meet.
 
         Args:
@@ -360,7 +349,7 @@ class _FileJudge:
                 self._first_crash = _finding_on_crash(check, key_result, event)
             return
         if is_met:
-            key_result.keep_met_any_check(event)
+            key_result.keep_time_of_met_check(event)
 
     # --- failed checks ---
 
@@ -388,19 +377,13 @@ class _FileJudge:
     def _objection(self, check: Check, event: Event) -> _Objection:
         """Return what a check wanted of an event that does not meet it, and what the log has instead.
 
-        A check is about one of three things:
-
-        - the order: the event must stand before or after the events of another key
-        - the time: the event must come soon enough after the first init_start
-        - the event's value or its metadata, which is then shown
-
         Args:
-            check: The check that is not met. Its `aspect` says what it is about.
+            check: The check that is not met.
             event: The event.
         """
-        if check.order is not None:
+        if check.order is not None:  # the event must stand before or after the events of another key
             return self._objection_to_order(check.order)
-        if check.aspect == "time":
+        if check.aspect == "time":  # the event must come soon enough after the first init_start
             return _objection_to_time(compared_times(check, event, self._state))
         return _Objection(check.words, shown(event, check.aspect))
 

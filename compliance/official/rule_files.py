@@ -46,7 +46,7 @@ class RequiredCount(NamedTuple):
 class Rule(NamedTuple):
     """The rule of one key: how many events it must have, and what they must be.
 
-    - `checks` must hold for each event, `first_check` for the first one, and `any_check` for at least one of them.
+    - `checks` must hold for each event, `first_check` for the first one, and `at_least_one_check` for any one of them.
     - `code_after_checks` runs after the checks of each event, and changes the state.
     """
 
@@ -54,7 +54,7 @@ class Rule(NamedTuple):
     required: RequiredCount
     checks: Sequence[Check]
     first_check: Check | None
-    any_check: Check | None
+    at_least_one_check: Check | None
     code_after_checks: Sequence[Statement]
 
     @property
@@ -76,8 +76,8 @@ class Rule(NamedTuple):
         parts = [self.count_in_words, *(check.words for check in self.checks)]
         if self.first_check:
             parts.append(f"the first: {self.first_check.words}")
-        if self.any_check:
-            parts.append(f"one of them: {self.any_check.words}")
+        if self.at_least_one_check:
+            parts.append(f"one of them: {self.at_least_one_check.words}")
         wanted = [part for part in parts if part]
         return "; ".join(wanted) or "may be there"
 
@@ -479,7 +479,7 @@ def _read_rule(block: _Block, key_by_state_name: KeyByStateName) -> Rule:
         REQ                   how many events of the key there must be
         CHECK                 a check or a list of checks, which each event must meet
         FIRST_CHECK           a check that the first event must meet
-        ATLEAST_ONE_CHECK     a check that at least one event must meet: `any_check`
+        ATLEAST_ONE_CHECK     a check that at least one event must meet: `at_least_one_check`
         POST                  code that runs after the checks of each event
 
     Args:
@@ -496,7 +496,7 @@ def _read_rule(block: _Block, key_by_state_name: KeyByStateName) -> Rule:
         required=_read_required_count(block),
         checks=[block.parsed(read, text) for text in _as_list(block.fields.get("CHECK", []))],
         first_check=_check_or_none(block, "FIRST_CHECK", read),
-        any_check=_check_or_none(block, "ATLEAST_ONE_CHECK", read),
+        at_least_one_check=_check_or_none(block, "ATLEAST_ONE_CHECK", read),
         code_after_checks=block.parsed(compile_statements, block.fields.get("POST", "")),
     )
 

@@ -34,7 +34,7 @@ class KeyResult:
         self.first_line: int | None = None  # of the first event
         self._first_value: Any = None  # of the first event
         self._has_other_values = False  # whether another event has another value
-        self.earliest_met_ms: float | None = None  # the time of the earliest event that met the rule's any_check
+        self.earliest_met_ms: float | None = None  # of the events that met the rule's at_least_one_check
         self._best: _Best | None = None
         self.failure_count = 0
         self._listed_failures: list[Finding] = []
@@ -76,8 +76,8 @@ class KeyResult:
         if is_better:
             self._best = _Best(event.value, event.line)
 
-    def keep_met_any_check(self, event: Event) -> None:
-        """Keep that an event meets the check that one event of the key must meet.
+    def keep_time_of_met_check(self, event: Event) -> None:
+        """Keep the time of an event that meets the check which one event of the key must meet, if it is the earliest.
 
         Args:
             event: The event, such as an eval_accuracy that reaches the target.
@@ -86,7 +86,7 @@ class KeyResult:
             self.earliest_met_ms = event.time_ms
 
     @property
-    def has_met_any_check(self) -> bool:
+    def does_an_event_meet_check(self) -> bool:
         """Whether an event met the check that one event of the key must meet."""
         return self.earliest_met_ms is not None
 
@@ -94,9 +94,9 @@ class KeyResult:
     def target_reached_ms(self) -> float | None:
         """Return the time of the earliest event that reached the rule's target; None if none did, or without a target.
 
-        A rule has a target if its `any_check` has one: any accuracy meets a check that it is below 1.
+        A rule has a target if its `at_least_one_check` has one: any accuracy meets a check that it is below 1.
         """
-        check = self.rule.any_check
+        check = self.rule.at_least_one_check
         has_target = check is not None and check.has_target
         return self.earliest_met_ms if has_target else None
 
@@ -133,7 +133,7 @@ class KeyResult:
         wanted = self.rule.count_in_words
         return self._finding("count", self.first_line, wanted, actual, f"log {wanted}")
 
-    def finding_if_any_check_is_unmet(self) -> Finding | None:
+    def finding_if_no_event_meets_check(self) -> Finding | None:
         """Return a finding if none of the key's events meets the check that one of them must meet.
 
         For instance, one eval_accuracy must reach the target. The finding shows the best value.
@@ -141,8 +141,8 @@ class KeyResult:
         Returns:
             The finding. None if nothing is wrong: a key without events is reported by its count, if at all.
         """
-        check = self.rule.any_check
-        if check is None or self.event_count == 0 or self.has_met_any_check:
+        check = self.rule.at_least_one_check
+        if check is None or self.event_count == 0 or self.does_an_event_meet_check:
             return None
         if self._best is None:
             actual = "no number"

@@ -441,7 +441,7 @@ class Writer:
     def _events(self, key: str) -> Iterator[Event]:
         values = [_WANTED[key]] if key in _WANTED else []
         for rule, state in self._rules(key):
-            checks = [*rule.checks, *(check for check in (rule.first_check, rule.any_check) if check)]
+            checks = [*rule.checks, *(check for check in (rule.first_check, rule.at_least_one_check) if check)]
             values += _candidates([ast.unparse(check.node) for check in checks], state)
         if key in self.said:
             values = [self.said[key]]
@@ -454,7 +454,7 @@ class Writer:
     def _meets(self, key: str, event: Event) -> bool:
         for rule, state in self._rules(key):
             try:
-                for check in (*rule.checks, rule.first_check, rule.any_check):
+                for check in (*rule.checks, rule.first_check, rule.at_least_one_check):
                     if check and not check.is_met(event, state):
                         return False
             except (TypeError, ValueError):
@@ -464,14 +464,14 @@ class Writer:
     def _metrics(self) -> None:
         """Two evaluations of stable_diffusion."""
         [(rule, state)] = self._rules(JOINED_METRICS_KEY)
-        assert rule.any_check
-        values = _candidates([ast.unparse(rule.any_check.node)], state)
+        assert rule.at_least_one_check
+        values = _candidates([ast.unparse(rule.at_least_one_check.node)], state)
         for samples in (512, 1024):
             joined = next(
                 {"FID": fid, "CLIP": clip, "samples_count": samples}
                 for fid, clip in itertools.product(values, repeat=2)
                 if type(fid) is not str and type(clip) is not str
-                if rule.any_check.is_met(Event("", {"FID": fid, "CLIP": clip}, {}, 0, "", 1, 0), state)
+                if rule.at_least_one_check.is_met(Event("", {"FID": fid, "CLIP": clip}, {}, 0, "", 1, 0), state)
             )
             for metric in ("FID", "CLIP"):
                 where = {"metric": metric, "samples_count": samples, "epoch_num": 1}

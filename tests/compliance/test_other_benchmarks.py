@@ -177,7 +177,7 @@ def test_each_closed_benchmark_has_a_target_and_few_open_ones() -> None:
     without_target = set()
     for name in rule_files.names():
         rule = rule_files.load(name).rules.get("eval_accuracy")
-        check = None if rule is None else rule.any_check
+        check = None if rule is None else rule.at_least_one_check
         if check is not None and not check.has_target:
             without_target.add(name)
     assert {name.split("/")[1].split("_")[0] for name in without_target} == {"open"}
