@@ -8,6 +8,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from runlog.digits import four_digits, six_digits
 from scoring.importers.gaps import Gap, gaps_of_training, without_pauses
@@ -67,23 +68,20 @@ def _check_of_ratio(
 ) -> Check:
     """Return the result of comparing two figures of a log by their ratio: whether they agree, or are to be refused.
 
-    Figures agree if their ratio is 1 within 2 %, or 5 % for the checks in CLOCK_CHECKS. They are refused if one is over
-    1.5 times the other: then one of them is wrong, and the log supports no figure of speed.
-
     Args:
-        name: Name of the check, such as "rate".
+        name: Name of the check, such as "rate". In a check of clocks (CLOCK_CHECKS), figures agree within 5 %, in any
+            other within 2 %.
         first_way: The first figure in words, with its lines in the log.
         second_way: The second figure in words.
         ratio: One figure divided by the other.
-        rounding: By how much rounded digits may change the ratio. Both limits are wider by it.
-        refusable: Whether figures over 1.5 times apart are refused. False where the cause of the difference is known
-            to be no error, as of pauses between rows.
+        rounding: By how much rounded digits may change the ratio.
+        refusable: Whether figures over 1.5 times apart (MAX_PLAUSIBLE_RATIO) are refused. False where no figure is
+            wrong, as if pauses make the difference.
     """
-    compares_clocks = name in CLOCK_CHECKS
-    tolerance = CLOCKS_AGREE_WITHIN if compares_clocks else AGREES_WITHIN
+    tolerance = CLOCKS_AGREE_WITHIN if name in CLOCK_CHECKS else AGREES_WITHIN
     agree = abs(ratio - 1) <= tolerance + rounding
-    refused = refusable and not _is_plausible(ratio, rounding)
-    return Check(what=name, ways=(first_way, second_way), agree=agree, refused=refused)
+    one_is_wrong = refusable and not _is_plausible(ratio, rounding)
+    return Check(what=name, ways=(first_way, second_way), agree=agree, refused=one_is_wrong)
 
 
 def _is_plausible(ratio: float, rounding: float) -> bool:
@@ -136,8 +134,7 @@ def problems_of_time_stamps(record: Record) -> list[str]:
 def _check_time_stamps(record: Record) -> Check | None:
     """Compare the time between printed rows by their time stamps with the time that the rows themselves state.
 
-    A gap between two rows is left out if they are of different epochs, if an evaluation is printed between them, or if
-    the program seems to have paused there.
+    Gaps between rows with an evaluation, the end of an epoch or a pause in them are left out.
 
     Args:
         record: What the log says. Its `windows` are the rows of training figures.
@@ -153,67 +150,61 @@ def _check_time_stamps(record: Record) -> Check | None:
     if not kept:
         return None
 
-    stamps_s = _seconds_by_stamps(kept)
-    rows_s = _seconds_by_rows(kept)
-    stamps_error_s = _rounding_of_stamps_s(kept, stamp_resolution_s)
+    times = _times_of_gaps(kept, stamp_resolution_s)
     lines = lines_in_words([gap.row for gap in kept])
-    check_name, own_figures_in_words = _names_of_own_figures(record)
+    rows_print_step_times = record.windows[-1].seconds is not None  # by the last row: the first one may lack them
+    if rows_print_step_times:
+        name = "time"
+        figures_of_rows = "their step times"
+    else:
+        name = "steps, batch and rate against time"
+        figures_of_rows = "steps x batch / rate"
     return _check_of_ratio(
-        check_name,
-        f"{lines}: time stamps, {six_digits(stamps_s)} s",
-        f"{lines}: {own_figures_in_words}, {six_digits(rows_s)} s",
-        ratio=stamps_s / rows_s,
-        rounding=stamps_error_s / rows_s,
+        name,
+        f"{lines}: time stamps, {six_digits(times.by_stamps_s)} s",
+        f"{lines}: {figures_of_rows}, {six_digits(times.by_rows_s)} s",
+        ratio=times.by_stamps_s / times.by_rows_s,
+        rounding=times.stamps_error_s / times.by_rows_s,
     )
 
 
-def _seconds_by_stamps(gaps: Sequence[Gap]) -> float:
-    """Return the sum of gaps between printed rows by their time stamps, in seconds.
+class _TimesOfGaps(NamedTuple):
+    """The time of all gaps between printed rows, by two clocks."""
+
+    by_stamps_s: float
+    by_rows_s: float  # by the figures of the later row of each gap
+    stamps_error_s: float  # by how much the time by the stamps may be off, because they are rounded
+
+
+def _times_of_gaps(gaps: Sequence[Gap], stamp_resolution_s: float) -> _TimesOfGaps:
+    """Return the sum of gaps between printed rows by their time stamps and by the rows' own figures.
 
     Args:
-        gaps: The gaps. Each has the later row's time stamp less the earlier one's.
-    """
-    return math.fsum(gap.clock_s for gap in gaps)
-
-
-def _seconds_by_rows(gaps: Sequence[Gap]) -> float:
-    """Return the sum of gaps between printed rows by the rows' own figures, in seconds.
-
-    Args:
-        gaps: The gaps. Each has the seconds that its later row states, or else the images / the rate of that row.
-    """
-    return math.fsum(gap.row_s for gap in gaps)
-
-
-def _rounding_of_stamps_s(gaps: Sequence[Gap], stamp_resolution_s: float) -> float:
-    """Return by how many seconds the sum of gaps between time stamps may be off, because the stamps are rounded.
-
-    A gap goes from one printed row to the next. Gaps that follow each other without a break are a stretch: their sum is
-    the last stamp less the first one, and these two are together off by about one digit. A new stretch begins where a
-    gap was left out, as at the end of an epoch or for a pause. So the error is one digit x number of stretches.
-
-    Args:
-        gaps: The gaps that are summed, at least one, in the order of the log.
+        gaps: The gaps, at least one, in the order of the log.
         stamp_resolution_s: Seconds for which the last digit of a time stamp stands, such as 0.01.
+    """
+    return _TimesOfGaps(
+        by_stamps_s=math.fsum(gap.clock_s for gap in gaps),
+        by_rows_s=math.fsum(gap.row_s for gap in gaps),
+        stamps_error_s=stamp_resolution_s * _stretches_of_gaps(gaps),
+    )
+
+
+def _stretches_of_gaps(gaps: Sequence[Gap]) -> int:
+    """Return how many stretches without a break some gaps between printed rows form.
+
+    The sum of a stretch is its last time stamp less its first one, whatever the stamps between. So each stretch is off
+    by about one digit of a stamp, and not each gap.
+
+    Args:
+        gaps: The gaps, at least one, in the order of the log. A break is where one was left out, as for a pause.
     """
     stretches = 1
     for earlier, later in itertools.pairwise(gaps):
-        is_next_gap = later.before is earlier.row  # it begins with the row with which the earlier gap ends
-        if not is_next_gap:
+        begins_where_earlier_ends = later.before is earlier.row
+        if not begins_where_earlier_ends:
             stretches += 1
-    return stamp_resolution_s * stretches
-
-
-def _names_of_own_figures(record: Record) -> tuple[str, str]:
-    """Return the name of the check of time stamps, and in words which figures of the rows it compares with them.
-
-    Args:
-        record: What the log says. Its last row shows whether rows print step times; the first may lack them.
-    """
-    prints_step_times = record.windows[-1].seconds is not None  # of the last row: the first may not say its seconds
-    if prints_step_times:
-        return "time", "their step times"
-    return "steps, batch and rate against time", "steps x batch / rate"
+    return stretches
 
 
 def _stamp_resolution_s(gaps: Sequence[Gap]) -> float:
@@ -229,12 +220,8 @@ def _stamp_resolution_s(gaps: Sequence[Gap]) -> float:
 def _check_pauses(record: Record) -> Check | None:
     """Report pauses of the program between printed rows of one epoch, if the time stamps show any.
 
-    A row states the time of its own steps. There are pauses if
-
-        seconds by the stamps - error of the stamps > 1.05 x seconds by the rows,
-
-    where the error is the rounding of the stamps, but at least 2 s. The log is never refused for pauses, because
-    figures by the rows' own times leave them out.
+    There are pauses if the stamps show over 5 % more time than the rows state of their own steps, beyond the error of
+    the stamps. Figures by the rows' own times leave pauses out, so the log is not refused for them.
 
     Args:
         record: What the log says. Its `windows` are the rows of training figures.
@@ -245,124 +232,112 @@ def _check_pauses(record: Record) -> Check | None:
     gaps = gaps_of_training(record)
     if len(gaps) < 2:
         return None
-    rows_s = _seconds_by_rows(gaps)
-    stamps_s = _seconds_by_stamps(gaps)
-    stamps_error_s = max(TWO_STAMPS_ERROR_S, _rounding_of_stamps_s(gaps, _stamp_resolution_s(gaps)))
-    has_pauses = stamps_s - stamps_error_s > (1 + CLOCKS_AGREE_WITHIN) * rows_s
+    times = _times_of_gaps(gaps, _stamp_resolution_s(gaps))
+    stamps_error_s = max(TWO_STAMPS_ERROR_S, times.stamps_error_s)
+    has_pauses = times.by_stamps_s - stamps_error_s > (1 + CLOCKS_AGREE_WITHIN) * times.by_rows_s
     if not has_pauses:
         return None
 
     lines = lines_in_words([gap.row for gap in gaps])
     return _check_of_ratio(
         "time with pauses",
-        f"{lines}: time stamps, {six_digits(stamps_s)} s, with pauses of which no line tells",
-        f"{lines}: the rows' own times, {six_digits(rows_s)} s",
-        ratio=stamps_s / rows_s,
-        refusable=False,  # figures by the rows' own times leave pauses out
+        f"{lines}: time stamps, {six_digits(times.by_stamps_s)} s, with pauses of which no line tells",
+        f"{lines}: the rows' own times, {six_digits(times.by_rows_s)} s",
+        ratio=times.by_stamps_s / times.by_rows_s,
+        refusable=False,
     )
 
 
 def _check_run_time(record: Record) -> Check | None:
     """Compare the images/s by the seconds that the epochs state with the images/s by the log's clock.
 
-    - By the clock: images / time between two time stamps, without the evaluations between epochs if their time is
-      known. `training_rate_by_clock` takes the time from the first to the last epoch, or from the start to the stop of
-      the run.
-    - By the epochs: images of all epochs / sum of the seconds that they state. This rate is too high if a program
-      stamps an epoch when its work is launched on the devices, not when the work is done.
+    The epochs' rate is too high if a program stamps an epoch when its work is launched on the devices, not when the
+    work is done: 5.8 times the clock's in the largest MLPerf runs.
 
     Args:
         record: What the log says.
 
     Returns:
-        The result. None if its `windows` are not whole epochs, as `rows_of_epochs` decides, or if the clock was set
-        back, so that no positive time is left.
+        The result. None if its `windows` are not whole epochs, or if the clock was set back, so that no positive time
+        is left.
     """
-    rows = rows_of_epochs(record)
-    if not rows:
+    epochs = rows_of_epochs(record)  # none if the windows are not whole epochs
+    if not epochs:
         return None
-    clock_rate = training_rate_by_clock(record, rows)
+    clock_rate = training_rate_by_clock(record, epochs)
     if clock_rate is None:
         return None
 
-    # By the seconds that the epochs state. This rate may be too high: 5.8 times the clock's in the largest MLPerf runs.
-    durations_rate = rate_by_durations(rows)
-    durations_s = total(rows, "seconds")
-    durations_in_words = f"{six_digits(durations_s)} s, which is {six_digits(durations_rate)} images/s"
+    stated_s = total(epochs, "seconds")
+    stated_rate = rate_by_durations(epochs)
+    stated_in_words = f"{six_digits(stated_s)} s, which is {six_digits(stated_rate)} images/s"
     return _check_of_ratio(
         EPOCHS_AND_RUN,
         clock_rate.text,
-        f"{lines_in_words(rows)}: the epochs' own times, {durations_in_words}",
-        ratio=durations_rate / clock_rate.images_per_s,
+        f"{lines_in_words(epochs)}: the epochs' own times, {stated_in_words}",
+        ratio=stated_rate / clock_rate.images_per_s,
     )
 
 
 def _check_evaluations_within_epochs(record: Record) -> Check | None:
-    """Compare two speeds of the same epochs: with and without the time of the evaluations that are marked within them.
+    """Compare the images/s of epochs with and without the time of the evaluations that are marked within them.
 
-    - With it: images / seconds of the epochs. This is the lower speed, and the one in reports.
-    - Without it: images / (seconds of the epochs - seconds of the evaluations).
-
-    No line says whether training stood still during the evaluations, so that each speed may be the true one. So the
-    log is never refused for the difference (`refusable=False`).
+    No line says whether training stood still during these evaluations. So either may be the true speed, and the log is
+    never refused for the difference.
 
     Args:
         record: What the log says: its epochs, as `windows`, and the start and end of each evaluation.
 
     Returns:
-        The result. None if the windows are not whole epochs. None if no evaluation is marked within them, or if
-        evaluations take all of their time.
+        The result. None if the windows are not whole epochs, if no evaluation is marked within them, or if evaluations
+        take all of their time.
     """
-    rows = rows_of_epochs(record)
-    evaluated_s = evaluated_within_epochs_s(record, rows)
+    epochs = rows_of_epochs(record)  # none if the windows are not whole epochs
+    evaluated_s = evaluated_within_epochs_s(record, epochs)
     if evaluated_s == 0:
         return None
-    epochs_s = total(rows, "seconds")
-    left_s = epochs_s - evaluated_s
-    if left_s <= 0:
+    epochs_s = total(epochs, "seconds")
+    trained_s = epochs_s - evaluated_s
+    if trained_s <= 0:
         return None
-    lines = lines_in_words(rows)
-    own_rate = rate_by_durations(rows)
-    left_rate = own_rate * epochs_s / left_s
+
+    lines = lines_in_words(epochs)
+    rate_with = rate_by_durations(epochs)
+    rate_without = rate_with * epochs_s / trained_s
     return _check_of_ratio(
         "evaluations within epochs",
-        f"{lines}: the epochs' own times, {six_digits(epochs_s)} s, which is {six_digits(own_rate)} images/s",
+        f"{lines}: the epochs' own times, {six_digits(epochs_s)} s, which is {six_digits(rate_with)} images/s",
         f"without the {six_digits(evaluated_s)} s of evaluations that are marked within epochs, "
-        f"{six_digits(left_rate)} images/s if training stood still meanwhile; the figure counts that time as training",
-        ratio=left_rate / own_rate,
-        refusable=False,  # at any ratio: the two speeds do not contradict each other
+        f"{six_digits(rate_without)} images/s if training stood still meanwhile; "
+        "the figure counts that time as training",
+        ratio=rate_without / rate_with,
+        refusable=False,
     )
 
 
 def _check_epoch_summaries(record: Record) -> Check | None:
-    """Compare the mean of the rates printed every few steps with the mean of the rates in the summaries of epochs.
+    """Compare the mean of the rates of rows that are printed every few steps with that of the summaries of epochs.
 
-    Both means go over the rows that are printed every few steps, and weight each rate by the steps of its row:
-
-        sum of steps / sum of (steps / rate)
-
-    In one mean, the rate is the row's own. In the other one, the rate is from the summary of the row's epoch.
-
-    Only summaries that state a rate and seconds count. The seconds are not used as weights, because in GluonCV's logs
-    they include the evaluation of the epoch.
+    Both are harmonic means over the rows, weighted by the steps of a row: once with its own rate, and once with the
+    rate in the summary of its epoch.
 
     Args:
-        record: What the log says. Its `windows` are the rows that are printed every few steps, and its `epochs` are the
-            summaries.
+        record: What the log says. Its `windows` are the rows, and its `epochs` are the summaries.
 
     Returns:
         The result for the epochs that have both rows and a summary. None if there is no such epoch.
     """
-    all_rows = _rows_with_rates(record)  # and with known steps
-    all_summaries = _summaries_with_rates(record)  # and with seconds; one for each epoch
-    compared_epochs = {row.epoch for row in all_rows} & {summary.epoch for summary in all_summaries}
-    if not compared_epochs:
+    all_summaries = _summaries_with_rates(record)
+    rate_of_epoch = {summary.epoch: summary.printed_rate or 0.0 for summary in all_summaries}  # `or` is for the types
+    rows = [row for row in _rows_with_rates(record) if row.epoch in rate_of_epoch]
+    if not rows:
         return None
 
-    rows = [row for row in all_rows if row.epoch in compared_epochs]
+    steps = [row.steps or 0 for row in rows]  # `or` is for the types, and so in the next line
+    rows_rate = _harmonic_mean([row.printed_rate or 0.0 for row in rows], steps)
+    summaries_rate = _harmonic_mean([rate_of_epoch[row.epoch] for row in rows], steps)
+    compared_epochs = {row.epoch for row in rows}
     summaries = [summary for summary in all_summaries if summary.epoch in compared_epochs]
-    summaries_rate = _mean_rate_of_summaries(summaries, rows)  # weighted by the steps of the rows
-    rows_rate = _mean_rate_of_rows(rows)  # weighted by the steps of the rows, too
     return _check_of_ratio(
         "rates against the epochs' time",  # a summary's rate is by the time of its epoch
         f"{lines_in_words(summaries)}: the epochs' own rates, {six_digits(summaries_rate)} images/s",
@@ -371,35 +346,21 @@ def _check_epoch_summaries(record: Record) -> Check | None:
     )
 
 
-def _mean_rate_of_summaries(epochs: Sequence[Window], rows: Sequence[Window]) -> float:
-    """Return the mean of the rates that epochs' summaries print, weighted by steps: steps / sum of (steps / rate).
-
-    The steps are those of the rows, because a summary does not print how many steps its epoch has.
+def _harmonic_mean(rates: Sequence[float], steps: Sequence[int]) -> float:
+    """Return the harmonic mean of rates, weighted by steps: the rate over all steps, if they have equally many images.
 
     Args:
-        epochs: The summaries. Each has a rate.
-        rows: The rows of these epochs. Each has a number of steps.
+        rates: The rates, each above 0.
+        steps: Number of steps for each rate.
     """
-    rates = {epoch.epoch: epoch.printed_rate or 0.0 for epoch in epochs}  # never 0.0: `or` is for the type checker
-    steps_over_rates = math.fsum((row.steps or 0) / rates[row.epoch] for row in rows)
-    return total(rows, "steps") / steps_over_rates
-
-
-def _mean_rate_of_rows(rows: Sequence[Window]) -> float:
-    """Return the mean of the rates that rows print: sum of steps / sum of (steps / printed rate).
-
-    A row has steps x batch images and takes steps x batch / rate seconds. The batch is constant and cancels out.
-
-    Args:
-        rows: The rows. Each has a number of steps and a rate.
-    """
-    # The condition in the sum is for the type checker: all of these rows have both figures.
-    steps_over_rates = math.fsum(row.steps / row.printed_rate for row in rows if row.steps and row.printed_rate)
-    return total(rows, "steps") / steps_over_rates
+    steps_over_rates = math.fsum(count / rate for count, rate in zip(steps, rates, strict=True))
+    return math.fsum(steps) / steps_over_rates
 
 
 def _summaries_with_rates(record: Record) -> list[Window]:
     """Return the summaries that a log prints of its epochs, if they state seconds and a rate.
+
+    Their seconds weight no mean, because in GluonCV's logs they include the evaluation of the epoch.
 
     Args:
         record: What the log says. Of several summaries of one epoch the last counts.
@@ -424,25 +385,20 @@ def _rows_with_rates(record: Record) -> list[Window]:
 def _check_counted_images(record: Record) -> Check | None:
     """Compare the images that this project's program counted in training with steps x batch size of all devices.
 
-    Only windows with a phase, such as "warmup", are compared: no other program logs phases. In the windows of other
-    programs, the images were worked out as steps x batch, or the steps as images / batch, so a comparison would show
-    nothing.
+    Of other programs, nothing is compared: their images were worked out as steps x batch, or their steps as images /
+    batch.
 
     Args:
         record: What the log says.
 
     Returns:
-        The result. None in these cases:
-
-        - The images of some window cannot be read. Then the reader of the log has already added a check `images`, which
-          says that nothing was compared (`one_sided`).
-        - No window has a phase, images and steps, as in the log of another program.
-        - The batch size is not known.
+        The result. None if nothing can be compared, as in the log of another program.
     """
+    # The reader of the log has then added the check `images` already, as one that could not be made.
     has_unreadable_images = any(check.what == "images" and check.one_sided for check in record.checks)
     if has_unreadable_images:
         return None
-    own_windows = [window for window in record.windows if window.phase is not None]  # of this project's program
+    own_windows = [window for window in record.windows if window.phase is not None]  # only our program logs phases
     windows = [window for window in own_windows if window.images and window.steps]
     batch = record.global_batch
     if not windows or not batch:
@@ -487,36 +443,30 @@ def _check_printed_rates(record: Record) -> Check | None:
     )
 
 
-def check_rates_against_blocks(epochs: Sequence[Window], blocks: Sequence[Window]) -> Check | None:
-    """Compare the mean of the images/s that epochs print with the images/s of the same run by the times of its blocks.
+def check_rates_against_blocks(epochs: Sequence[Window], stretches: Sequence[Window]) -> Check | None:
+    """Compare the mean of the images/s that epochs print with the images/s by the run's stretches of training.
 
-    A block is a group of successive epochs. An MLPerf log marks when a block starts and stops, and maybe not when its
-    epochs do. An evaluation may divide a block into several stretches of training.
-
-    - By the epochs: the harmonic mean of their rates. If all epochs have equally many images, this is the sum of their
-      images / the sum of their times.
-    - By the blocks: the sum of images / the sum of seconds over all stretches. The time of the evaluations is not in
-      these seconds.
+    The mean is harmonic: if all epochs have equally many images, this is the sum of images / the sum of times.
 
     Args:
         epochs: The epochs. Those without a printed rate are left out of the mean.
-        blocks: A window for each stretch of training in a block. Those without images or seconds are skipped.
+        stretches: A window for each stretch of training between the evaluations of a block, which is a group of
+            epochs. Those without images or seconds are skipped.
 
     Returns:
         The result. None if no epoch has a rate, or if no stretch has both images and seconds.
     """
     rates = [window.printed_rate for window in epochs if window.printed_rate]
-    timed_blocks = [block for block in blocks if block.images and block.seconds]
-    if not rates or not timed_blocks:
+    timed_stretches = [stretch for stretch in stretches if stretch.images and stretch.seconds]
+    if not rates or not timed_stretches:
         return None
     printed_rate = statistics.harmonic_mean(rates)
-    measured_rate = rate_by_durations(timed_blocks)  # images / seconds, each summed over the stretches
+    measured_rate = rate_by_durations(timed_stretches)  # images / seconds, each summed over the stretches
     ratio = measured_rate / printed_rate
-    # `lines_in_words(epochs)` goes from the first to the last epoch, also over an epoch without a rate.
     return _check_of_ratio(
         "rates against the blocks' time",
         f"{lines_in_words(epochs)}: the printed rates, {six_digits(printed_rate)} images/s",
-        f"{lines_in_words(timed_blocks)}: images / time of the blocks, {six_digits(measured_rate)} images/s, "
+        f"{lines_in_words(timed_stretches)}: images / time of the blocks, {six_digits(measured_rate)} images/s, "
         f"{four_digits(ratio)} times the printed ones",
         ratio=ratio,
     )
@@ -541,23 +491,17 @@ def _check_batch(record: Record) -> Check | None:
         record: What the log says.
 
     Returns:
-        The first of these that holds:
-
-        - None if no row implies the batch of one device, as where rates are of all devices.
-        - None if no batch size is stated.
-        - None if the log states the batch size and the rows agree with it within 2 % (AGREES_WITHIN).
-        - Otherwise the result. So a batch size from the command line gives a result even where the rows agree, unless
-          the log states the same size.
+        The result. None if one of the two is not known, or if the log states the batch size and the rows agree.
     """
     batch = record.batch_per_device
-    rows = _rows_with_batch(record)
+    rows = _rows_with_batch(record)  # none if the rates are of all devices
     if not rows or not batch:
         return None
 
     batch_by_rows = statistics.median(_batch_of_row(row) for row in rows)
     ratio = batch_by_rows / batch
-    is_from_options = "batch_per_device" in record.from_options
     rows_agree = abs(ratio - 1) <= AGREES_WITHIN
+    is_from_options = "batch_per_device" in record.from_options
     # A user who gave a batch size that the log does not state is told in any case how it compares with the rows.
     if rows_agree and not is_from_options:
         return None

@@ -67,33 +67,17 @@ def _images_of_rate(record: Record, window: Window) -> float | None:
 def rows_after_lost_rows(windows: Sequence[Window], unread_lines: Sequence[int]) -> list[Window]:
     """Return the rows that seem to follow lost rows, as after a full disk: each covers the steps of these rows, too.
 
-    With rows printed every 10 steps, the row after a lost one covers 20. A row is returned if
-
-        steps that it covers >= LOST_RATIO x usual distance of two rows.
-
-    The usual distance is the median of (step number of a row - step number of the row before), over pairs of rows in
-    one epoch. Where no epoch has two rows, it is the median number of steps that a row covers, without the first row of
-    the log. If that is not known either, the result is empty.
-
-    Where an epoch has two rows, the steps that a row covers are no measure of the distance: the first row of an epoch
-    may cover only the steps since the start of the epoch, which are fewer.
+    With rows printed every 10 steps, the row after a lost one covers 20. So a row is returned if it covers at least
+    LOST_RATIO times the usual distance of two rows.
 
     Args:
         windows: Rows of training figures, in the order of the log.
         unread_lines: The lines of rows that could not be read, in ascending order. A row is left out if one of these
             lies between it and the row before.
     """
-    distances = []
-    for before, row in itertools.pairwise(windows):
-        if before.epoch == row.epoch and before.step is not None and row.step is not None:
-            distances.append(row.step - before.step)
-    if not distances:  # no epoch has two rows
-        # Without the first row of the log, which may cover fewer steps than the others.
-        distances = [row.steps for row in windows[1:] if row.steps is not None]
-    if not distances:
+    usual_distance = _usual_distance(windows)
+    if usual_distance is None:
         return []
-
-    usual_distance = statistics.median(distances)
     found = []
     for before, row in itertools.pairwise(windows):
         is_long = row.steps is not None and row.steps >= LOST_RATIO * usual_distance
@@ -102,11 +86,28 @@ def rows_after_lost_rows(windows: Sequence[Window], unread_lines: Sequence[int])
     return found
 
 
+def _usual_distance(windows: Sequence[Window]) -> float | None:
+    """Return by how many steps successive rows of an epoch usually lie apart, as the median of all pairs of them.
+
+    Args:
+        windows: Rows of training figures, in the order of the log.
+
+    Returns:
+        The number of steps. If no epoch has two rows, it is the median of the steps that rows cover, which may be fewer
+        for the first row of an epoch. None if that is not known either.
+    """
+    distances = []
+    for before, row in itertools.pairwise(windows):
+        if before.epoch == row.epoch and before.step is not None and row.step is not None:
+            distances.append(row.step - before.step)
+    if not distances:
+        # Without the first row of the log, which may cover fewer steps than the others.
+        distances = [row.steps for row in windows[1:] if row.steps is not None]
+    return statistics.median(distances) if distances else None
+
+
 def rows_after_lost_epochs(windows: Sequence[Window], unread_lines: Sequence[int]) -> list[Window]:
     """Return the printed rows before which all rows of an epoch or more seem to be missing.
-
-    A row is returned if its epoch is at least two above the epoch of the row before, and its step is not above the step
-    of that row:
 
         epoch 1, step 90 and then epoch 3, step 10    -> returned: steps count anew in each epoch
         epoch 1, step 90 and then epoch 3, step 100   -> not returned: steps may count through the whole run
@@ -124,8 +125,8 @@ def rows_after_lost_epochs(windows: Sequence[Window], unread_lines: Sequence[int
         if before.epoch is None or row.epoch is None or before.step is None or row.step is None:
             continue
         skips_epoch = row.epoch > before.epoch + 1
-        counts_anew = row.step <= before.step
-        if skips_epoch and counts_anew and not _has_line_between(unread_lines, before.line, row.line):
+        steps_count_anew = row.step <= before.step
+        if skips_epoch and steps_count_anew and not _has_line_between(unread_lines, before.line, row.line):
             found.append(row)
     return found
 
@@ -239,16 +240,9 @@ def without_pauses(gaps: Sequence[Gap], stamp_resolution_s: float) -> list[Gap]:
 
 
 def _usual_ratio(gaps: Sequence[Gap], stamp_resolution_s: float) -> float:
-    """Return the usual ratio `clock_s / row_s` of gaps between printed rows, by which `without_pauses` finds pauses.
+    """Return the usual ratio of a gap between printed rows by the time stamps to the same gap by the later row.
 
-    `clock_s` is the time between the two rows by their time stamps. `row_s` is the time that the later row itself
-    states of its steps. The stamps are rounded, so `clock_s` may be off by `rounding_s`, which is twice the last digit
-    of a stamp.
-
-    - If the median of row_s is at least `rounding_s`, the result is the median of clock_s / row_s.
-    - Otherwise rounding spoils the ratio of a single gap, but cancels out in sums over many gaps. So the result is the
-      sum of clock_s / the sum of row_s. Only nine tenths of the gaps (rounded up) count, those with the smallest
-      clock_s - row_s, because the others may have pauses.
+    The median of the ratios is taken, if gaps are not short beside the rounding of the stamps.
 
     Args:
         gaps: The gaps, at least one.
@@ -256,10 +250,20 @@ def _usual_ratio(gaps: Sequence[Gap], stamp_resolution_s: float) -> float:
     """
     median_row_s = statistics.median(gap.row_s for gap in gaps)
     rounding_s = 2 * stamp_resolution_s  # of a gap's two time stamps
-    are_rows_long = median_row_s >= rounding_s
-    if are_rows_long:
+    if median_row_s >= rounding_s:
         return statistics.median(gap.clock_s / gap.row_s for gap in gaps)
+    return _ratio_of_sums(gaps)
 
+
+def _ratio_of_sums(gaps: Sequence[Gap]) -> float:
+    """Return the ratio of the sum of gaps between printed rows by the time stamps to their sum by the later rows.
+
+    Rounding spoils the ratio of a short gap, but mostly cancels out in sums. The tenth of the gaps that the stamps show
+    longest beside the rows is left out, because these gaps may have pauses.
+
+    Args:
+        gaps: The gaps, at least one.
+    """
     least_excess_first = sorted(gaps, key=_excess_s)
     kept = least_excess_first[: math.ceil(0.9 * len(gaps))]  # 14 of 15 gaps; all of up to 9
     clocks_s = math.fsum(gap.clock_s for gap in kept)

@@ -67,20 +67,14 @@ def run_rate(record: Record) -> RunRate | None:
         record: What the log says. Its `windows` may be epochs or rows of a few steps.
 
     Returns:
-        In the first of these cases that holds:
-
-        - The windows are not whole epochs, as `rows_of_epochs` decides: None.
-        - The log states when the run started and stopped: images/s over that time.
-        - Otherwise: images/s over the time from the first to the last epoch.
-
-        None also if the time is not positive, because the clock was set back: `_rate_over` finds that.
+        The images/s from the start of the run to its stop, or over its epochs if the log does not state both. None if
+        the windows are not whole epochs, or if no positive time is left, as where the clock was set back.
     """
-    rows = rows_of_epochs(record)
+    rows = rows_of_epochs(record)  # none if the windows are not whole epochs
     if not rows:
         return None
-    run = record.run_span  # None if the log has no run_start or no run_stop
-    if run is not None:
-        return _rate_over(record, rows, RUN_SPAN, run.seconds)
+    if record.run_span is not None:
+        return _rate_over(record, rows, RUN_SPAN, record.run_span.seconds)
     return _rate_over(record, rows, EPOCHS_SPAN, _span_of_rows(rows).seconds)
 
 
@@ -94,35 +88,24 @@ def rate_by_durations(rows: Sequence[Window]) -> float:
 
 
 def training_rate_by_clock(record: Record, rows: Sequence[Window]) -> RunRate | None:
-    """Return the images/s of training by the log's clock, without evaluations outside epochs if they can be left out.
+    """Return the images/s of training by the log's clock, over its epochs or, if their times seem wrong, over the run.
 
-    Evaluations can be left out if the log states when they began and ended, and how many images one of them has.
-
-    The rate is over one of two times: over the epochs, from the beginning of the first one to the end of the last one,
-    or over the whole run, from its start to its stop.
+    Evaluations outside epochs are left out as far as the log allows it (`_training_rate_over`).
 
     Args:
         record: What the log says.
         rows: The epochs, as `rows_of_epochs` returns them. Each states its duration and when it ended.
 
     Returns:
-        In the first of these cases that holds:
-
-        - The log does not state when the run started or stopped: the rate over the epochs.
-        - No positive time of the run is left, as where the clock was set back: None.
-        - The epochs state durations that are too short to be right: the rate over the run.
-        - Otherwise: the rate over the epochs.
-
-        The rate over the epochs is None if no positive time of the epochs is left.
+        The rate, or None if no positive time is left, as where the clock was set back.
     """
     rate_over_epochs = _training_rate_over(record, rows, EPOCHS_SPAN, _span_of_rows(rows))
     if record.run_span is None:  # the log does not state when the run started or stopped
         return rate_over_epochs
 
     rate_over_run = _training_rate_over(record, rows, RUN_SPAN, record.run_span)
-    if rate_over_run is None:  # no positive time is left
+    if rate_over_run is None:
         return None
-    # By durations that are too short, training is over MAX_RATIO_BY_STARTUP (1.1) x as fast as over the run.
     if _are_durations_too_short(rows, rate_over_run):
         return rate_over_run
     return rate_over_epochs
@@ -143,19 +126,21 @@ def _are_durations_too_short(rows: Sequence[Window], rate_over_run: RunRate) -> 
 
 
 def evaluated_within_epochs_s(record: Record, rows: Sequence[Window]) -> float:
-    """Return for how many seconds of a log's epochs an evaluation went on, by when each of them began and ended.
+    """Return how many seconds of a log's epochs had an evaluation going on.
 
-    A second of an epoch in which several evaluations went on counts once.
+    A second in which several evaluations went on counts once.
 
     Args:
-        record: What the log says, for the times of the evaluations.
+        record: What the log says, with the times of the evaluations.
         rows: The epochs, as `rows_of_epochs` returns them.
     """
     evaluated_s = 0.0
     for row in rows:
-        counted_up_to_s = _begin_s(row)  # the next evaluation counts from here on
+        counted_up_to_s = _begin_s(row)
         for evaluation in sorted(record.evaluations):
-            begin_s = max(evaluation.begin_s, counted_up_to_s)
+            begin_s = max(
+                evaluation.begin_s, counted_up_to_s
+            )  # what an earlier evaluation covers counts no second time
             end_s = min(evaluation.end_s, _end_s(row))
             if end_s > begin_s:
                 evaluated_s += end_s - begin_s
@@ -171,55 +156,39 @@ class LeftOut(NamedTuple):
 
 
 def _training_rate_over(record: Record, rows: Sequence[Window], span_name: str, span: TimeSpan) -> RunRate | None:
-    """Return the images/s of training over a span of time: images / (seconds of the span - seconds of its evaluations).
-
-    The images are those that were trained from the beginning of the first epoch to the end of the last one. The
-    seconds of the evaluations are taken off only if the log states when the evaluations began and ended, and how many
-    images one of them has. An evaluation that begins within an epoch counts as training.
+    """Return the images/s of training over a span of time: images / (seconds of the span - seconds of evaluations).
 
     Args:
         record: What the log says, such as the times of the evaluations.
-        rows: The epochs, as `rows_of_epochs` returns them.
+        rows: The epochs, as `rows_of_epochs` returns them. Their images are counted.
         span_name: Name of the span in the text of the result, such as "run_start to run_stop".
         span: The span.
 
     Returns:
-        The rate, and a text with the name of the span, the seconds and the rate. None if no positive seconds are left,
-        as where the clock was set back.
+        The rate, and a text that also says whether evaluations are left out. None if no positive seconds are left, as
+        where the clock was set back.
     """
     left_out = _evaluations_to_leave_out(record, rows, span)
-    # `in_words` is " without evaluations", or why they cannot be left out, or "" if there are none to leave out.
     return _rate_over(record, rows, span_name + left_out.in_words, span.seconds - left_out.seconds)
 
 
 def _evaluations_to_leave_out(record: Record, rows: Sequence[Window], span: TimeSpan) -> LeftOut:
-    """Return how many seconds of evaluations to take off a span of time, and a phrase on the evaluations.
+    """Return how many seconds of evaluations between epochs to take off a span of time, and a phrase that says so.
 
     Args:
         record: What the log says. Its `evaluations` are the times of all evaluations, and `eval_samples` is the number
             of images of one.
-        rows: The epochs. An evaluation that begins within an epoch counts as a part of it, and is not taken off.
+        rows: The epochs. An evaluation that begins within an epoch counts as a part of it.
         span: The span.
-
-    Returns:
-        In the first of these cases that holds:
-
-        - The log has no times of evaluations: 0.0 and "".
-        - The log does not state the images of an evaluation: 0.0 and _NOT_LEFT_OUT, a phrase that gives this reason.
-        - Some evaluations begin within the span, but within no epoch: the sum of their seconds up to the next epoch,
-          and " without evaluations". Each counts for at most MAX_EVALUATION_RATIO x the time of training on as many
-          images.
-        - Otherwise: 0.0 and "".
     """
     if not record.evaluations:
         return LeftOut(0.0, "")
-    if not record.eval_samples:
+    if not record.eval_samples:  # then nothing limits how long an evaluation may count
         return LeftOut(0.0, _NOT_LEFT_OUT)
     # An evaluation counts for at most so long: its logged time may include a wait for unfinished training steps.
     longest_s = MAX_EVALUATION_RATIO * _training_seconds(record.eval_samples, rows)
-    # Counts only evaluations that begin within the span, but within no epoch.
-    evaluated_s = _evaluated_s(record.evaluations, longest_s, rows, span)
-    return LeftOut(evaluated_s, " without evaluations" if evaluated_s > 0 else "")
+    evaluated_s = _seconds_of_evaluations_between_epochs(record.evaluations, longest_s, rows, span)
+    return LeftOut(evaluated_s, " without evaluations") if evaluated_s > 0 else LeftOut(0.0, "")
 
 
 def _training_seconds(images: int, rows: Sequence[Window]) -> float:
@@ -232,7 +201,9 @@ def _training_seconds(images: int, rows: Sequence[Window]) -> float:
     return images * total(rows, "seconds") / total(rows, "images")
 
 
-def _evaluated_s(evaluations: Sequence[TimeSpan], longest_s: float, rows: Sequence[Window], span: TimeSpan) -> float:
+def _seconds_of_evaluations_between_epochs(
+    evaluations: Sequence[TimeSpan], longest_s: float, rows: Sequence[Window], span: TimeSpan
+) -> float:
     """Return the sum of the seconds of the evaluations that begin within a span of time but not within an epoch.
 
     An evaluation counts up to the beginning of the next epoch.
