@@ -46,7 +46,7 @@ class WindowSums:
             self.further_leaps_ms += leap_ms
 
     def ms_without_leaps(self, training_ms: float, stated_ms: float) -> float:
-        """Return the training time of an epoch by the log's clock, less the leaps of this clock in the epoch, in ms.
+        """Return the training time of an epoch by the log's clock, less the clock's leaps, in milliseconds.
 
         A leap is a setting of the clock ahead, which makes the epoch seem longer. The run looks for leaps after each
         window, at the end of an epoch's training and after each evaluation. So the first leap that it logs in an epoch
@@ -255,7 +255,7 @@ class ClockedWindows:
 
 
 def most_wait_for_ranks_ms(run: LoggedRun) -> float:
-    """Return how long rank 0 may wait for the other ranks between an epoch's last step and its end in the log, in ms.
+    """Return the longest that rank 0 may wait for the other ranks at the end of an epoch, in milliseconds.
 
     Neither the windows nor the throughput of the epoch contain this wait, but the log's clock goes on.
 

@@ -323,7 +323,7 @@ class Measured:
         return event.time_ms if self._rank_times.logged_ms is None else self._rank_times.logged_ms
 
     def _add_to_sums(self, line: int, window: schema.StepWindow) -> None:
-        """Add a window to the sums over the run and over the epoch, to the sensors' extremes and to the fastest window.
+        """Add a window to the sums over the run and over the epoch, and note its sensors and its rate.
 
         Args:
             line: The line of the event step_window.
@@ -574,9 +574,9 @@ class Measured:
             self.report_if_project_log(line, f"epoch {epoch} ends with step {self._last_step}, not {planned_last_step}")
 
     def _compare_time(self, stated: _StatedTime) -> None:
-        """Report the time stated for the last epoch if it is too long for the log's clock; keep it if it is too short.
+        """Compare the time stated for the last epoch with the log's clock, and report a time that is too long.
 
-        A time that is too short is judged at the end of the log, because waits for checkpoints may explain it.
+        A time that is too short is kept for the end of the log, because waits for checkpoints may explain it.
 
         Args:
             stated: The time that an event epoch_throughput states, with its epoch and its line.
@@ -605,10 +605,7 @@ class Measured:
     def _check_foreign_throughput(self, event: Event) -> None:
         """Report a throughput in another project's log that does not fit the time of the epoch that has just ended.
 
-        At the stated images/s, the train_samples images of an epoch take a certain time: 1,000,000 images at 20,000
-        images/s take 50 s. By the log's clock the epoch took the time `_ms_of_epoch_just_ended`. If the two times
-        differ by more than `_tolerance_ms`, the event breaks the rule throughput-agrees. Nothing is checked if
-        the rate, train_samples or the time of the epoch is not known.
+        For instance, 1,000,000 images at 20,000 images/s take 50 s, so the epoch must have taken about as long.
 
         Args:
             event: An event "throughput" or "tracked_stats", which other projects log after an epoch.

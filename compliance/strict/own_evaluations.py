@@ -128,7 +128,7 @@ def _are_all_evaluations_known(run: LoggedRun) -> bool:
 
 
 def _epochs_to_evaluate(run: LoggedRun, last_epoch: int, period: int, offset: int) -> range:
-    """Return the epochs that a run must have evaluated: 1, 5 and 9 for a period of 4, an offset of 1 and 10 epochs.
+    """Return the epochs that a run must have evaluated, such as 1, 5 and 9 for a period of 4 and an offset of 1.
 
     Args:
         run: The facts that the log states of the run. Without success, its last trained epoch need not be evaluated.

@@ -67,7 +67,7 @@ class RunOrder:
         return self._epochs_started > 0
 
     def take(self, event: Event) -> None:
-        """Take the next event of the log: check its time, and then its place in the run by the method for its key.
+        """Take the next event of the log: check its time, and then its place in the run.
 
         Args:
             event: The event, in the order of the log. `run` must have counted it before, if its key is known, because
