@@ -195,10 +195,10 @@ def _last_writer(ops: Sequence[Operator], reader: Operator, name: str) -> Operat
 def make_input_float16(main: static.Program, precision: Precision) -> None:
     """Make the input `image` of a half-precision program float16, so that the program is fed float16 images.
 
-                                before                         after
-        fed                     `image` in float32             `image` in float16
-        operators in float16    read AMP's casts of `image`    read `image`; these casts are removed
-        operators in float32    read `image`                   read `image.fp32`, which a new cast of `image` fills
+        before    image (float32), cast(image) -> image.cast_fp16
+                  operators in float16 read image.cast_fp16, operators in float32 read image
+        after     image (float16), cast(image) -> image.fp32
+                  operators in float16 read image, operators in float32 read image.fp32
 
     Args:
         main: Program that Paddle's mixed precision (AMP) has cast; changed in place. Without an input `image` it stays
@@ -210,34 +210,32 @@ def make_input_float16(main: static.Program, precision: Precision) -> None:
     if not precision.is_half or not block.has_var(image):
         return
 
-    casts = [op for op in block.ops if _casts_to_half(op, image)]  # AMP's; the new cast is to float32
-    readers_of_fp32 = [op for op in block.ops if image in op.input_arg_names and op not in casts]
-    if readers_of_fp32:
-        # Before the readers of the casts read `image` too: they must not get the float32 copy.
-        _read_from_fp32_copy(block, readers_of_fp32, image, "image.fp32")
-    for cast in casts:
-        _replace_input(block.ops, cast.output("Out")[0], image)
-    remove(main, lambda op: op in casts)
+    # Who needs which type has to be found before anything is renamed.
+    casts_to_half = [op for op in block.ops if _casts_to_half(op, image)]  # AMP's
+    readers_of_fp32 = [op for op in block.ops if image in op.input_arg_names and op not in casts_to_half]
+
     block.var(image).desc.set_dtype(paddle.float16)
+    if readers_of_fp32:
+        _read_from_fp32_copy(block, readers_of_fp32, image, "image.fp32")
+    for cast in casts_to_half:
+        _replace_input(block.ops, cast.output("Out")[0], image)
+    remove(main, lambda op: op in casts_to_half)
     block._sync_with_cpp()
 
 
 def _read_from_fp32_copy(block: Block, readers: Sequence[Operator], name: str, copy: str) -> None:
-    """Have some operators read a float32 copy of an input, so that the input itself can be fed in float16.
+    """Have some operators read a float32 copy of a float16 input.
 
-    A new operator, the first of the block, casts the input to the copy. It can be the first because no operator writes
-    an input: an input is fed. The input is still declared float32 during this call. The caller then declares it
-    float16.
+    A cast, the first operator of the block, writes the copy.
 
     Args:
         block: Block of the operators; changed in place.
-        readers: Operators that need float32 and are to read the copy.
+        readers: Operators that need float32.
         name: Name of the input.
         copy: Name of the copy, which is created.
     """
     block.create_var(name=copy, shape=block.var(name).shape, dtype="float32", stop_gradient=True)
     _replace_input(readers, name, copy)
-    # The input's type is the one that the caller declares after this call.
     types = {"in_dtype": paddle.float16, "out_dtype": paddle.float32}
     insert(block, 0, "cast", {"X": [name]}, {"Out": [copy]}, **types, op_role=FORWARD)
 
@@ -283,8 +281,11 @@ def cast_startup(main: static.Program, startup: static.Program) -> None:
 def perturb_input(main: static.Program) -> None:
     """Change a program so that it moves each value of its floating-point inputs by about one rounding error.
 
+        before    operators read image
+        after     first operators: image, moved -> image.moved; all others read image.moved
+
     So the losses differ from those of the plain program by the noise of rounding; `tools.tune` trains such a program as
-    a control. The moved values of an input NAME are written to NAME.moved, which is read wherever NAME was read before.
+    a control.
 
     Args:
         main: Training program; changed in place.
@@ -292,12 +293,12 @@ def perturb_input(main: static.Program) -> None:
     block = main.global_block()
     inputs = [variable for variable in block.vars.values() if variable.is_data and variable.dtype in ROUNDING]
     for variable in inputs:
-        readers = [op for op in block.ops if variable.name in op.input_arg_names]
         moved = block.create_var(name=f"{variable.name}.moved", shape=variable.shape, dtype=variable.dtype).name
-        for op in readers:
-            op.desc._rename_input(variable.name, moved)
+        readers = [op for op in block.ops if variable.name in op.input_arg_names]
+        _replace_input(readers, variable.name, moved)
+        # Only now, because these operators must go on reading the input itself.
         insert_all(block, 0, _moving_steps(block, variable, to=moved), op_role=FORWARD)
-    block._sync_with_cpp()
+    block._sync_with_cpp()  # Paddle's step after changes: brings its lists in Python and in C++ in line
 
 
 def _moving_steps(block: Block, variable: static.Variable, *, to: str) -> list[Step]:

@@ -190,41 +190,38 @@ class _Condition(NamedTuple):
     reason: str  # why it cannot be on otherwise, and what to do
 
 
+# Knobs that can be on in every job; the user may leave them open.
+_ALWAYS_POSSIBLE = ("fuse_elewise_add_act_ops", "merged_optimizer")
+
+
 def resolve(strategy: Strategy, *, dtype: str, layout: str, device: str) -> Strategy:
-    """Return a copy of a strategy whose undecided options (None) are turned on or off for this device and precision.
+    """Return a copy of a strategy whose undecided knobs (None) are turned on or off for a device and precision.
 
-    If undecided, these options become:
-
-        `enable_inplace`   on for a GPU, off for a CPU
-        options of cuDNN   None, as before
-        any other          on if all conditions of the option are met, such as float16 in NHWC; off if not
+    A knob that the user left open is turned on if it can be. Options of cuDNN stay open: Paddle's flags decide them.
 
     Args:
-        strategy: Options as the user set them. None means that the user left the option open.
+        strategy: Knobs as the user set them. None means that the user left the knob open.
         dtype: Data type of convolutions, "float32" or "float16".
         layout: Layout of images, "NCHW" or "NHWC".
         device: "cpu" or "gpu".
 
     Raises:
-        ValueError: The user turned on an option whose conditions are not met, such as `cuda_graph` with a
-            `gradient_merge` above 1, or set an option of cuDNN, to any value, for a CPU.
+        ValueError: The user turned on a knob whose conditions are not met, such as `cuda_graph` with a `gradient_merge`
+            above 1, or set an option of cuDNN, to any value, for a CPU.
     """
     on_gpu = device == "gpu"
-    is_half_nhwc = dtype == "float16" and layout == "NHWC"
     if not on_gpu:
         _refuse_cudnn_flags(strategy)
+    is_half_nhwc = dtype == "float16" and layout == "NHWC"
     conditions = _conditions(strategy, on_gpu=on_gpu, is_half_nhwc=is_half_nhwc)
     _refuse_unmet(strategy, conditions)
 
-    # {option: whether it is to be on if undecided}. An option that gets no entry here stays as it is.
-    choices = _can_be_on(conditions)  # an entry for each option with conditions: whether all of them are met
-    # On a CPU this option would work too. But the option adds operators, and a CPU's executor takes memory that grows
-    # by the square of the number of operators.
-    choices["enable_inplace"] = on_gpu
-
-    # Only the options that the user left open are changed.
-    choices_of_undecided = {knob: choice for knob, choice in choices.items() if getattr(strategy, knob) is None}
-    return replace(strategy, **choices_of_undecided)
+    defaults = dict.fromkeys(_ALWAYS_POSSIBLE, True) | _can_be_on(conditions)  # {knob: whether it can be on}
+    # On a CPU it could be on too. But it adds operators, and a CPU's executor takes memory that grows by the square of
+    # their number.
+    defaults["enable_inplace"] = on_gpu
+    decided = {knob: is_on for knob, is_on in defaults.items() if getattr(strategy, knob) is None}
+    return replace(strategy, **decided)
 
 
 def _can_be_on(conditions: list[_Condition]) -> dict[str, bool]:
@@ -270,18 +267,12 @@ def _refuse_cudnn_flags(strategy: Strategy) -> None:
 
 
 def _conditions(strategy: Strategy, *, on_gpu: bool, is_half_nhwc: bool) -> list[_Condition]:
-    """Return the conditions under which options of a strategy can be on: whether each is met, and the reason if not.
+    """Return the conditions under which knobs can be on, each with whether a job meets it.
 
-    An option can be on if all of its conditions are met; `cuda_graph` has two. `resolve` uses the list in two ways:
-
-        an option that the user turned on      refused if the option cannot be on
-        an option that the user left open      turned on if the option can be on, off if not
-
-    For the second use, the list has a condition that is always met for each option that can always be on and may be
-    left open, except `enable_inplace` and the options of cuDNN, which `resolve` treats separately.
+    A knob can be on if all of its conditions are met; `cuda_graph` has two.
 
     Args:
-        strategy: Options as the user set them.
+        strategy: Knobs as the user set them.
         on_gpu: Whether the job runs on GPUs.
         is_half_nhwc: Whether convolutions compute in float16 and images are NHWC.
     """
@@ -295,11 +286,9 @@ def _conditions(strategy: Strategy, *, on_gpu: bool, is_half_nhwc: bool) -> list
         ),
         _Condition("fuse_bn_act_ops", is_half_nhwc, fused_bn),
         _Condition("fuse_bn_add_act_ops", is_half_nhwc, fused_bn),
-        _Condition("fuse_elewise_add_act_ops", True, ""),  # can always be on; the user may leave it open
         _Condition(
             "enable_addto", on_gpu, "a CPU's convolution ignores it and the gradients would be wrong: set DEVICE=gpu"
         ),
-        _Condition("merged_optimizer", True, ""),  # likewise
         _Condition(
             "resnet_unit",
             on_gpu and is_half_nhwc,
