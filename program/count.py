@@ -184,20 +184,16 @@ class Work:
     def _sizes_of_twice_read_inputs(self) -> list[int]:
         """Return the bytes of each tensor that this operator reads twice for a batch normalization.
 
-        The first reading is for sums over the batch, such as those of the mean and the variance, the second for the
-        output. For example, a `batch_norm` in training reads its input X twice, so the result is a list of one size.
-        Whether the chip's cache can save the second reading is not looked at here.
+        A batch norm reads its input for sums over the batch, such as that of the mean, and again for the output.
 
         Returns:
-            A size for each such tensor. Empty if nothing is read twice: in most operators, and in a batch norm of an
-            evaluation.
+            A size for each such tensor. Empty if nothing is read twice, as in most operators.
         """
         if self.kind == "resnet_unit":  # convolutions with batch norms, in one operator
             return []  # the convolutions compute the sums while they write their outputs, ConvX and ConvZ
         if self.kind == "resnet_unit_grad":
             return self._bytes_in("ConvX", "ConvZ", "Y@GRAD")  # what is normalized; the output's gradient
-        # `_forward_kind` of a gradient operator is its forward operator: "batch_norm" of a `batch_norm_grad`.
-        is_batch_norm = self._forward_kind in ops.NORMALIZATIONS
+        is_batch_norm = self._forward_kind in ops.NORMALIZATIONS  # or the gradient of one
         if not is_batch_norm:
             return []
         is_evaluation = self._op.has_attr("is_test") and self._op.attr("is_test")
@@ -208,15 +204,13 @@ class Work:
         return self._bytes_in("X")  # the image
 
     def _transposed_bytes(self) -> int:
-        """Return the bytes that this operator's kernel moves to transpose images between NHWC and NCHW.
+        """Return the bytes that this operator's kernel moves to transpose FP32 images between NHWC and NCHW.
 
-        If images are NHWC and FP32, the kernels of `conv2d`, `depthwise_conv2d`, `batch_norm` and of their gradients
-        transpose the images, because these kernels compute in NCHW (ConvCudnnKernel and BatchNormKernel in Paddle's
-        sources).
+        The kernels of the operators in IMAGES and of their gradients compute in NCHW (ConvCudnnKernel and
+        BatchNormKernel in Paddle's sources). Each image is read and written once more for its transpose.
 
         Returns:
-            Twice the bytes of all images of the operator, because a transpose reads and writes each image; 0 if nothing
-            is transposed: in NCHW, in FP16, and in any other operator.
+            The bytes; 0 if nothing is transposed.
         """
         image_slots = IMAGES.get(self._forward_kind)
         if image_slots is None:
@@ -224,12 +218,12 @@ class Work:
         layout = self._op.attr(image_slots.layout_attribute)
         if layout != "NHWC":
             return 0
-        images = self._images(image_slots)  # names; of a gradient operator also those of the images' gradients
-        dtype = ops.type_in(self._op.block, images[0])  # all of them have the same type
-        if dtype == "float16":
+        images = self._images(image_slots)
+        dtype_of_all = ops.type_in(self._op.block, images[0])  # of the gradients too
+        if dtype_of_all == "float16":
             return 0  # FP16 kernels compute in NHWC
         image_bytes = sum(self._sizes[name] for name in images)
-        return 2 * image_bytes  # read and written
+        return 2 * image_bytes
 
     def _images(self, slots: _ImageSlots) -> list[str]:
         """Return the images that an operator reads and writes; for a gradient operator also their gradients.
@@ -251,6 +245,7 @@ class Work:
         products = self._products()
         if not products:
             return _Product(0, "")
+        # A product of a gradient operator, such as dx = dy * w, takes as many FLOPs as the forward product y = x * w.
         flops = sum(self._forward_flops(slots) * self._products_computed(slots) for slots in products)
         return _Product(flops, ops.dtype_of(self._weights(products[0])))
 
@@ -269,29 +264,29 @@ class Work:
         return self._op.block.var(name)
 
     def _forward_flops(self, slots: ops.Factors) -> int:
-        """Return the FLOPs of one convolution or matrix product in the forward pass.
+        """Return the FLOPs of a convolution or matrix product in the forward pass.
 
             FLOPs = 2 * output elements * weights per output channel
 
-        An output element takes a multiply-add, which counts as two, for each weight of its channel. For example, in a
-        convolution with weights [64, 3, 7, 7] an output element takes 2 * 3 * 7 * 7 = 294 FLOPs.
-
-        This operator may also be a gradient operator, such as `conv2d_grad`. The result is then the FLOPs of this
-        product in the forward operator, `conv2d`: each product of a `conv2d_grad` takes as many.
+        An output element takes a multiply-add, which counts as two, for each weight of its channel. With weights [64,
+        3, 7, 7] these are 2 * 3 * 7 * 7 = 294 FLOPs.
 
         Args:
-            slots: Names of the operator's slots for the input, the weights and the output of the product.
+            slots: Names of the slots for the input, the weights and the output of the product. This operator is the
+                forward operator or its gradient operator.
         """
         weights = self._weights(slots)
-        # Only the shape of the output is needed. A `conv2d` has the output in the slot "Output". A `conv2d_grad` has no
-        # such slot, but the gradient of the output in "Output@GRAD", which has the same shape.
-        output_or_gradient, *_ = ops.operands(self._op, slots.output, f"{slots.output}@GRAD")  # the first that is there
-        output_elements = math.prod(self._op.block.var(output_or_gradient).shape)
+        output_elements = math.prod(self._output_shape(slots))
         is_matrix_product = self._forward_kind in ops.PRODUCTS
         # Weights of a matrix product are [inputs, outputs], those of a convolution begin with the output channels.
         output_channels = weights.shape[-1] if is_matrix_product else weights.shape[0]
         weights_per_channel = math.prod(weights.shape) // output_channels
         return int(2 * output_elements * weights_per_channel)
+
+    def _output_shape(self, slots: ops.Factors) -> tuple[int, ...]:
+        """Return the shape of the output of a product; a gradient operator may have only the output's gradient."""
+        output_or_gradient, *_ = ops.operands(self._op, slots.output, f"{slots.output}@GRAD")  # the first that is there
+        return tuple(self._op.block.var(output_or_gradient).shape)
 
     def _products_computed(self, slots: ops.Factors) -> int:
         """Return how many products this operator computes, each with the FLOPs of the forward product: 0, 1 or 2.
@@ -309,28 +304,32 @@ class Work:
         return len(gradients)
 
     def _reread_bytes(self) -> int:
-        """Return the bytes that this operator reads once more than `moved_bytes` and `twice_read_sizes` count.
+        """Return the bytes of the tensors that several kernels of this gradient operator read, each anew.
 
-        Several kernels of a gradient operator may read the same tensor, each anew. For example, two kernels of a
-        `conv2d_grad` read the gradient of the output: `moved_bytes` counts the first reading, this method the second.
+        One reading of a tensor is counted in `moved_bytes`, and for a batch norm a second one in `twice_read_sizes`.
+        Here are the bytes of the one reading that is left.
 
         Returns:
-            The bytes; 0 if there is no such tensor, as in all but three kinds of operators.
+            The bytes; 0 for all but three kinds of operators.
         """
         if self.kind == "conv2d_grad":
-            # One kernel computes the gradient of the input, and one the gradient of the weights. Both read the gradient
-            # of the output. If the program needs only one of these gradients, there is only its kernel.
-            computed_gradients = ops.operands(self._op, "Input@GRAD", "Filter@GRAD")
-            has_two_kernels = len(computed_gradients) == 2
-            return sum(self._bytes_in("Output@GRAD")) if has_two_kernels else 0
+            return self._reread_bytes_of_convolution_gradient()
         if self.kind == "resnet_unit_grad":
-            # ConvX and ConvZ are the outputs of the convolutions inside. Each convolution has two such kernels, which
-            # both read the gradient of its output.
+            # Each convolution inside has two kernels that read the gradient of its output: for the gradient of its
+            # input, and of its weights.
             return self._bytes_of_convolution_gradients()
         if self.kind == "sync_batch_norm_grad":
-            # Read three times. `moved_bytes` counts one reading, `twice_read_sizes` another, so one is left.
-            return sum(self._bytes_in("X", "Y@GRAD"))
+            return sum(self._bytes_in("X", "Y@GRAD"))  # the third reading
         return 0
+
+    def _reread_bytes_of_convolution_gradient(self) -> int:
+        """Return the bytes of the output's gradient if two kernels of a `conv2d_grad` read it, else 0.
+
+        One kernel computes the gradient of the input, and one the gradient of the weights.
+        """
+        computed_gradients = ops.operands(self._op, "Input@GRAD", "Filter@GRAD")  # those that the program needs
+        has_two_kernels = len(computed_gradients) == 2
+        return sum(self._bytes_in("Output@GRAD")) if has_two_kernels else 0
 
     def _added_to_bytes(self) -> int:
         """Return the bytes of the gradient that a `conv2d_grad` reads to add its result to it (`enable_addto`)."""
