@@ -42,6 +42,8 @@ CHANNELS_IN_FRAME = 9  # where a frame says how many channels it has, from the s
 BITS_IN_FRAME = 4  # where a frame says its bits a channel, from the start of its marker
 LEAST_FRAME = 10  # bytes of a JPEG's frame: marker, length, bits, height, width, channels
 WEBP_HEAD = 12  # bytes: RIFF, length, WEBP
+WEBP_LEAST = 30  # bytes up to the end of the longest field of its size
+WEBP_SIDE = (1 << 14) - 1  # the bits of a side
 
 
 TIFF_COLOURS, TIFF_COMPRESSION = 262, 259  # tags
@@ -73,7 +75,7 @@ def fault(content: bytes) -> str:
         return _jpeg_fault(content)
     if content.startswith(PNG_START):
         return _png_fault(content)
-    if content.startswith(b"RIFF") and content[8:WEBP_HEAD] == b"WEBP":
+    if _is_webp(content):
         return _webp_fault(content)
     return _fault_by_decoding(content)
 
@@ -215,6 +217,26 @@ def jpeg_size(content: bytes) -> tuple[int, int] | None:
     return None
 
 
+def webp_size(content: bytes) -> tuple[int, int] | None:
+    """Return (height, width) of a WebP in pixels, by its first chunk; None if the file is none or its chunk is unknown.
+
+    Args:
+        content: The bytes of the file; its first 30 are enough.
+    """
+    if not _is_webp(content) or len(content) < WEBP_LEAST:
+        return None
+    kind = content[WEBP_HEAD : WEBP_HEAD + 4]
+    if kind == b"VP8X":  # 24 bits each, of the number less 1
+        return int.from_bytes(content[27:30], "little") + 1, int.from_bytes(content[24:27], "little") + 1
+    if kind == b"VP8L":  # 14 bits each, of the number less 1
+        bits = int.from_bytes(content[21:25], "little")
+        return (bits >> 14 & WEBP_SIDE) + 1, (bits & WEBP_SIDE) + 1
+    if kind == b"VP8 ":  # 14 bits each, and 2 for a scale
+        width, height = struct.unpack_from("<HH", content, 26)
+        return height & WEBP_SIDE, width & WEBP_SIDE
+    return None
+
+
 def is_cmyk_without_mark(content: bytes) -> bool:
     """Tell whether a file is a JPEG of CMYK without the marker of Adobe.
 
@@ -283,6 +305,11 @@ def png_chunks(content: bytes) -> Iterator[PngChunk]:
         chunk = PngChunk(content[kind_start:body_start], kind_start, body_start, body_start + length)
         yield chunk
         position = chunk.end
+
+
+def _is_webp(content: bytes) -> bool:
+    """Tell by its first bytes whether a file is a WebP."""
+    return content.startswith(b"RIFF") and content[8:WEBP_HEAD] == b"WEBP"
 
 
 def _webp_fault(content: bytes) -> str:

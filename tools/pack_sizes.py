@@ -41,7 +41,7 @@ def read_sizes(sizes: Path) -> JsonObject:
 def size_of(name: str, content: bytes) -> folder.Size:
     """Return the (width, height) of an image in pixels, by the header of its file.
 
-    A JPEG or PNG may have any number of pixels, because DALI takes any number. An image of another kind, or a JPEG
+    A JPEG, PNG or WebP may have any number of pixels, because DALI takes any number. An image of another kind, or one
     without a size in its header, may have at most 179 million pixels, which is Pillow's limit.
 
     Args:
@@ -54,9 +54,10 @@ def size_of(name: str, content: bytes) -> folder.Size:
     is_jpeg = content.startswith(encoded.JPEG_START)
     is_png = content.startswith(encoded.PNG_START)
     try:
-        jpeg_size = encoded.jpeg_size(content) if is_jpeg else None  # None if the header has no size
-        if jpeg_size is not None:
-            height, width = jpeg_size  # `jpeg_size` has the height first
+        # None if the header has no size, or the file is no WebP.
+        size_by_header = encoded.jpeg_size(content) if is_jpeg else encoded.webp_size(content)
+        if size_by_header is not None:
+            height, width = size_by_header
             return width, height
         # `Image.open` raises an error above Pillow's limit. `PngImageFile` reads a PNG without this limit.
         open_image = PngImagePlugin.PngImageFile if is_png else Image.open

@@ -188,3 +188,17 @@ def test_a_cmyk_jpeg_without_adobes_marker_is_told() -> None:
     assert encoded.is_cmyk_without_mark(unmarked)
     assert encoded.is_cmyk_without_mark(unmarked + marked[start:end]), "none after the pixels counts"
     assert not any(encoded.is_cmyk_without_mark(content) for content in WHOLE.values())
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "mode", "lossless"),
+    [(b"VP8 ", (300, 70), "RGB", False), (b"VP8L", (16383, 3), "RGB", True), (b"VP8X", (2, 700), "RGBA", False)],
+)
+def test_the_size_of_a_webp_is_that_of_each_of_its_forms(
+    kind: bytes, size: tuple[int, int], mode: str, lossless: bool
+) -> None:
+    file = io.BytesIO()
+    Image.new(mode, size).save(file, "WEBP", lossless=lossless)
+    content = file.getvalue()
+    assert content[12:16] == kind and encoded.webp_size(content) == size[::-1]
+    assert encoded.webp_size(content[:20]) is None and encoded.webp_size(BASELINE) is None

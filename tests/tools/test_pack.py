@@ -279,13 +279,14 @@ def test_images_of_more_pixels_than_pillow_opens_are_packed(
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 40 * 40)
     Image.new("RGB", (90, 50)).save(source / "train/00.jpeg", "JPEG")
     Image.new("RGB", (50, 91)).save(source / "train/01.jpeg", "PNG")
+    Image.new("RGB", (50, 92)).save(source / "train/02.jpeg", "WEBP")
     pack.pack(source, tmp_path / "packed", "train")
     pack_sizes.find_sizes(source, "train")
     for place in (source, tmp_path / "packed"):
-        assert data.find(place, "train", 10).largest == (50, 91)
-    Image.new("RGB", (90, 50)).save(source / "train/02.jpeg", "BMP")  # which a run refuses, too
+        assert data.find(place, "train", 10).largest == (50, 92)
+    Image.new("RGB", (90, 50)).save(source / "train/03.jpeg", "BMP")  # which a run refuses, too
     with pytest.raises(
-        ValueError, match=r"train/02\.jpeg: Image size \(4500 pixels\) exceeds limit .* Make it smaller"
+        ValueError, match=r"train/03\.jpeg: Image size \(4500 pixels\) exceeds limit .* Make it smaller"
     ):
         pack_sizes.find_sizes(source, "train")
 
