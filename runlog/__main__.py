@@ -16,9 +16,7 @@ def main() -> int:
 
     `schema` prints the JSON Schema of the lines of a log.
 
-    `close LOG REASON` adds an end to the log of a killed run, if the end is missing, and prints why the run ended: the
-    reason in the log, if the log already has an end that states a reason, and otherwise REASON. A log that does not
-    exist is not created. If the log cannot be read or written or is no file, REASON is printed, and why.
+    `close LOG REASON` adds an end to the log of a killed run, if the end is missing, and prints why the run ended.
 
     Returns:
         0 if the command succeeded. 1 if the log cannot be read or written or is no file, or if the schema cannot be
@@ -35,12 +33,13 @@ def main() -> int:
         print_to_reader(json.dumps(json_schema(), indent=1))
         return 0
     try:
-        # Adds the end if it is missing, and returns the reason to print: REASON or the one in the log.
-        print(close_log_of_killed_run(args.log, args.reason))
+        # REASON, unless the log has an end that states another reason.
+        why_run_ended = close_log_of_killed_run(args.log, args.reason)
     except RunError as error:  # the log cannot be read or written: "REASON; the log cannot be closed as aborted: ..."
         # Printed on stdout, where launch/trials.sh reads why the run ended. @one_line would print it on stderr.
         print(error)
         return 1
+    print(why_run_ended)
     return 0
 
 

@@ -7,14 +7,14 @@ from typing import Annotated, Any
 from runlog.json_types import JsonObject
 from runlog.schema import EVENTS, SECTIONS, Format, Mark, Point, Section, is_optional
 
-Table = JsonObject
+JsonSchema = JsonObject
 
 
-def json_schema() -> Table:
+def json_schema() -> JsonSchema:
     """Return the JSON Schema of one line of a log without its token (`:::MLLOG ` or `# `)."""
-    lines = {f"event {key}": _event(event) for key, event in EVENTS.items()}
+    lines = {f"event {key}": _schema_of_event(event) for key, event in EVENTS.items()}
     for name, section in SECTIONS.items():
-        lines[f"section {name}"] = _section(section)
+        lines[f"section {name}"] = _schema_of_section(section)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"A line of a {Format().format}, version {Format().version}",
@@ -23,17 +23,17 @@ def json_schema() -> Table:
     }
 
 
-def _section(section: Section[Any]) -> Table:
+def _schema_of_section(section: Section[Any]) -> JsonSchema:
     """Return the JSON Schema of the line of a header section: {"<section>": value}.
 
     Args:
         section: The header section as `runlog/schema.py` lists it, with the type of its value.
     """
-    schema = _object({section.name: _type(section.value)}, [section.name])
+    schema = _schema_of_object({section.name: _schema_of_type(section.value)}, [section.name])
     return schema | {"description": section.meaning}
 
 
-def _event(event: Point[Any] | Mark) -> Table:
+def _schema_of_event(event: Point[Any] | Mark) -> JsonSchema:
     """Return the JSON Schema of the log line of an event.
 
     Args:
@@ -45,20 +45,20 @@ def _event(event: Point[Any] | Mark) -> Table:
         "time_ms": {"type": "integer", "unit": "ms", "description": "Unix time"},
         "event_type": {"const": event.event_type},
         "key": {"const": event.key},
-        "value": _value(event) if isinstance(event, Point) else {"type": "null"},
-        "metadata": _metadata(event.metadata),
+        "value": _schema_of_value(event) if isinstance(event, Point) else {"type": "null"},
+        "metadata": _schema_of_metadata(event.metadata),
     }
-    schema = _object(fields, required=list(fields))
+    schema = _schema_of_object(fields, required=list(fields))
     return schema | {"description": event.meaning}
 
 
-def _value(point: Point[Any]) -> Table:
+def _schema_of_value(point: Point[Any]) -> JsonSchema:
     """Return the JSON Schema of the value of an event, with its unit and its least value if it has them.
 
     Args:
         point: The event as `runlog/schema.py` lists it.
     """
-    schema = _type(point.value)
+    schema = _schema_of_type(point.value)
     if point.unit:
         schema["unit"] = point.unit
     if point.least is not None:
@@ -66,7 +66,7 @@ def _value(point: Point[Any]) -> Table:
     return schema
 
 
-def _metadata(kind: type | None) -> Table:
+def _schema_of_metadata(kind: type | None) -> JsonSchema:
     """Return the JSON Schema of an event's metadata, the fields that stand next to the event's value.
 
     Each event has the fields "file" and "lineno", which the logger adds. Some events have further fields, such as
@@ -78,13 +78,13 @@ def _metadata(kind: type | None) -> Table:
     # mlperf-logging's mllog adds these two to each event by itself.
     by_logger = {"file": {"type": "string"}, "lineno": {"type": "integer"}}
     if kind is None:
-        return _object(by_logger, required=list(by_logger))  # a JSON object with these two fields and no others
+        return _schema_of_object(by_logger, required=list(by_logger))  # with these two fields and no others
     # For a named tuple: {"properties": {"epoch_num": {"type": "integer", ...}}, "required": ["epoch_num"], ...}
-    own = _type(kind)
-    return _object(by_logger | own["properties"], required=[*by_logger, *own["required"]])
+    own = _schema_of_type(kind)
+    return _schema_of_object(by_logger | own["properties"], required=[*by_logger, *own["required"]])
 
 
-def _object(properties: Table, required: list[str]) -> Table:
+def _schema_of_object(properties: JsonSchema, required: list[str]) -> JsonSchema:
     """Return the JSON Schema of an object with some properties and no others.
 
     Args:
@@ -97,7 +97,7 @@ def _object(properties: Table, required: list[str]) -> Table:
 _PLAIN = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
 
 
-def _type(kind: Any) -> Table:
+def _schema_of_type(kind: Any) -> JsonSchema:
     """Return the JSON Schema of a Python type: `list[int]` -> {"type": "array", "items": {"type": "integer"}}.
 
     Args:
@@ -112,20 +112,20 @@ def _type(kind: Any) -> Table:
     arguments = typing.get_args(kind)
     if origin is Annotated:
         unit, meaning = kind.__metadata__
-        schema = _type(arguments[0])
+        schema = _schema_of_type(arguments[0])
         if unit:
             schema["unit"] = unit
         return schema | {"description": meaning}
     if origin in (types.UnionType, typing.Union):
-        return {"anyOf": [_type(member) for member in arguments]}
+        return {"anyOf": [_schema_of_type(member) for member in arguments]}
     if origin is list:
-        return {"type": "array", "items": _type(arguments[0])}
+        return {"type": "array", "items": _schema_of_type(arguments[0])}
     if origin is dict:
-        return {"type": "object", "additionalProperties": _type(arguments[1])}
-    return _table(kind)  # a log holds no other types
+        return {"type": "object", "additionalProperties": _schema_of_type(arguments[1])}
+    return _schema_of_tuple(kind)  # a log holds no other types
 
 
-def _table(kind: Any) -> Table:
+def _schema_of_tuple(kind: Any) -> JsonSchema:
     """Return the JSON Schema of a named tuple, as an object with a property for each field.
 
     Args:
@@ -135,7 +135,7 @@ def _table(kind: Any) -> Table:
     properties = {}
     required = []
     for name, hint in hints.items():
-        properties[name] = _type(hint)
+        properties[name] = _schema_of_type(hint)
         if not is_optional(kind, name):
             required.append(name)
-    return _object(properties, required)
+    return _schema_of_object(properties, required)

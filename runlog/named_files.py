@@ -82,11 +82,7 @@ def require_file_if_present(path: Path) -> None:
 def is_file(path: Path) -> bool:
     """Return True if a path leads to a file, and False if nothing is there; raise UnusableError for anything else.
 
-    Two kinds of paths are accepted although they may lead to a device or a pipe:
-
-    - /dev/null: the result is False.
-    - A stream of this process, such as /dev/stdin: the result is True if the stream is a file, and False if the stream
-      is, for example, a pipe.
+    The result is also False for /dev/null, and for a stream of this process, such as /dev/stdin, that is no file.
 
     Args:
         path: Path as the user gave it.
@@ -96,12 +92,11 @@ def is_file(path: Path) -> bool:
             or to something that is absent.
         OSError: The path cannot be looked up, as without permission.
     """
-    # Raises for a folder, a pipe, a socket, a device, and a link that leads back to itself. Accepts a file, an absent
-    # path, a path that cannot be looked up, /dev/null, and a stream of this process.
     require_file_if_present(path)
-    if path.is_symlink() and not path.exists():
+    leads_to_nothing = path.is_symlink() and not path.exists()
+    if leads_to_nothing:
         raise UnusableError(f"{path}: is a link to a file that is absent: restore the file or remove the link")
-    return path.is_file()  # False for an absent path, for /dev/null, and for a stream that is no file
+    return path.is_file()
 
 
 def refusal_of_new_file(folder: Path) -> OSError | None:
@@ -142,15 +137,14 @@ def require_folder_if_present(path: Path) -> None:
 
 
 def _mode_unless_exempt(path: Path) -> int | None:
-    """Return the `st_mode` of what a path leads to, or None for a path that the callers accept in any case.
+    """Return the `st_mode` of what a path leads to, which tells a file, a folder, a pipe and a device apart.
 
     Args:
         path: Path as the user gave it. A link is followed.
 
     Returns:
-        The mode, by which the caller tells a file, a folder, a pipe and a device apart. It is None for /dev/null, for a
-        stream of this process such as /dev/stdin, and for a path that cannot be looked up, because nothing is there or
-        for another reason.
+        The mode. None for a path that no check of this module refuses: /dev/null, a stream of this process such as
+        /dev/stdin, and a path that cannot be looked up, as nothing is there.
 
     Raises:
         UnusableError: The path is a link that leads back to itself.
@@ -175,8 +169,7 @@ def check_options(options: argparse.Namespace) -> None:
     """Raise an error if an option or argument of a command names a pipe, a socket, a device or a link to itself.
 
     Args:
-        options: The parsed command line. A string in it counts only if something of that name exists, because it may be
-            a file's name.
+        options: The parsed command line.
 
     Raises:
         UnusableError: A path is unusable. The message names it.
@@ -184,6 +177,7 @@ def check_options(options: argparse.Namespace) -> None:
     for value in vars(options).values():
         items = value if isinstance(value, list) else [value]
         for item in items:
-            may_be_file_name = isinstance(item, str) and os.path.lexists(item)
-            if isinstance(item, Path) or may_be_file_name:
+            # A string need not be a path. It is taken for one if something of that name exists.
+            is_name_of_something = isinstance(item, str) and os.path.lexists(item)
+            if isinstance(item, Path) or is_name_of_something:
                 refuse_unusable(Path(item))

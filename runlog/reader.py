@@ -279,49 +279,41 @@ def read_stream(stream: BinaryIO) -> Iterator[Entry]:
         an event, but is not exactly one valid event. The first NUL byte gives a Problem, too, before the entries of its
         block.
     """
-    # The line that is being read may have begun in an earlier block.
-    number = 1  # of this line
-    start = 0  # offset in the stream of this line's first byte
-    kept = b""  # what earlier blocks hold of this line
+    # Of the line that is being read, which may have begun in an earlier block:
+    line_number = 1
+    line_start = 0  # offset in the stream of its first byte
+    line_before = b""  # what earlier blocks hold of it
     bytes_read = 0  # offset in the stream of the end of the last piece
     saw_nul = False
     while block := stream.read(BLOCK_BYTES):
         if not saw_nul and b"\0" in block:
             saw_nul = True
-            yield _nul_problem(block, number, is_start=bytes_read == 0)
+            yield _nul_problem(block, line_number, is_start=bytes_read == 0)
         for piece in block.splitlines(keepends=True):  # of bytes: it splits only behind line feeds and carriage returns
             bytes_read += len(piece)
-            text = kept + piece
+            line = line_before + piece
             if not piece.endswith(_LINE_ENDS):  # the block ends here: the line may go on in the next one
-                kept = _kept_of_open_line(text)  # `text`, but shortened if it is over MAX_LINE_BYTES
+                line_before = _kept_of_open_line(line)
                 continue
-            if TOKEN in text or HEADER in text:  # saves the call for most lines: `_entries` looks for both itself
-                yield from _entries(text, number, start)
-            # Only LFs count, so a CR alone does not raise the number. If a block ends between a CR and its LF, the CR
-            # ends the line, and the LF is the first piece of the next block: an empty line, which raises the number.
+            if TOKEN in line or HEADER in line:  # saves the call for most lines: `_entries` looks for both itself
+                yield from _entries(line, line_number, line_start)
+            # If a block ends between a CR and its LF, the CR ends the line, and the LF is the first piece of the next
+            # block: an empty line, which raises the number.
             if piece.endswith(b"\n"):
-                number += 1
-            # The next piece begins a line.
-            start = bytes_read
-            kept = b""
-    yield from _entries(kept, number, start)  # the last line may lack a line feed
+                line_number += 1
+            line_start = bytes_read
+            line_before = b""
+    yield from _entries(line_before, line_number, line_start)  # the last line may lack a line feed
 
 
 def _kept_of_open_line(text: bytes) -> bytes:
     """Return a line whose end is not read yet, shortened if the line has over MAX_LINE_BYTES, to save memory.
 
-    The caller puts what the next block of the log holds of the line behind the result, and calls this function again if
-    the line does not end in that block.
-
-    An event on a line over MAX_LINE_BYTES is not parsed. So the shortened line need only show that the line is too
-    long, and whether an event's token (`:::MLLOG`) is on the line, even if a part of the token is in the next block.
+    An event on so long a line is not parsed. So the result need only show that the line is too long, and whether an
+    event's token (`:::MLLOG`) is on the line. The caller puts the rest of the line behind the result.
 
     Args:
         text: The line so far, which may have been shortened before, with the last block.
-
-    Returns:
-        `text` itself, if it has at most MAX_LINE_BYTES. Otherwise its first MAX_LINE_BYTES and a space, and then the
-        token, if `text` holds it, or else the last 8 bytes of `text`.
     """
     if len(text) <= MAX_LINE_BYTES:
         return text
@@ -329,9 +321,9 @@ def _kept_of_open_line(text: bytes) -> bytes:
     beginning = text[:MAX_LINE_BYTES] + b" "
     if TOKEN in text:
         return beginning + TOKEN
-    # The last 8 bytes, as many as the token has, may be the beginning of a token. If MAX_LINE_BYTES were 3,
-    # "abcdefgh:::MLLO" would become "abc " + "h:::MLLO". The next block begins with "G {": the token is complete.
-    return beginning + text[-len(TOKEN) :]
+    # The line may go on with the rest of a token, as "G" behind ":::MLLO". So as many bytes are kept as a token has.
+    end = text[-len(TOKEN) :]
+    return beginning + end
 
 
 def _nul_problem(block: bytes, line: int, *, is_start: bool) -> Problem:

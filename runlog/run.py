@@ -266,11 +266,10 @@ def _rate_of_other_submitter(event: Event) -> Rate:
         The throughput. What the event does not have is None.
     """
     images_per_s = event.value
-    if isinstance(images_per_s, dict):
-        by_other_name = images_per_s.get("imgs_sec")
-        images_per_s = images_per_s.get("throughput", by_other_name)
-    step = event.metadata.get("step")
-    number = event.metadata.get("epoch_num", step)  # of the epoch or else the step
+    if isinstance(event.value, dict):
+        images_per_s = event.value["throughput"] if "throughput" in event.value else event.value.get("imgs_sec")
+    metadata = event.metadata
+    number = metadata["epoch_num"] if "epoch_num" in metadata else metadata.get("step")
     return Rate(line=event.line, key=event.key, number=scalar(number), images_per_s=scalar(images_per_s))
 
 

@@ -100,24 +100,21 @@ def _incomplete_beta(a: float, b: float, x: float) -> float:
         I_x(a, b) = factor * 1 / (1 + d_1 / (1 + d_2 / (1 + ...)))
         factor    = 1 / B(a, b) * x^a * (1 - x)^b / a
         1/B(a, b) = gamma(a + b) / (gamma(a) gamma(b))
-        d_2m      = m (b - m) x / ((a + 2m - 1) (a + 2m))                for m = 1, 2, ...
-        d_(2m+1)  = -(a + m) (a + b + m) x / ((a + 2m) (a + 2m + 1))     for m = 0, 1, 2, ...
 
     Args:
         a: The first parameter, above 0.
         b: The second parameter, above 0.
-        x: The point, at least 0 and below 1. The fraction converges fast for x up to (a + 1) / (a + b + 2), and more
-            slowly for x nearer to 1. Very near to 1, the result is wrong, because MOST_PAIRS pairs of coefficients are
-            too few: 0.002 in place of nearly 1 for a = 50, b = 0.5 and x = 1 - 1e-12.
+        x: The point, at least 0 and below 1. Above (a + 1) / (a + b + 2) the fraction converges slowly, and very near
+            to 1 the result is wrong, as MOST_PAIRS pairs of coefficients are too few.
     """
     if x == 0:  # log(0) is not defined
         return 0.0
     # The logarithm of each part of the factor, in the order of the formula: gamma itself overflows above 171.
     log_of_1_over_beta = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
     factor = math.exp(log_of_1_over_beta + a * math.log(x) + b * math.log1p(-x) - math.log(a))
-    first_coefficient = -((a + b) * x / (a + 1))  # d_1
-    # `_coefficients_in_pairs` yields (d_2, d_3), (d_4, d_5), ..., and `_continued_fraction` makes 1 / (1 + d_1 / ...).
-    return factor * _continued_fraction(first_coefficient, _coefficients_in_pairs(a, b, x))
+    d_1 = -((a + b) * x / (a + 1))
+    further_pairs = _coefficients_in_pairs(a, b, x)  # (d_2, d_3), (d_4, d_5), ...
+    return factor * _continued_fraction(d_1, further_pairs)
 
 
 def _coefficients_in_pairs(a: float, b: float, x: float) -> Iterator[tuple[float, float]]:
@@ -143,34 +140,30 @@ def _coefficients_in_pairs(a: float, b: float, x: float) -> Iterator[tuple[float
 
 
 def _continued_fraction(d_1: float, further_pairs: Iterable[tuple[float, float]]) -> float:
-    """Return the continued fraction 1 / (1 + d_1 / (1 + d_2 / (1 + ...))).
+    """Return the continued fraction 1 / (1 + d_1 / (1 + d_2 / (1 + ...))) by Lentz's method (Numerical Recipes, 5.2).
 
-    Lentz's method (Numerical Recipes, 5.2) begins with 1 / (1 + d_1). Each further coefficient multiplies the fraction
-    by a factor, which tends to 1. For example, with d_1 = 1 and d_2 = 1:
-
-        begin with 1 / (1 + 1)      = 1/2
-        d_2 has the factor 4/3:       1/2 * 4/3 = 2/3, which is 1 / (1 + 1 / (1 + 1))
+    The method begins with 1 / (1 + d_1), and multiplies this by a factor for each further coefficient. For example,
+    d_1 = 1 gives 1/2, and d_2 = 1 then has the factor 4/3: 1/2 * 4/3 = 2/3, which is 1 / (1 + 1 / (1 + 1)).
 
     Args:
         d_1: The first coefficient.
-        further_pairs: The further coefficients: (d_2, d_3), (d_4, d_5), ... They come in pairs, because the caller has
-            one formula for coefficients of even number and one formula for those of odd number. No more pairs are read
-            after a pair whose second coefficient changes the fraction by a share of less than 1e-15.
+        further_pairs: The further coefficients: (d_2, d_3), (d_4, d_5), ... They come in pairs, because those of even
+            and of odd number have different formulas.
     """
     # Cut off after d_n, the fraction is A_n / B_n:
     #     A_n = A_(n-1) + d_n A_(n-2), from A_0 = 1 and A_1 = 1
     #     B_n = B_(n-1) + d_n B_(n-2), from B_0 = 1 and B_1 = 1 + d_1
-    # The code computes only quotients of neighbours, such as A_n / A_(n-1) = 1 + d_n / (A_(n-1) / A_(n-2)).
-    c = 1.0  # A_1 / A_0
-    e = 1 / (1 + d_1)  # B_0 / B_1
-    fraction = e  # A_1 / B_1
+    # Only ratios of neighbours are computed, because A_n and B_n may overflow. That of the B is kept inverted.
+    ratio_of_a = 1.0  # A_1 / A_0
+    inverse_ratio_of_b = 1 / (1 + d_1)  # B_0 / B_1
+    fraction = inverse_ratio_of_b  # A_1 / B_1
     for pair in further_pairs:
         for d_n in pair:
-            c = 1 + d_n / c  # A_n / A_(n-1), from A_(n-1) / A_(n-2)
-            e = 1 / (1 + d_n * e)  # B_(n-1) / B_n, from B_(n-2) / B_(n-1)
-            factor = c * e
+            ratio_of_a = 1 + d_n / ratio_of_a  # A_n / A_(n-1)
+            inverse_ratio_of_b = 1 / (1 + d_n * inverse_ratio_of_b)  # B_(n-1) / B_n
+            factor = ratio_of_a * inverse_ratio_of_b
             fraction *= factor  # from A_(n-1) / B_(n-1) to A_n / B_n
-        relative_change = abs(factor - 1)  # by the second coefficient of the pair, which has set `factor` last
-        if relative_change < 1e-15:  # about the precision of a float
+        has_converged = abs(factor - 1) < 1e-15  # the pair's second factor; 1e-15 is about the precision of a float
+        if has_converged:
             break
     return fraction
