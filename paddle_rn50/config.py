@@ -155,24 +155,18 @@ EVAL_EVERY, EVAL_OFFSET = 4, 3  # epochs
 def _first_step_at_end_rate(point: ReferencePoint, global_batch: int, per_epoch: int) -> int:
     """Return the first step, counted from 0, at which the learning rate has its end value: warm-up and decay are over.
 
-    The warm-up of a reference point is in epochs. The field `decay_steps` has the steps of the decay alone or, for a
-    batch in WARMUP_COUNTED, the steps of the whole training, warm-up included. The comment at WARMUP_COUNTED names the
-    published logs that show this.
-
-    For example, the point of batch 4096 has a warm-up of 5 epochs, an epoch has 312 steps, and the decay takes 13137
-    steps: the result is 5 * 312 + 13137 = 14697. Batch 3264, the example in the comments, is in WARMUP_COUNTED.
-
     Args:
         point: Hyperparameters of a reference run of MLPerf.
         global_batch: Images of a step over all ranks.
         per_epoch: Steps of an epoch.
     """
-    warmup_steps = point.warmup_epochs * per_epoch  # 2 * 392 = 784 for batch 3264
-    length_of_decay = point.decay_steps  # of the decay alone, if the batch is not in WARMUP_COUNTED
     if global_batch in WARMUP_COUNTED:
-        train_steps = point.decay_steps  # of the whole training: 14523 for batch 3264
-        length_of_decay = train_steps - warmup_steps + 1  # 13740; as in `lars_util.py` of the MLPerf reference
-    return warmup_steps + length_of_decay  # 784 + 13740 = 14524 for batch 3264
+        # The point's `decay_steps` include the warm-up. By `lars_util.py` of the MLPerf reference, the decay then takes
+        # train_steps - warmup_steps + 1 steps. So it ends with this step, whatever the warm-up is.
+        train_steps = point.decay_steps
+        return train_steps + 1
+    warmup_steps = point.warmup_epochs * per_epoch
+    return warmup_steps + point.decay_steps
 
 
 def _first_evaluated_epoch(from_epoch: int) -> int:
@@ -190,9 +184,8 @@ def _first_evaluated_epoch(from_epoch: int) -> int:
 def mlperf_lars(global_batch: int) -> Recipe:
     """Return the training recipe for the closed division of MLPerf at a global batch.
 
-    The hyperparameters of LARS are those of the reference runs of MLPerf at this batch. The last epoch is worked out
-    here: at the latest, a run ends with the first evaluation once the learning rate has fallen to its end value (to the
-    nearest epoch).
+    The hyperparameters of LARS are those of the reference runs of MLPerf at this batch. The last epoch is that of the
+    first evaluation once the learning rate has fallen to its end value.
 
     Args:
         global_batch: Images of a step over all ranks, such as 4096.
@@ -209,7 +202,7 @@ def mlperf_lars(global_batch: int) -> Recipe:
     # The last epoch, with the numbers of a global batch of 3264 as an example.
     per_epoch = steps_per_epoch(IMAGENET_TRAIN, global_batch)  # 392 steps
     step_of_end_rate = _first_step_at_end_rate(point, global_batch, per_epoch)  # step 14524
-    epochs_until_end_rate = round(step_of_end_rate / per_epoch)  # 14524 / 392 = 37.05, so 37
+    epochs_until_end_rate = round(step_of_end_rate / per_epoch)  # to the nearest: 14524 / 392 = 37.05, so 37
     last_epoch = _first_evaluated_epoch(epochs_until_end_rate)  # 39, as evaluations follow the epochs 3, 7, ..., 35, 39
     return Recipe(
         name="mlperf_lars",

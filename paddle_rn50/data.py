@@ -83,11 +83,10 @@ class _Noted(NamedTuple):
 def _read_sizes_file(sizes_file: Path) -> _Noted:
     """Return the size of the largest image of a data set's part, and the passport of the files it was packed from.
 
-    A passport is the number, the bytes and a digest of some files.
-
     Args:
         sizes_file: PART.sizes.json, which tools.pack writes, as {"width": 500, "height": 375, "source": {...}}. The
-            "source" is the passport of the files; images that are not packed have none.
+            "source" is the passport of the files: their number, their bytes and a digest. Images that are not packed
+            have none.
 
     Returns:
         Width and height in pixels, and the passport; None if the file has no "source".
@@ -95,17 +94,16 @@ def _read_sizes_file(sizes_file: Path) -> _Noted:
     Raises:
         ValueError: The file is no JSON, has no width and height of 1 or more, or has a "source" of other fields.
     """
+    fault = f"{sizes_file}: is damaged or of another version: remove it, then tools.pack --sizes writes it"
     try:
         content = json.loads(sizes_file.read_bytes())
         largest = (int(content["width"]), int(content["height"]))
         passport = content.get("source")
         source = schema.Passport(**passport) if passport else None
-        if min(largest) < 1:  # its error is caught below, as any other fault of the file
-            raise ValueError("an image has a pixel at least")
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise ValueError(
-            f"{sizes_file}: is damaged or of another version: remove it, then tools.pack --sizes writes it"
-        ) from error
+        raise ValueError(fault) from error
+    if min(largest) < 1:
+        raise ValueError(fault)
     return _Noted(largest, source)
 
 
@@ -284,12 +282,8 @@ class _Sides(NamedTuple):
 def _crop(image_shape: Any, drawn: _Drawn, augment: Augmentation) -> _Crop:
     """Return where an image is cropped for training, in shares of its sides, as nodes of DALI's graph.
 
-    An image has ten drawn crops and one drawn place. The first of the ten crops that fits into the image is taken, at
-    the drawn place. If none fits, the largest crop whose aspect `augment` allows is taken, at the centre, as in
-    torchvision. The crop is at least one pixel high and wide.
-
-    DALI's graph has no branches, so a choice is computed: the alternative that is taken is multiplied by 1, all others
-    by 0, and the products are summed.
+    The first of ten drawn crops that fits into the image is taken, at the drawn place. If none fits, the largest crop
+    whose aspect `augment` allows is taken, at the centre, as in torchvision.
 
     Args:
         image_shape: Node of the image's height and width in pixels.
@@ -299,44 +293,45 @@ def _crop(image_shape: Any, drawn: _Drawn, augment: Augmentation) -> _Crop:
     """
     size = fn.cast(image_shape, dtype=types.FLOAT)
     height_over_width = size[0] / size[1]
-    # Heights and widths of the ten crops, in shares of the image's. A crop with a share above 1 does not fit.
-    tries = _in_shares_of_image(drawn, height_over_width)
+    tries = _in_shares_of_image(drawn, height_over_width)  # the ten crops
     is_first_fit = _is_first_that_fits(tries)  # [10]: 1 for one of them and 0 for the others, or 0 for all
     any_fits = fn.reductions.sum(is_first_fit)  # 1 or 0
-    first_fit = _marked(tries, is_first_fit)  # height and width of the crop with the 1; 0 and 0 if there is none
+    first_fit = _selected(tries, is_first_fit)
     largest = _largest_within_bounds(height_over_width, augment)
 
-    # `_choose` gives its second argument if `any_fits` is 1, and its third if it is 0. 1.0 / size[0] is the share
-    # of one pixel: the decoder takes whole pixels, and of a crop below one pixel it takes none.
-    height = dali_math.max(_choose(any_fits, first_fit.heights, largest.heights), 1.0 / size[0])
-    width = dali_math.max(_choose(any_fits, first_fit.widths, largest.widths), 1.0 / size[1])
-    place = _choose(any_fits, drawn.places, 0.5)  # x and y, from 0 to 1; 0.5 is the centre
+    # A graph of DALI has no branches: both crops are computed, and one is chosen by `any_fits`.
+    height = _choose(any_fits, first_fit.heights, otherwise=largest.heights)
+    width = _choose(any_fits, first_fit.widths, otherwise=largest.widths)
+    place = _choose(any_fits, drawn.places, otherwise=0.5)  # x and y, from 0 to 1; 0.5 is the centre
+    # Of a crop below one pixel the decoder, which takes whole pixels, would take none.
+    one_pixel_high, one_pixel_wide = 1.0 / size[0], 1.0 / size[1]
+    height = dali_math.max(height, one_pixel_high)
+    width = dali_math.max(width, one_pixel_wide)
     left = (1.0 - width) * place[0]  # a share of the margin, which is 1.0 - width
     top = (1.0 - height) * place[1]
     return _Crop(anchor=fn.stack(top, left), shape=fn.stack(height, width))
 
 
-def _marked(tries: _Sides, marks: Any) -> _Sides:
-    """Return the height and the width of the one crop whose mark is 1, as nodes of DALI's graph.
+def _selected(tries: _Sides, is_selected: Any) -> _Sides:
+    """Return the height and the width of the one crop that is selected, as nodes of DALI's graph.
 
-    DALI's graph has no branches, so the crop is selected by a sum. For example the heights 0.9, 0.5 and 0.7 with the
-    marks 0, 1 and 0 give 0.9 * 0 + 0.5 * 1 + 0.7 * 0 = 0.5.
+    For example the heights 0.9, 0.5 and 0.7 with the selection 0, 1 and 0 give 0.9 * 0 + 0.5 * 1 + 0.7 * 0 = 0.5.
 
     Args:
         tries: Nodes of the heights and widths of an image's crops, [CROP_TRIES] each.
-        marks: Node with 1 for one crop and 0 for the others, [CROP_TRIES].
+        is_selected: Node with 1 for one crop and 0 for the others, [CROP_TRIES].
 
     Returns:
-        Nodes of the two sides; both sides are 0 if no crop is marked.
+        Nodes of the two sides; both sides are 0 if no crop is selected.
     """
-    height = fn.reductions.sum(tries.heights * marks)
-    width = fn.reductions.sum(tries.widths * marks)
+    height = fn.reductions.sum(tries.heights * is_selected)
+    width = fn.reductions.sum(tries.widths * is_selected)
     return _Sides(heights=height, widths=width)
 
 
-def _choose(is_first: Any, first: Any, second: Any) -> Any:
-    """Return DALI's node of `first` where `is_first` is 1, and of `second` where it is 0; a graph has no branches."""
-    return first * is_first + second * (1.0 - is_first)
+def _choose(condition: Any, value: Any, *, otherwise: Any) -> Any:
+    """Return DALI's node of `value` where `condition` is 1, and of `otherwise` where it is 0."""
+    return value * condition + otherwise * (1.0 - condition)
 
 
 def _in_shares_of_image(drawn: _Drawn, height_over_width: Any) -> _Sides:
@@ -368,18 +363,17 @@ def _in_shares_of_image(drawn: _Drawn, height_over_width: Any) -> _Sides:
 def _is_first_that_fits(tries: _Sides) -> Any:
     """Return a node with 1 for the first crop that fits into the image and 0 for the others, [CROP_TRIES].
 
-    All are 0 if none fits.
+    All are 0 if none fits. For example, of three crops of which the last two fit, the ranks are 3, 2 and 1. Those of
+    the crops that fit are 0, 2 and 1, and the highest is the second: the result is 0, 1 and 0.
 
     Args:
-        tries: Nodes of the heights and widths of the crops, as shares of the image's. A crop fits if both are 1 at
-            most.
+        tries: Nodes of the heights and widths of the crops, as shares of the image's.
     """
-    # From CROP_TRIES for the first crop down to 1 for the last: of those that fit, the first has the highest rank.
-    ranks = types.Constant(np.arange(CROP_TRIES, 0, -1, dtype=np.float32))
-    fits = fn.cast((tries.widths <= 1.0) & (tries.heights <= 1.0), dtype=types.FLOAT)
-    rank_or_0 = ranks * fits
-    is_highest = rank_or_0 == fn.reductions.max(rank_or_0)
-    return fn.cast(is_highest & (rank_or_0 > 0.0), dtype=types.FLOAT)
+    ranks = types.Constant(np.arange(CROP_TRIES, 0, -1, dtype=np.float32))  # 10 for the first crop, 1 for the last
+    fits = fn.cast((tries.widths <= 1.0) & (tries.heights <= 1.0), dtype=types.FLOAT)  # 1 or 0
+    rank_if_fits = ranks * fits  # 0 for a crop that does not fit
+    is_highest = rank_if_fits == fn.reductions.max(rank_if_fits)  # for all crops if none fits, as all are 0
+    return fn.cast(is_highest & (rank_if_fits > 0.0), dtype=types.FLOAT)
 
 
 def _largest_within_bounds(height_over_width: Any, augment: Augmentation) -> _Sides:
@@ -412,14 +406,9 @@ def _largest_within_bounds(height_over_width: Any, augment: Augmentation) -> _Si
 def _draw(augment: Augmentation, seed: int, epoch: int, ids: Array) -> _Drawn:
     """Draw at random how the images of a batch are cropped and flipped in an epoch.
 
-    The random numbers of an image depend only on `seed`, `epoch` and the image's id. So they are the same on any number
-    of ranks and in any batch. The area of a crop and the logarithm of its aspect (width / height) are uniformly random.
-
-    The sizes of the images are not known here. So the sides of a crop are those for a square image of side 1: a crop
-    with the area 0.9 and the aspect 4/3 is sqrt(0.9 * 4/3) = 1.10 wide and 0.82 high. `_crop` fits the sides to the
-    aspect of the real image: of an image of 4:3 this crop has 0.95 of the width and 0.95 of the height, but into a
-    square image the crop does not fit. So CROP_TRIES (10) crops are drawn for each image, and `_crop` takes the first
-    that fits.
+    The draw for an image depends only on `seed`, `epoch` and the image's id, and so is the same in any batch. The sizes
+    of the images are not known here: the sides of a crop are those for a square image of side 1, and the pipeline fits
+    them to the real image (`_in_shares_of_image`).
 
     Args:
         augment: Bounds of area and aspect, and the probability of a flip.
@@ -440,6 +429,7 @@ def _draw(augment: Augmentation, seed: int, epoch: int, ids: Array) -> _Drawn:
 
     # `_between` maps random numbers from 0 to 1 to the range between its two bounds.
     areas = _between(augment.area_min, augment.area_max, random_areas)
+    # Of an aspect (width / height) the logarithm is uniformly random, so that 1:2 is as likely as 2:1.
     aspects = np.exp(_between(math.log(augment.aspect_min), math.log(augment.aspect_max), random_aspects))
     is_flipped = random_flips < augment.flip  # with that probability
     return _Drawn(

@@ -106,14 +106,6 @@ class ClassFolders(NamedTuple):
 def find(root: Path, part: str, classes: int) -> ImageList:
     """Return the images and labels of a part of a data set: those of its list, or else of its class folders.
 
-    What is there first in this order decides:
-
-        1. PART_list.txt:                           its images
-        2. class folders PART/<class>/:             their images
-        3. tables, files of Parquet or Arrow:       ValueError, as they are not read
-        4. a folder PART/ without class folders:    ValueError
-        5. none of these:                           ValueError, with a hint at what may be meant
-
     Args:
         root: Folder of the data set.
         part: "train" or "val".
@@ -128,11 +120,12 @@ def find(root: Path, part: str, classes: int) -> ImageList:
         return read_list(root, part, classes)
     is_folder = (root / part).is_dir()
     has_class_folders = is_folder and bool(folder_names(root / part))
-    # Case 3 is looked for only without class folders: next to class folders a table does not matter.
-    if not has_class_folders:
-        require_no_table(root, part, instead=f"save its images into class folders {part}/<class>/")
+    if has_class_folders:
+        return by_class_folders(root, part, classes)
+    # Tables, files of Parquet or Arrow, are not read.
+    require_no_table(root, part, instead=f"save its images into class folders {part}/<class>/")
     if is_folder:
-        return by_class_folders(root, part, classes)  # case 2; case 4, for which this call raises ValueError
+        return by_class_folders(root, part, classes)  # raises ValueError, as there are no class folders
     raise ValueError(
         f"{list_file}: no such file: DATADIR must hold {list_file.name}, lines 'path label', "
         f"or class folders {part}/<class>/, or packed images under a name of docs/data.md{_hint_at_near(root, part)}"
@@ -142,15 +135,6 @@ def find(root: Path, part: str, classes: int) -> ImageList:
 def _hint_at_near(root: Path, part: str) -> str:
     """Return words for a message on what may be meant where a part is absent from a data set's folder.
 
-    What is found first is named:
-
-        1. RecordIO files in the folder, under another name
-        2. a TFRecord file, under another name
-        3. for val, a folder "validation" or "valid"
-        4. the folder above that has the part, where DATADIR names train/ or val/ itself
-        5. a folder within that has the part
-        6. a folder of Kaggle's archive that has the part
-
     Args:
         root: The folder that DATADIR names.
         part: "train" or "val".
@@ -158,8 +142,8 @@ def _hint_at_near(root: Path, part: str) -> str:
     Returns:
         The words, as "; is /data/CLS-LOC meant, which has train/?"; empty if nothing is found.
     """
-    # Case 1.
-    records = sorted(root.glob(f"*{part}*.rec"))  # as im2rec names them
+    # RecordIO files under another name, as im2rec names them.
+    records = sorted(root.glob(f"*{part}*.rec"))
     if len(records) == 1:
         return f"; is {records[0]} meant? rename it {part}.rec, and its index {part}.idx"
     if records:
@@ -167,16 +151,15 @@ def _hint_at_near(root: Path, part: str) -> str:
             f"; are {records[0]} and {len(records) - 1} more meant? make one {part}.rec of them, with its index "
             f"{part}.idx: im2rec without --chunks does"
         )
-    # Case 2.
-    tfrecord = _hint_at_tfrecord(root, part)
-    if tfrecord:
-        return tfrecord
-    # Case 3. For "train" the loop has no names.
-    for name in NAMES_OF_VAL if part == "val" else ():
-        if (root / name).is_dir():
-            return f"; is {root / name}/ meant? rename it {part}/"
-
-    # Cases 4, 5 and 6, each by its line below: folders that have the part. The first one is named.
+    hint_at_tfrecord = _hint_at_tfrecord(root, part)
+    if hint_at_tfrecord:
+        return hint_at_tfrecord
+    # A folder of the evaluation images under another name, such as "validation".
+    if part == "val":
+        for name in NAMES_OF_VAL:
+            if (root / name).is_dir():
+                return f"; is {root / name}/ meant? rename it {part}/"
+    # Another folder that has the part: the one above, if DATADIR names train/ or val/ itself, or one below.
     have_part = []
     if root.name in ("train", "val") and (root.parent / part).is_dir():
         have_part.append(root.parent)
@@ -240,14 +223,14 @@ def read_list(root: Path, part: str, classes: int) -> ImageList:
                 f"{where}: label {label} is out of range: the recipe has {classes} classes, numbered from 0"
             )
         path = folders.relative(unquoted(line["path"]))
-        fault = folders.fault(path)
-        if fault and folders.has(f"{part}/{path}"):  # as in the lists of Caffe
-            raise ValueError(
-                f"{where}: {root / path} {fault}, {part}/{path} is there: write {part}/ before the paths, which count "
-                f"from {root}"
-            )
+        fault = folders.fault(path)  # as "is absent"; empty if there is a file
         if fault:
-            raise ValueError(f"{where}: {root / path} {fault}: restore it or remove the line")
+            lacks_part = folders.has(f"{part}/{path}")  # as the paths in the lists of Caffe
+            fix = "restore it or remove the line"
+            if lacks_part:
+                fault += f", {part}/{path} is there"
+                fix = f"write {part}/ before the paths, which count from {root}"
+            raise ValueError(f"{where}: {root / path} {fault}: {fix}")
         paths.append(path)
         labels.append(label)
     return ImageList(root=root, part=part, paths=tuple(paths), labels=np.array(labels, dtype=np.int64))
@@ -275,17 +258,8 @@ def without_label(where: str, text: str, expected: str) -> str:
 def by_class_folders(root: Path, part: str, classes: int) -> ImageList:
     """Return the images of a part of a data set in its class folders, labelled by the number of their folder.
 
-    Folders PART/<class>/ are numbered from 0 in the order of their names. The result also has notes for the user, on
-    fewer folders than classes and on files that are passed over.
-
-    Labels of both parts must mean the same classes. For that three functions compare this part with the other. The last
-    two are called always, and look by themselves whether there is something to compare:
-
-        `_require_same_classes`, for val:  if train has class folders, they must have the same names
-        `_require_same_numbers`:           if the other part has a list, its labels must be the numbers of the class
-                                           folders that its images lie in
-        `note_on_numbered_folders`:        if the other part has a list, and all folders here are named by numbers, as
-                                           "10", a note is made if such a number is not the folder's label
+    Folders PART/<class>/ are numbered from 0 in the order of their names. Labels of both parts must mean the same
+    classes, so this part is compared with the other.
 
     Args:
         root: Folder of the data set.
@@ -305,8 +279,8 @@ def by_class_folders(root: Path, part: str, classes: int) -> ImageList:
             f"{LIST.format(part)}"
         )
     if part != "train":
-        _require_same_classes(root, part, listed.names)
-    _require_same_numbers(root, part, listed.names)
+        _require_same_classes(root, part, listed.names)  # as the class folders of train, if there are such
+    _require_same_numbers(root, part, listed.names)  # as the labels in the other part's list, if there is one
     on_fewer_folders = _note_on_fewer_folders(root / part, count, classes)
     other_list = root / LIST.format("val" if part == "train" else "train")
     on_numbers = note_on_numbered_folders(root / part, listed.names, other_list)
@@ -340,32 +314,26 @@ def _note_on_fewer_folders(folder: Path, count: int, classes: int) -> str:
     )
 
 
-def note_on_numbered_folders(folder: Path, names: Sequence[str], labels: Path) -> str:
-    """Return a note for the user if class folders named by numbers get other labels than these numbers.
+def note_on_numbered_folders(folder: Path, names: Sequence[str], list_of_other_part: Path) -> str:
+    """Return a note on the first class folder that is named by a number and has another label; empty without such.
 
-    Class folders are labelled in the order of their names as text. Of the folders "1", "2" and "10", "1" gets the label
-    0, "10" the label 1 and "2" the label 2. The other part of the data set (val for train, train for val) may have its
-    labels in a list. A list most likely has the number of a folder as the label: 10 for the class "10". Training and
-    evaluation would then have different labels for this class.
+    Class folders are labelled from 0 in the order of their names as text: "1", "10", "2". The list of the other part
+    (val for train, train for val) most likely has the number itself as the label, so that training and evaluation would
+    have different labels for the class.
 
     Args:
         folder: Folder of the part that is read by class folders.
         names: Names of the class folders, in the order of their labels from 0.
-        labels: The list that has the other part's labels; it need not exist.
-
-    Returns:
-        The note, on the first folder whose label is not its number. An empty text if every label is its folder's
-        number, if the name of a folder is no whole number, or if the other part has no list.
+        list_of_other_part: The list that has the other part's labels; it need not exist.
     """
-    # `labels` is the path of the other part's list.
     are_numbers = all(name.removeprefix("-").isdecimal() for name in names)  # "-1" may be the class of all else
-    if not are_numbers or not named_files.is_file(labels):
+    if not are_numbers or not named_files.is_file(list_of_other_part):
         return ""
     for label, name in enumerate(names):
         if int(name) != label:
             return (
-                f"{folder / name} has the label {label}, as class folders are numbered by name: see that {labels.name} "
-                f"gives that class {label}, too, or write {LIST.format(folder.name)}"
+                f"{folder / name} has the label {label}, as class folders are numbered by name: see that "
+                f"{list_of_other_part.name} gives that class {label}, too, or write {LIST.format(folder.name)}"
             )
     return ""
 
@@ -402,15 +370,10 @@ def class_folders(root: Path, part: str) -> ClassFolders:
         ValueError: There is no class folder, one has no image, one is a link that leads nowhere, a class of ImageNet is
             not unpacked, or a folder cannot be read.
     """
-    names = folder_names(root / part)
+    names = folder_names(root / part)  # raises for a link that leads nowhere
     _require_unpacked(root / part, names)
     if not names:
-        raise ValueError(
-            f"{root / part}: has no class folders and no {LIST.format(part)} tells its labels: put the images into a "
-            "folder for each class, or write the list: tools.pack --lists writes it, with --labels FILE for "
-            "ImageNet's flat val/, where FILE is val.txt of Caffe's caffe_ilsvrc12.tar.gz or PaddleClas' val_list.txt"
-            f"{_hint_at_tfrecord(root, part)}"
-        )
+        raise ValueError(_without_class_folders(root, part))
     paths: list[str] = []
     labels: list[int] = []
     others = [f"{part}/{name}" for name in file_names(root / part)]
@@ -423,6 +386,21 @@ def class_folders(root: Path, part: str) -> ClassFolders:
         paths += images
         labels += [label] * len(images)
     return ClassFolders(names, paths, labels, others)
+
+
+def _without_class_folders(root: Path, part: str) -> str:
+    """Return the message that the folder of a part has no class folders.
+
+    Args:
+        root: Folder of the data set.
+        part: "train" or "val".
+    """
+    return (
+        f"{root / part}: has no class folders and no {LIST.format(part)} tells its labels: put the images into a "
+        "folder for each class, or write the list: tools.pack --lists writes it, with --labels FILE for "
+        "ImageNet's flat val/, where FILE is val.txt of Caffe's caffe_ilsvrc12.tar.gz or PaddleClas' val_list.txt"
+        f"{_hint_at_tfrecord(root, part)}"
+    )
 
 
 def _require_unpacked(folder: Path, names: Sequence[str]) -> None:
@@ -579,11 +557,7 @@ def _require_same_numbers(root: Path, part: str, names: list[str]) -> None:
         val_list.txt    has the line "val/n01443537/7.jpeg 5", but n01443537 is number 1
 
     The label 5 would mean one class in training and another in evaluation. If the other part has no list, nothing is
-    checked. Of a list these lines are passed over:
-
-    - a line without a label, which `read_list` refuses when the other part is read
-    - a line whose image lies in no class folder of the other part, as "val/7.jpeg 5"
-    - a line whose class folder is not in `part`
+    checked.
 
     Args:
         root: Folder of the data set.
@@ -603,12 +577,12 @@ def _require_same_numbers(root: Path, part: str, names: list[str]) -> None:
     folders = Folders(root)
     for where, text in lines(list_file):
         line = LINE.fullmatch(text)
-        if line is None:  # no label
+        if line is None:  # no label, which `read_list` refuses when the other part is read
             continue
         path = folders.relative(unquoted(line["path"])).removeprefix("./")
         path_parts = path.split("/", maxsplit=2)  # as ["val", "n01440764", "1.jpeg"]
         is_in_class_folder = len(path_parts) == 3 and path_parts[0] == other_part
-        if not is_in_class_folder:
+        if not is_in_class_folder:  # as "val/7.jpeg"
             continue
         name = path_parts[1]
         label = int(line["label"])

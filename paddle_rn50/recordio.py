@@ -189,14 +189,11 @@ def parse(record: bytes) -> Parsed:
 def _payload(record: bytes) -> bytes:
     """Return the content of a RecordIO record: a header with the label, further labels if it has any, and the image.
 
-    A record has one part or several, and each part begins with a head. A head begins with the 4 bytes MAGIC, by which a
-    reader can find it. So nothing else in a record may be MAGIC at a multiple of 4 bytes. Where the content has these
-    bytes there, the writer leaves MAGIC out and begins a new part:
+    A record has one part or several, and each part begins with a head. Where the content itself has the bytes MAGIC, by
+    which a reader finds a head, the writer leaves them out and begins a new part. Here they are put back:
 
-        content    AAAA MAGIC BBBB
         record     head AAAA head BBBB
-
-    Here MAGIC is put back between the parts.
+        content    AAAA MAGIC BBBB
 
     Args:
         record: All bytes of the record, its head included.
@@ -204,7 +201,7 @@ def _payload(record: bytes) -> bytes:
     Raises:
         ValueError: A part is damaged or out of order, or the record does not end with its last part.
     """
-    part = _part_at(0, record, (WHOLE, FIRST))
+    part = _part_at(0, record, (WHOLE, FIRST))  # raises ValueError for any other flag
     contents_of_parts = [part.content]
     while part.flag in (FIRST, MIDDLE):  # another part follows
         part = _part_at(part.end, record, (MIDDLE, LAST))
@@ -285,11 +282,12 @@ def contents_by_first_bytes(records: Records, first_bytes: Array) -> Contents:
             class. The message names the first such record.
     """
     fields = first_bytes.view(HEAD_FIELDS)[:, 0]  # [records]: each row of bytes as one record of named fields
+    # Both are right where the first bytes suffice. The others are replaced below.
     labels = _labels(fields)
     image_bytes = _image_bytes(fields)
-    is_told_by_head = _is_one_part(fields, records) & _has_image_and_class(fields, records)
-    for number in np.flatnonzero(~is_told_by_head):
-        parsed = _read_whole(records, int(number))
+    do_first_bytes_suffice = _is_one_part(fields, records) & _has_image_and_class(fields, records)
+    for number in np.flatnonzero(~do_first_bytes_suffice):
+        parsed = _read_whole(records, int(number))  # raises ValueError for a damaged record
         image_bytes[number] = len(parsed.image)
         labels[number] = parsed.label
     names = [str(number) for number in range(len(records))]
@@ -332,17 +330,22 @@ def _image_bytes(fields: Array) -> Array:
 
 
 def _is_one_part(fields: Array, records: Records) -> Array:
-    """Tell for each record, by its first bytes, whether it is whole and in one part, [records] bool.
+    """Tell for each record, by its first bytes, whether it is stored in one part, of the length that the index says.
 
     Args:
         fields: First bytes of each record, laid out as HEAD_FIELDS, [records].
-        records: Where each record lies by the index. It is whole if it is as long as its head says.
+        records: Where each record lies by the index.
+
+    Returns:
+        [records] bool.
     """
-    lengths = _lengths(fields)
+    has_head = fields["magic"] == MAGIC
     flags = fields["word"] >> FLAG_SHIFT
+    has_no_further_part = flags == WHOLE
+    lengths = _lengths(fields)
     bytes_by_head = HEAD.size + lengths + (-lengths % 4)  # filled up to a multiple of 4
     bytes_by_index = records.places[:, SIZE_COLUMN]
-    is_one_part: Array = (fields["magic"] == MAGIC) & (flags == WHOLE) & (bytes_by_head == bytes_by_index)
+    is_one_part: Array = has_head & has_no_further_part & (bytes_by_head == bytes_by_index)
     return is_one_part
 
 
@@ -357,7 +360,7 @@ def _has_image_and_class(fields: Array, records: Records) -> Array:
         [records] bool. The values of records that are stored in several parts have no meaning.
     """
     labels = _labels(fields)
-    # 0 further labels: the one in the header counts. 1: it replaces the one in the header.
+    # Without a further label the one in the header counts. A single further label replaces it.
     has_one_label = fields["further"] <= 1
     has_image = _image_bytes(fields) > 0
     is_whole_number = labels == np.floor(labels)

@@ -113,7 +113,8 @@ class Records:
         images = [b""] * len(ids)
         labels = np.empty(len(ids), dtype=np.int64)
         places = [Place(*row) for row in self.places[ids].tolist()]
-        for file_number, positions in _positions_by_file(places).items():  # positions in `ids` and in `places`
+        # A position is a record's place in `ids`, and so in all of these lists.
+        for file_number, positions in _positions_by_file(places).items():  # those of a file in the order of its bytes
             with self.files[file_number].open("rb", buffering=0) as file:
                 _announce_reads(file.fileno(), [places[position] for position in positions])
                 for position in positions:
@@ -242,10 +243,11 @@ class Records:
         head_bytes = self.format.head_bytes
         places = [Place(*row) for row in self.places[start : start + RECORDS_AT_ONCE].tolist()]
         heads = []
-        # The records of a file follow one another, so `groupby` yields each file once.
+        # The records are numbered file by file, so `groupby` yields each file once, and keeps the order.
         for file_number, places_in_file in groupby(places, key=lambda place: place.file):
             with self.files[file_number].open("rb", buffering=0) as file:
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # no reading ahead
+                # No reading ahead: only a few bytes of each record are needed.
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
                 for place in places_in_file:
                     head = os.pread(file.fileno(), min(head_bytes, place.size), place.offset)
                     heads.append(head.ljust(head_bytes, b"\0"))
