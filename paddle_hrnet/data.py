@@ -269,7 +269,8 @@ def _draw(augment: Augmentation, crop: ImageFormat, sizes: Array, *, seed: int, 
     for_scale = random[:, 0]
     for_corner = random[:, 1:3]
     for_flip = random[:, 3]
-    for_brightness, for_contrast, for_saturation, for_hue = np.split(random[:, 4:], 4, axis=1)  # two numbers for each
+    # Two numbers for each colour property: the first decides whether it changes, the second by how much.
+    for_brightness, for_contrast, for_saturation, for_hue = np.split(random[:, 4:], 4, axis=1)
 
     windows = _windows(crop, sizes, _scales(augment, for_scale), drawn_corners=for_corner)
     is_flipped = for_flip < augment.flip  # with that probability
@@ -336,8 +337,7 @@ def _windows(crop: ImageFormat, sizes: Array, scales: Array, *, drawn_corners: A
     scaled_starts = np.floor(drawn_corners * start_counts)
     scaled_ends = scaled_starts + window_sizes
     # DALI cuts the window out of the unscaled image, and then scales it to `window_sizes`. So the places are converted
-    # to pixels of the unscaled image: 75 * 100 / 200 = 37.5 in the example. 75 / `scales` would be a little wrong if
-    # `scaled_sizes` had to be rounded.
+    # to pixels of the unscaled image: 75 * 100 / 200 = 37.5 in the example. Not by `scales`, as the sizes were rounded.
     starts = scaled_starts * sizes / scaled_sizes
     ends = scaled_ends * sizes / scaled_sizes
     return _Windows(starts, ends, window_sizes)
@@ -395,19 +395,17 @@ def _decompressed(pair: Pair, rows: int) -> Array:
 
 
 def _decompressed_to_windows(pairs: list[Pair], drawn: _Drawn) -> list[Array]:
-    """Return each pair's image for the pipeline: a PNG is decompressed, down to one row below the drawn window.
+    """Return each pair's image, with a PNG decompressed as far down as the drawn window needs it.
 
-    Augmentation cuts the window out of the image, so the rows further down are not needed. If the image ends at the
-    window, all rows are needed. This saves time: the rows that are not needed are not decompressed at all, and the
-    others faster than by DALI's decoder. A JPEG, and an interlaced or damaged PNG, are returned whole, as they are.
+    This is faster than DALI's decoder, and leaves out the rows below the window that augmentation cuts out.
 
     Args:
         pairs: Images and their labels, encoded.
         drawn: The random augmentation, which has the window of each pair.
 
     Returns:
-        The bytes of each image file, as uint8, in the order of `pairs`. A decompressed image is a PNG without
-        compression.
+        The bytes of each image as a file: of a PNG, its upper rows as a PNG without compression; a JPEG, or a PNG that
+        is interlaced or damaged, whole and unchanged.
     """
     images = []
     for pair, window_end in zip(pairs, drawn.window_ends, strict=True):
@@ -437,9 +435,6 @@ class Loader(loader.Loader):
     def _read(self, epoch: int, ids: Array, valid: Array) -> tuple[Any, ...]:
         """Read a batch of training or evaluation samples, and return the inputs of the DALI pipeline for it.
 
-        PNG images, if neither interlaced nor damaged, are returned without compression: in evaluation all rows, in
-        training the rows down to one row below the window that is cut out.
-
         Args:
             epoch: Number of the epoch, which the augmentation depends on.
             ids: Numbers of the samples, [N].
@@ -448,8 +443,8 @@ class Loader(loader.Loader):
         Returns:
             A tuple of inputs in the order in which `_pipeline` takes them:
 
-                1 input                            the encoded images
-                1 input                            the encoded labels
+                1 input                            the images as files, PNGs decompressed (`_decompressed`)
+                1 input                            the labels as files
                 1 input if labels are renumbered   the place in the table RENUMBERED at which each sample's row begins
                 1 input in an evaluation           `valid` as float32
                 8 inputs in training               the fields of `_Drawn`, which say how the images are augmented
@@ -459,7 +454,7 @@ class Loader(loader.Loader):
             OSError: A file cannot be read.
         """
         pairs = [self._read_pair(int(number)) for number in ids]
-        labels = [np.frombuffer(pair.label, dtype=np.uint8) for pair in pairs]  # the bytes of the PNG files
+        labels = [np.frombuffer(pair.label, dtype=np.uint8) for pair in pairs]
         further_inputs: list[Array] = []
         if self._renumbered:
             further_inputs.append(self._row_starts(ids, valid))
@@ -477,14 +472,10 @@ class Loader(loader.Loader):
     def _row_starts(self, ids: Array, valid: Array) -> Array:
         """Return for each sample the place in the table RENUMBERED at which the sample's row begins: 0, 256 or 512.
 
-        The table says which class each number in a label file is trained as. It has a row of 256 entries for each of
-        three kinds of samples, here laid end to end:
-
-            AS_IT_IS, from place 0           the label file has the classes themselves
-            FROM_LABEL_IDS, from place 256   the label file has Cityscapes' label ids
-            FILLED_UP, from place 512        the sample only fills up the batch, so all its pixels are ignored
-
-        For example, the label id 7 of Cityscapes is trained as the class at place 256 + 7, which is class 0.
+        The table says which class each value in a label file is trained as. It has a row of 256 entries for each of
+        three kinds of samples: with classes in the file (AS_IT_IS), with Cityscapes' label ids (FROM_LABEL_IDS), and
+        samples that only fill up the batch (FILLED_UP). DALI has the rows end to end, as it looks values up in one
+        list: the label id 7 is trained as the class at place 256 + 7.
 
         Args:
             ids: Numbers of the samples, [N].
@@ -552,23 +543,20 @@ class Loader(loader.Loader):
     def _batch(self, outputs: Any, ids: Array) -> loader.Batch:
         """Return DALI's outputs as a batch for the program; raise RunError if a label holds a number that is no class.
 
-        A label is an image whose pixels hold numbers: a class, from 0 up, or 255 where the pixel is ignored.
-
         Args:
-            outputs: The images; for each label, the highest number in it plus 1 (255 is left out); the labels; and, in
-                an evaluation, which samples are valid.
+            outputs: The images; for each label, its highest number plus 1; the labels; and, in an evaluation, which
+                samples are valid.
             ids: Numbers of the samples, [N].
 
         Raises:
             RunError: A label holds a number that is no class. The message names the file of the first such label.
         """
-        images, highest_plus_1, *other_outputs = outputs  # the others: labels, and in an evaluation what is valid
-        # The pipeline adds 1 to each pixel, so that the ignored 255 becomes 0 (in uint8), below all other numbers. Here
-        # the 1 is taken off again: 18 if 18 is the highest number in a label, -1 if all pixels of a label are ignored.
+        images, highest_plus_1, *other_outputs = outputs
+        # Plus 1, an ignored pixel's 255 is 0 in uint8, so that it is never the highest: -1 here if all are ignored.
         highest = highest_plus_1.as_array().astype(int) - 1
-        for number, value in zip(ids, highest, strict=True):  # `value`: the highest in the sample's label
-            if value >= self._samples.classes:
-                raise RunError(no_class(self._samples, number, value))
+        for sample, highest_in_label in zip(ids, highest, strict=True):
+            if highest_in_label >= self._samples.classes:
+                raise RunError(no_class(self._samples, sample, highest_in_label))
         return super()._batch((images, *other_outputs), ids)  # copies the outputs to the device
 
 

@@ -23,9 +23,7 @@ RENUMBERED[FROM_LABEL_IDS, list(LABEL_ID_BY_CLASS)] = np.arange(len(LABEL_ID_BY_
 
 
 def label_fault(pairs: PairList, number: int) -> str:
-    """Return a message if a pair's label holds a number that is no class.
-
-    The label is read by Pillow, without DALI. There is also a message for a label that Pillow cannot read.
+    """Return a message if a pair's label has a pixel value that is no class, or cannot be read.
 
     Args:
         pairs: Images with their labels.
@@ -35,7 +33,7 @@ def label_fault(pairs: PairList, number: int) -> str:
         The message; an empty text if all pixels are of classes or ignored.
     """
     try:
-        highest = int(_trained_numbers(pairs, number).max(initial=0))
+        highest = int(_trained_values(pairs, number).max(initial=0))  # without ignored pixels; 0 if all are ignored
     except (OSError, SyntaxError, ValueError) as error:
         _, label_path = pairs.paths(number)
         reason = " ".join(str(error).split())
@@ -57,7 +55,7 @@ def label_doubt(pairs: PairList, numbers: Sequence[int]) -> str:
     """
     held: set[int] = set()
     for number in numbers:
-        held.update(_trained_numbers(pairs, number).tolist())
+        held.update(_trained_values(pairs, number).tolist())
     return few_classes(f"the labels of {pairs.part} that were looked at", sorted(held))
 
 
@@ -84,18 +82,12 @@ def few_classes(labels: str, classes: Sequence[int]) -> str:
     )
 
 
-def _trained_numbers(pairs: PairList, number: int) -> Array:
+def _trained_values(pairs: PairList, number: int) -> Array:
     """Return the pixel values that training sees in one label file: sorted, each once, without 255 (ignored).
 
-    A file holds either classes, which training takes as they are, or Cityscapes' label ids. Training turns a label id
-    into:
-
-        the class of the id          for an id that is trained, such as 26, whose class is 13
-        255: ignored                 for an id that is not trained, such as 3, and for 255
-        254: wrong (OUT_OF_RANGE)    for 34 to 254, as there are no such ids
-
-    For example, a file with the label ids 3, 26 and 40 gives [13, 254]. Wrong values are not left out:
-    `label_fault` compares the highest value with the number of classes.
+    A file holds either classes, which training takes as they are, or Cityscapes' label ids, which training turns into
+    classes. For example, a file with the label ids 3 (not trained), 26 (of class 13) and 40 (no label id) gives
+    [13, 254], where 254 is OUT_OF_RANGE.
 
     Args:
         pairs: Images with their labels.
@@ -109,8 +101,8 @@ def _trained_numbers(pairs: PairList, number: int) -> Array:
     with PngImagePlugin.PngImageFile(label_path) as label:
         present = np.unique(np.asarray(label))  # the pixel values in the file: [3, 26, 40] in the example
     row = FROM_LABEL_IDS if pairs.has_label_ids(number) else AS_IT_IS
-    number_in_training = RENUMBERED[row]  # 256 entries: the one at index 26 is what training makes of a 26 in the file
-    trained = np.unique(number_in_training[present])  # [13, 254, 255] in the example
+    value_in_training = RENUMBERED[row]  # 256 entries: the one at index 26 is what training makes of a 26 in the file
+    trained = np.unique(value_in_training[present])  # [13, 254, 255] in the example
     not_ignored: Array = trained[trained != IGNORED]
     return not_ignored
 
@@ -119,14 +111,12 @@ def no_class(pairs: PairList, number: int, trained_as: int) -> str:
     """Return the error message for a label file with a pixel value that is no class.
 
     The message names the file, and the value as the file has it: "train/a.png: holds the label 40, no class (19 of
-    them) nor 255: ...". For a value that is neither a label id of Cityscapes nor 255, in a file of label ids, the
-    message says "above 33" alone.
+    them) nor 255: ...".
 
     Args:
         pairs: Images with their labels.
         number: Which pair's label file; counts from 0.
-        trained_as: The value as training sees it: 40 for a 40 in a file of classes, but 254 for a 40 in a file of
-            Cityscapes' label ids, which training turns into classes.
+        trained_as: The value as training sees it, which turns Cityscapes' label ids into classes.
     """
     _, label_path = pairs.paths(number)
     label = _label_in_file(pairs, number, trained_as)  # words for the value in the file, such as "40" or "above 33"
@@ -137,21 +127,20 @@ def no_class(pairs: PairList, number: int, trained_as: int) -> str:
 
 
 def _label_in_file(pairs: PairList, number: int, trained_as: int) -> str:
-    """Return words for a wrong pixel value of a label file: "40", "above 33" or "26, which is class 13".
-
-    A file holds either classes or Cityscapes' label ids, which training turns into classes. The caller knows only what
-    training sees, `trained_as`; the words say what the file holds.
+    """Return words for a wrong pixel value as the label file has it: "40", "above 33" or "26, which is class 13".
 
     Args:
         pairs: Images with their labels.
         number: Which pair's label file; counts from 0.
-        trained_as: The pixel value as training sees it.
+        trained_as: The value as training sees it: the value in a file of classes, or what training makes of a label id
+            of Cityscapes.
     """
     has_classes = not pairs.has_label_ids(number)
     if has_classes:
-        return f"{trained_as}"  # training sees the value in the file, such as 40
-    if trained_as == OUT_OF_RANGE:  # 254: training sees it for every value above the last label id, 33, except 255
+        return f"{trained_as}"
+    is_no_label_id = trained_as == OUT_OF_RANGE  # which training makes of each value above 33, except 255
+    if is_no_label_id:
         return f"above {LABEL_IDS - 1}"
-    # A label id whose class the recipe does not have: the label id 26 is class 13, and a recipe may have 11 classes.
-    label_id = LABEL_ID_BY_CLASS[trained_as]  # 26 for class 13
+    # A label id whose class the recipe does not have: 26 is class 13, and a recipe may have 11 classes.
+    label_id = LABEL_ID_BY_CLASS[trained_as]
     return f"{label_id}, which is class {trained_as}"

@@ -353,14 +353,11 @@ def _not_hidden(folder: Path) -> list[Path]:
 
 
 def _notes_on_others(folder: Path, others: list[Path]) -> tuple[str, ...]:
-    """Return a note for the user on what lies in a part's folder and is no image in the folder of a city.
+    """Return a note for the user on the files and folders of a part that are passed over; an empty tuple without such.
 
     Args:
         folder: Folder leftImg8bit/PART of a data set.
-        others: Paths of these files and folders.
-
-    Returns:
-        One note; empty if there are no others.
+        others: Paths that are no images in the folder of a city.
     """
     if not others:
         return ()
@@ -412,10 +409,11 @@ def _pairs_in_folders(root: Path, part: str, images: list[Path]) -> Iterator[Lis
         Paths of image and label relative to `root`, with the image's path for messages.
 
     Raises:
-        ValueError: There are no images, or tables alone, as Hugging Face's sets have them.
+        ValueError: There are no images.
     """
     folder = root / "leftImg8bit" / part
     if not images:
+        # Raises if there are tables, files of Parquet or Arrow as Hugging Face has them, which are not read.
         lists.require_no_table(root, part, instead=f"save its images and labels as files and list them in {part}.txt")
         raise ValueError(
             f"{root}: has neither {LISTS[0].format(part)} nor images {folder}/*/*{IMAGE_END}: "
@@ -423,7 +421,7 @@ def _pairs_in_folders(root: Path, part: str, images: list[Path]) -> Iterator[Lis
         )
     for image in images:
         label = f"gtFine/{part}/{image.parent.name}/{image.name.removesuffix(IMAGE_END)}{LABEL_END}"
-        yield Listed(str(image), str(image.relative_to(root)), label)
+        yield Listed(str(image), str(image.relative_to(root)), label)  # the first is for messages
 
 
 def label_rows(pairs: PairList) -> Array:

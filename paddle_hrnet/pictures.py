@@ -235,10 +235,10 @@ def _grey_by_pillow(content: bytes, width: int, height: int) -> bytes:
         raise ValueError("its head is damaged") from error
     except (OSError, SyntaxError, Image.DecompressionBombError) as error:
         raise ValueError(" ".join(str(error).split())) from error
-    no_filter = 0  # PNG has the number of a filter before each row
-    rows = np.insert(indices, 0, no_filter, axis=1)
+    no_filter = 0
+    rows = np.insert(indices, 0, no_filter, axis=1)  # PNG has the number of a filter before each row
     header = WHOLE_PNG_HEADER.pack(width, height, 8, GREY, *NOT_INTERLACED)
-    return _png(header, rows.tobytes())
+    return _png(header, rows.tobytes())  # stores the rows without compression
 
 
 def inflated(content: bytes, rows: int) -> bytes:
