@@ -29,21 +29,19 @@ Facts = dict[str, Any]
 def describe_data_set(job: Job) -> dict[str, Facts]:
     """Return a description of each part, "train" and "val", of the job's data set, for tools.doctor.
 
-    All files are looked at without decoding, and up to SAMPLED samples of each part are decoded. A part is described
-    even if the other part cannot be read.
+    All files are looked at without decoding, and up to SAMPLED samples of each part are decoded.
 
     Args:
         job: The settings of the job; DATADIR must be set.
 
     Returns:
-        {part: description}. A part that a run could not read has {"error": "why"} alone. If both parts can be read, the
-        "notes" of "train" also have what `notes_on` finds odd in the names, sizes and labels of all files, such as a
-        file that is in both parts, and a warning if some sampled evaluation images are copies of training images.
+        {part: description}. A part that a run could not read has {"error": "why"} alone. What is odd between the two
+        parts is in the "notes" of "train".
     """
     data_module = importlib.import_module(f"{job.model.package}.data")
     seed = max(job.course.seed, 0)  # a run draws its seed where SEED is -1; here that is taken as 0
-    by_part: dict[str, Facts] = {}  # the result: has both parts
-    # These two have only the parts that can be read:
+    by_part: dict[str, Facts] = {}
+    # Only of the parts that can be read:
     samples_of: dict[str, Any] = {}
     contents: dict[str, Contents] = {}  # names, sizes and labels of the files
     for part in PARTS:
@@ -62,8 +60,8 @@ def describe_data_set(job: Job) -> dict[str, Facts]:
     can_compare_parts = len(contents) == len(PARTS)  # both parts can be read
     if can_compare_parts:
         evaluation_numbers = _choose_samples(len(samples_of["val"]), seed)  # of up to SAMPLED evaluation samples
-        by_part["train"]["notes"] += notes_on(contents["train"], contents["val"])
-        by_part["train"]["notes"] += _notes_on_copies(samples_of, contents, evaluation_numbers)
+        by_part["train"]["notes"] += notes_on(contents["train"], contents["val"])  # by names, sizes and labels of all
+        by_part["train"]["notes"] += _notes_on_copies(samples_of, contents, evaluation_numbers)  # by the files' bytes
     return by_part
 
 
@@ -210,13 +208,13 @@ def _choose_samples(count: int, seed: int) -> list[int]:
 def _first_undecodable(samples: Any, chosen: list[int]) -> str:
     """Return which file of some samples is the first that cannot be read or decoded, and why; empty if all can be.
 
-    An example is "data/val/7.jpeg: it is truncated: ...". DALI decodes the files, as it does in training on a CPU.
+    An example is "data/val/7.jpeg: it is truncated: ...".
 
     Args:
         samples: The samples of a part of the data set.
         chosen: Numbers of the samples to look at.
     """
-    decoder = Decoder("cpu", None)
+    decoder = Decoder("cpu", None)  # of DALI, as in training on a CPU
     with _quiet_stderr():
         for number in chosen:
             try:

@@ -266,7 +266,7 @@ def _print_described(described: _Described, args: argparse.Namespace) -> None:
         described: The job, with the environment that it is from.
         args: The options, of which one is true. Nothing is printed for --table.
     """
-    set_by_config = described.added()
+    set_by_config = described.added()  # by the system's config file, and by `env.resolve`
     if args.json:
         print_to_reader(json.dumps(described.origins, indent=1))
     elif args.launch:

@@ -144,14 +144,12 @@ def resolve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the environment of a job, completed by the config file of the system that it runs on.
 
     The file is a bash script, `config_<DGXSYSTEM>.sh`, which is run in the given environment. A setting that the user
-    has given a value, not an empty one, keeps it, whatever the file exports, and so does a variable that begins with a
-    workload, as RN50_BATCHSIZE. Any other variable has the value that the file gives it. A variable for one workload at
-    one precision, such as RN50_AMP_O2_STRATEGY, also gives the general STRATEGY its value in such a job, unless the
-    user has set STRATEGY (`_copied_from` has all cases). Of the defaults only DGXSYSTEM's is filled in.
+    has given a value keeps it, whatever the file exports. A variable for one workload at one precision, such as
+    RN50_AMP_O2_STRATEGY, also gives the general STRATEGY its value in such a job (`_copied_from`). Of the defaults only
+    DGXSYSTEM's is filled in.
 
     Args:
-        environ: The user's environment. DGXSYSTEM in it names the system, such as "DGXA100"; if it is missing or empty,
-            a default is taken.
+        environ: The user's environment. DGXSYSTEM in it names the system, such as "DGXA100".
 
     Returns:
         A new dict: `environ`, the variables as they are after the config file, and two lists of names separated by
@@ -231,19 +229,7 @@ def _copied_from(variables: Mapping[str, str], environ: Mapping[str, str]) -> di
     {"STRATEGY": "RN50_AMP_O2_STRATEGY"} says that `resolve` must copy the value of RN50_AMP_O2_STRATEGY to STRATEGY.
 
     Whatever the user sets comes before what the config file sets. A variable that the user has left empty counts as not
-    set. In a job of WORKLOAD=rn50 and PRECISION=amp_o2 the first of these cases decides what is copied to BATCHSIZE:
-
-        1. the user sets BATCHSIZE:                           nothing
-        2. the user sets RN50_AMP_O2_BATCHSIZE:               RN50_AMP_O2_BATCHSIZE
-        3. the user sets RN50_BATCHSIZE, and
-           the config file sets BATCHSIZE:                    RN50_BATCHSIZE
-           the config file does not set BATCHSIZE:            nothing
-        4. the config file sets RN50_AMP_O2_BATCHSIZE:        RN50_AMP_O2_BATCHSIZE
-        5. the config file sets BATCHSIZE or RN50_BATCHSIZE:  nothing
-
-    Where nothing is copied, `_variable_that_sets` later takes BATCHSIZE, or RN50_BATCHSIZE if there is no BATCHSIZE.
-    That is why case 3 copies only over a BATCHSIZE of the file, which would be taken in place of the user's
-    RN50_BATCHSIZE. A setting that is not in PER_WORKLOAD, as STRATEGY, has no case 3: nothing reads RN50_STRATEGY.
+    set.
 
     Args:
         variables: The environment after the config file.
@@ -257,9 +243,10 @@ def _copied_from(variables: Mapping[str, str], environ: Mapping[str, str]) -> di
     general_names = list(PER_WORKLOAD)
     general_names += [name.removeprefix(prefix_of_job) for name in variables if name.startswith(prefix_of_job)]
     copied_from = {}
-    for general_name in general_names:
-        for_workload = f"{prefix_of_workload}{general_name}"
-        for_job = f"{prefix_of_job}{general_name}"
+    for general_name in general_names:  # as BATCHSIZE
+        for_workload = f"{prefix_of_workload}{general_name}"  # RN50_BATCHSIZE
+        for_job = f"{prefix_of_job}{general_name}"  # RN50_AMP_O2_BATCHSIZE
+        # Of RN50_STRATEGY, as of any setting that is not in PER_WORKLOAD, nothing is read.
         user_sets_for_workload = general_name in PER_WORKLOAD and environ.get(for_workload)
         config_sets_for_job = for_job in variables and variables[for_job] != environ.get(for_job)
 
@@ -268,7 +255,10 @@ def _copied_from(variables: Mapping[str, str], environ: Mapping[str, str]) -> di
         if environ.get(for_job):
             copied_from[general_name] = for_job
         elif user_sets_for_workload:
-            if variables.get(general_name):  # set by the config file, as the user's was looked for above
+            # `_variable_that_sets` would take the file's BATCHSIZE in place of the user's RN50_BATCHSIZE. Without a
+            # BATCHSIZE it takes RN50_BATCHSIZE itself.
+            config_sets_general = bool(variables.get(general_name))
+            if config_sets_general:
                 copied_from[general_name] = for_workload
         elif config_sets_for_job:
             copied_from[general_name] = for_job

@@ -54,21 +54,19 @@ def for_launcher(user_environ: Mapping[str, str], set_by_config: Mapping[str, st
         JOB_PATHS:    files and folders that the job names, whoever has set them, as "DATADIR=/data", one a line
         JOB_SECRETS:  names of the user's secrets, which the launcher's shell unsets
 
-    JOB_GIVEN has no values, because the launcher has the user's variables in its own environment. Variables that only
-    the config file sets are left out, because each node reads that file by itself.
-
     Args:
         user_environ: The user's environment, without what the config file adds.
         set_by_config: The variables that the config file adds to `user_environ` or changes.
         job: The settings of the job.
     """
     container_settings = {name: value for name, value in set_by_config.items() if name.startswith("CONT_")}
+    # Of the user's variables only the names: the launcher has their values in its own environment. None of those that
+    # only the config file sets, because each node reads that file by itself.
     names_of_settings = names()  # of any job: BATCHSIZE, RN50_BATCHSIZE, ...
     given_settings = [name for name in user_environ if name in names_of_settings]
     prefix_of_job = prefix_of(job.model.workload, job.model.precision)  # as "RN50_AMP_O2_"
     prefixes = ("OMPI_MCA_", "PRTE_MCA_", prefix_of_job)  # the first two are of Open MPI and its launcher PRRTE
-    # Returns names of libraries' variables, as NCCL_DEBUG, and names with `prefixes`, as RN50_AMP_O2_STRATEGY. Secrets
-    # are left out and, for one node, the settings of NCCL's network between nodes.
+    # Names of libraries' variables, as NCCL_DEBUG, and names with `prefixes`; without secrets.
     given_by_prefix = names_to_forward(user_environ, *prefixes, nodes=job.cluster.dgxnnodes)
     return {
         **container_settings,

@@ -102,11 +102,10 @@ class Loader(ABC):
         self._reader = reader
         self._device_id = reader.device_id if reader.device == "gpu" else None  # to which batches go; None: the host
         self._pool = ThreadPoolExecutor(max_workers=PREFETCH_BATCHES, thread_name_prefix="read")
-        # The batches that are under way, the oldest first. A batch is first in one deque, then in the other:
-        self._being_read: deque[_BatchBeingRead] = deque()  # read by the threads of the pool
-        self._ids_being_decoded: deque[Array] = deque()  # with DALI; only the sample numbers of each batch
-        # Tensors of Paddle on a GPU by name, set by `write_to`, to which each batch is copied. Without such tensors, a
-        # batch on a GPU gets tensors of its own.
+        # The threads of the pool read a batch, and then DALI decodes it. Each deque has the oldest batch first.
+        self._being_read: deque[_BatchBeingRead] = deque()
+        self._ids_being_decoded: deque[Array] = deque()  # the sample numbers of each batch
+        # Tensors of Paddle by name, to which each batch is copied; set by `write_to`. Empty: a batch gets its own.
         self._targets: dict[str, Any] = {}
         self._pipeline = make_pipeline(
             source=self._next_inputs,  # DALI calls it for each batch

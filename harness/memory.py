@@ -149,19 +149,16 @@ def input_memory(job: Job) -> InputMemory:
     if measured is None or not has_pipelines_on_gpu:
         return NO_INPUT
     threads = job.data.threads or job.cluster.threads_per_rank  # DATA_THREADS=0 stands for as many as the rank has
-    buffers = _decoder_buffers(job)  # `device_bytes` and `pinned_bytes` are of one buffer
-    # Of one pipeline: each thread of its decoder has one buffer on the GPU and two on the host, as one is filled while
-    # the other is copied. The memory of the GPU's JPEG unit (`unit_bytes`) does not depend on the threads.
+    buffers = _decoder_buffers(job)  # bytes of one buffer
+    # Each thread of the decoder has one buffer on the GPU and two on the host: one is filled while the other is copied.
     decoder_bytes = threads * buffers.device_bytes
-    pinned_bytes = threads * PINNED_BUFFERS * buffers.pinned_bytes
     batch_bytes = job.model.batchsize * _image_bytes(job.model, measured)
-    ready_bytes = PREFETCH_BATCHES * batch_bytes
-    device_bytes = decoder_bytes + ready_bytes
-    # Of both pipelines:
+    device_bytes_of_pipeline = decoder_bytes + PREFETCH_BATCHES * batch_bytes
+    pinned_bytes_of_pipeline = threads * PINNED_BUFFERS * buffers.pinned_bytes
     return InputMemory(
-        device_mib=PIPELINES * device_bytes / MIB,
+        device_mib=PIPELINES * device_bytes_of_pipeline / MIB,
         unit_mib=PIPELINES * buffers.unit_bytes / MIB,
-        pinned_mib=PIPELINES * pinned_bytes / MIB,
+        pinned_mib=PIPELINES * pinned_bytes_of_pipeline / MIB,
         words=f"{PIPELINES} pipelines of {threads} threads{buffers.images_in_words}",
     )
 

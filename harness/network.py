@@ -13,21 +13,14 @@ ANY_PORT = 9  # no packet is sent to it
 
 
 def node_address(cluster: ClusterSettings, node: int) -> str:
-    """Return the IPv4 address at which the other nodes of the job reach this node.
-
-    1. In a job of one node: 127.0.0.1.
-    2. In a job of several nodes: the address of this node's name in HOSTS, as 10.0.0.5.
-    3. If the address of step 2 is of the loopback, 127.x.x.x, at which no other node reaches this node: the address
-       from which this node would connect to another node in HOSTS.
+    """Return the IPv4 address at which the other nodes of the job reach this node, as 10.0.0.5.
 
     Args:
         cluster: Settings of the nodes. In a job of several nodes HOSTS must name all of them.
         node: Number of this node in HOSTS, from 0.
 
     Raises:
-        RunError: In step 2, this node's name has no known address, or a part of the name, between dots, is empty or has
-            more than 63 characters. In step 3, the other node's name has no known address, there is no way to the other
-            node, or the address is of the loopback again.
+        RunError: No such address is found.
     """
     if cluster.dgxnnodes == 1:
         return "127.0.0.1"
@@ -39,7 +32,7 @@ def node_address(cluster: ClusterSettings, node: int) -> str:
     both_names = f"{own_name} and {name_of_other_node}"
     try:
         address = socket.gethostbyname(own_name)
-        if _is_loopback(address):
+        if _is_loopback(address):  # 127.x.x.x, at which no other node reaches this node
             address = _address_towards(name_of_other_node)  # from which this node would connect to the other
     except OSError as error:  # either name is unknown, or there is no way to the other node
         raise RunError(f"HOSTS: {machine} finds no way to {both_names} ({error.strerror})") from error

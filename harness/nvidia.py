@@ -48,22 +48,19 @@ def opened() -> Iterator[tuple[list[Handle], str]]:
 
     Yields:
         (handles, reason). `handles` are NVML's handles of the visible whole GPUs, good until the context ends. A part
-        of a GPU (MIG) has no handle here. `reason` says why GPUs of the node are missing from `handles`:
-
-            "CUDA_VISIBLE_DEVICES=5,4 names 2 of 8 whole GPUs"    the variable hides GPUs that NVML has a handle of
-            NVML's errors, as "GPU3: GPU is lost"                 no GPU is hidden, but NVML cannot be opened (there are
-                                                                  no handles then), or has no handle of some GPUs
-            ""                                                    no GPU is missing
+        of a GPU (MIG) has no handle here. `reason` says why GPUs of the node are missing from `handles`, as
+        "GPU3: GPU is lost", and is empty if none is missing.
     """
     with contextlib.ExitStack() as at_exit:
-        handles, why_missing = _open_nvml(at_exit)  # of all GPUs of the node that NVML has a handle of; NVML's errors
+        handles, errors = _open_nvml(at_exit)  # of all GPUs of the node; errors of those that have no handle
         visible = _visible_handles(handles)
         some_are_hidden = len(visible) < len(handles)
         if some_are_hidden:
-            # Replaces NVML's errors. It says "whole", because the variable may also name parts of GPUs (MIG).
+            # "whole", because the variable may also name parts of GPUs (MIG).
             how_many = f"{len(visible)} of {len(handles)}"
-            why_missing = f"CUDA_VISIBLE_DEVICES={env.visible_gpus()} names {how_many} whole GPUs"
-        yield visible, why_missing
+            yield visible, f"CUDA_VISIBLE_DEVICES={env.visible_gpus()} names {how_many} whole GPUs"
+        else:
+            yield visible, errors
 
 
 def _open_nvml(at_exit: contextlib.ExitStack) -> tuple[list[Handle], str]:
@@ -362,8 +359,6 @@ class Gpu:
 def gpu_of(handle: Handle) -> Gpu:
     """Return a GPU's properties and its state before a run, as NVML tells them.
 
-    Processes that draw on the GPU, its `displays`, are only looked for if the GPU seems to be in use.
-
     Args:
         handle: NVML's handle of the GPU.
 
@@ -376,7 +371,7 @@ def gpu_of(handle: Handle) -> Gpu:
     processes = _processes(COMPUTING, handle)
     services = [process for process in processes or () if _is_service(process)]
     may_be_in_use = bool(processes) or _holds_more_than_service(memory)
-    displays = _processes(DRAWING, handle) if may_be_in_use else None
+    displays = _processes(DRAWING, handle) if may_be_in_use else None  # those that draw on the GPU
     return Gpu(
         index=_ask(pynvml.nvmlDeviceGetIndex, handle),
         name=_text(_ask(pynvml.nvmlDeviceGetName, handle)),

@@ -98,9 +98,7 @@ def lost_peer() -> Iterator[None]:
 def start(cluster: ClusterSettings) -> Ranks:
     """Join the other ranks of the job by MPI, and return this process's place among them.
 
-    From now on the watchdog ends this process if it makes no progress for HANG_TIMEOUT_S seconds, unless that is 0. A
-    process that mpirun started ends when mpirun does. If NCCL is to connect nodes, its network interface is set in the
-    environment.
+    From now on the watchdog ends this process if it makes no progress for HANG_TIMEOUT_S seconds, unless that is 0.
 
     Args:
         cluster: Settings of the nodes and ranks.
@@ -119,7 +117,8 @@ def start(cluster: ClusterSettings) -> Ranks:
             f"{counted(ranks.size, 'rank')} started, but DGXNNODES={cluster.dgxnnodes} x DGXNGPU={cluster.dgxngpu} "
             f"is {cluster.world_size}: start the job by ./run_and_time.sh"
         )
-    # Here already, and not in `connect`, because the log's header lists the libraries' variables.
+    # NCCL's network interface between nodes. Here already, and not in `connect`, because the log's header lists the
+    # libraries' variables.
     env.export(network.nccl_settings(cluster, _number_of_node(cluster, ranks)))
     return ranks
 
@@ -270,8 +269,7 @@ def _connect_by_gloo(gloo_port: int, ranks: Ranks, own_address: str, first_addre
     """Connect the ranks of a job on CPUs by gloo; every rank must call this.
 
     gloo is the library by which Paddle's ranks on CPUs exchange data. The ranks find each other through a server that
-    Paddle starts on rank 0. A class of Paddle is replaced in this process until it ends, so that the rank listens at
-    `own_address`. On rank 0 a method is replaced, too, so that the server listens at `first_address`.
+    Paddle starts on rank 0.
 
     Args:
         gloo_port: TCP port of the server on rank 0; 0: any free port.
@@ -290,9 +288,10 @@ def _connect_by_gloo(gloo_port: int, ranks: Ranks, own_address: str, first_addre
     os.register_at_fork(after_in_child=_end_with_parent_of_fork)
     # Paddle writes files into the working directory. The import of its server's module alone creates http.log there.
     with in_temporary_folder():
-        _have_gloo_listen_at(own_address)  # replaces a class of Paddle
+        # These two replace a class and a method of Paddle in this process, until it ends.
+        _have_gloo_listen_at(own_address)
         if ranks.is_first:
-            _have_server_of_gloo_listen_at(first_address)  # replaces a method of Paddle
+            _have_server_of_gloo_listen_at(first_address)
         paddle.distributed.gloo_init_parallel_env(ranks.rank, ranks.size, f"{first_address}:{server_port}")
 
 

@@ -398,15 +398,15 @@ def _refusals_of_strategy(job: Job, recipe: Any) -> Iterator[str]:
         ValueError: STRATEGY has an unknown or refused option, or a wrong value.
     """
     model = job.model
-    knobs = model.knobs  # STRATEGY, parsed
+    knobs = model.knobs  # parses STRATEGY, which raises the ValueError
     if model.batchsize % knobs.gradient_merge != 0:
         yield f"STRATEGY: gradient_merge={knobs.gradient_merge}: must divide BATCHSIZE={model.batchsize}"
     if knobs.auto:
         yield from of_automatic_mode(job)
     if knobs.cuda_graph:
         yield from _refusals_of_captured_step(model)
-    default_bucket_mb = Strategy.fuse_grad_size_in_MB
-    if knobs.fuse_grad_size_in_MB != default_bucket_mb and job.cluster.world_size == 1:
+    sets_size_of_all_reduce = knobs.fuse_grad_size_in_MB != Strategy.fuse_grad_size_in_MB  # other than the default
+    if sets_size_of_all_reduce and job.cluster.world_size == 1:
         fix = "leave it out, or set DGXNGPU or DGXNNODES above 1"
         yield f"STRATEGY: fuse_grad_size_in_MB: one rank has no all-reduce: {fix}"
     if knobs.merged_lars and recipe.optimizer.kind != "lars":
