@@ -178,25 +178,18 @@ def _without_fastest_and_slowest(values: Sequence[float], dropped: int) -> list[
 def _judge_mean(mean: float, chosen: ChosenPoint) -> Convergence:
     """Return whether a submission passes the test of convergence, and the factor for its minutes.
 
-    The fewer epochs the runs needed, the faster they converged. By their mean epochs:
-
-        below the least mean of the point            too few for chance: they fail; the factor is 1
-        from there on, below the reference's mean    they pass; the factor is the reference's mean / their mean
-        the reference's mean or more                 they pass; the factor is 1
-
-    The factor is above 1 in the second case, so that a lucky draw gains nothing: 40 epochs against a reference of 42
-    give 1.05.
+    For instance, a mean of 40 epochs against a reference of 42 passes if the least mean is 39, with the factor 42 / 40.
 
     Args:
         mean: The mean epochs (or samples) with which the runs of the submission converged.
         chosen: The reference point that they are compared with.
     """
     point = chosen.point
-    passed = mean >= _least_mean_as_stored(point)
+    passed = mean >= _least_mean_as_stored(point)  # with fewer epochs they converged too fast for chance
     is_faster_than_reference = mean < point.mean
     scaling = 1.0
     if passed and is_faster_than_reference:
-        scaling = point.mean / mean  # above 1
+        scaling = point.mean / mean  # above 1, so that a lucky draw gains nothing
     return Convergence(passed=passed, reason=chosen.reason, mean=mean, point=point, scaling=scaling)
 
 
@@ -243,23 +236,16 @@ def point_at(batch: int, points: Sequence[ReferencePoint], reference: ReferenceS
 def lower_envelope(reference: ReferenceSet) -> tuple[ReferencePoint, ...]:
     """Return the reference points on their lower convex envelope, sorted by batch.
 
-    A reference point has a global batch and the mean epochs (or samples) that the reference needed with this batch. In
-    a plot of epochs over batches, each point above the straight line between two other points is dropped. For instance:
-
-        batch   epochs
-        1       40
-        2       44       dropped: on the line from 40 to 46, batch 2 has 43 epochs
-        3       46
-
-    Points of a smaller batch than the fastest point, which has the fewest epochs, are left out, too.
+    Of the means 40, 44 and 46 epochs at the batches 1, 2 and 3, the second is dropped: the straight line from the first
+    to the third point has 43 epochs there.
 
     Args:
         reference: The reference points of a benchmark, with all points sorted by batch.
     """
     fastest = min(reference.all_points, key=lambda point: point.mean)
     envelope: list[ReferencePoint] = []
-    for point in reference.all_points:  # sorted by batch
-        if point.global_batch < fastest.global_batch:
+    for point in reference.all_points:
+        if point.global_batch < fastest.global_batch:  # as rcp_checker leaves such a point out
             continue
         # While the last point of the envelope lies above the line from the point before it to the new point, drop it.
         # rcp_checker compares each point with its neighbours only once, so rcp_checker keeps some points that lie above
@@ -282,21 +268,18 @@ def _is_above_line(point: ReferencePoint, *, low: ReferencePoint, high: Referenc
 
 
 def _allowed_samples(benchmark: str, ruleset: str) -> int:
-    """Return by how many samples a submission's mean may be below the limit of the t-test and still pass.
-
-    By a t-test, rcp_checker computes the least mean number of samples (or epochs) after which the runs of a submission
-    may converge. A benchmark may have a tolerance beyond this limit. `ALLOWED_SAMPLES` has the tolerance, and the first
-    ruleset with it: 46,080 samples for llama31_405b from ruleset 5.0.0 on.
-
-    The result is 0 for an earlier ruleset, and for a benchmark that is not in `ALLOWED_SAMPLES`.
+    """Return by how many samples a submission's mean may be below the limit of rcp_checker's t-test and still pass.
 
     Args:
         benchmark: The name of the benchmark, such as "resnet".
         ruleset: The version of the rules, such as 5.0.0.
+
+    Returns:
+        46,080 for llama31_405b from ruleset 5.0.0 on; 0 for any other.
     """
     if benchmark not in ALLOWED_SAMPLES:
         return 0
-    since, samples = ALLOWED_SAMPLES[benchmark]  # such as "5.0.0" and 46_080
+    since, samples = ALLOWED_SAMPLES[benchmark]
     is_in_force = rule_files.numbers_of_version(ruleset) >= rule_files.numbers_of_version(since)
     return samples if is_in_force else 0
 

@@ -465,26 +465,16 @@ def _read_end(block: _Block, key_by_state_name: KeyByStateName) -> list[WantedNa
 def _read_rule(block: _Block, key_by_state_name: KeyByStateName) -> Rule:
     """Return the rule that a KEY block states, with its checks and its code compiled.
 
-    Such a block is, for instance:
+    Such a block has at least a NAME. For instance:
 
-        - KEY:
-            NAME:  run_start
-            REQ:   EXACTLY_ONE
-            CHECK: " ( s['init_stopped'] == True )"
-            POST:  " s['run_started'] = True "
-
-    Its fields, of which only NAME must be there:
-
-        NAME                  the key
-        REQ                   how many events of the key there must be
-        CHECK                 a check or a list of checks, which each event must meet
-        FIRST_CHECK           a check that the first event must meet
-        ATLEAST_ONE_CHECK     a check that at least one event must meet: `at_least_one_check`
-        POST                  code that runs after the checks of each event
+        NAME:  run_start
+        REQ:   EXACTLY_ONE
+        CHECK: " ( s['init_stopped'] == True ) "
+        POST:  " s['run_started'] = True "
 
     Args:
         block: The block.
-        key_by_state_name: For each name in the state, such as init_stopped, the key whose events set it, such as
+        key_by_state_name: For each name in the state `s`, such as init_stopped, the key whose events set it, such as
             init_stop.
 
     Raises:

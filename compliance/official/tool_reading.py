@@ -180,14 +180,7 @@ class ToolReader:
     def _earliest_at_target(self) -> float:
         """Return the samples (or steps) after which an evaluation of stable_diffusion first reached the target.
 
-        This is the smallest count among the evaluations that reached the target. For instance, the result is 1024 for
-
-            512 samples     FID 95.0, CLIP 0.14
-            1024 samples    FID 88.1, CLIP 0.15    reached the target
-            1536 samples    FID 80.2, CLIP 0.16    reached the target
-
-        `_metrics_by_count` has the evaluations before the run_stop at which the caller asks. In the three cases below,
-        rcp_checker ends with an error, too.
+        For instance, 1024 if the evaluations after 1024 and after 1536 samples reached it.
 
         Raises:
             KeyError: An evaluation lacks a metric that is needed to tell.
