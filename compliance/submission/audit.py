@@ -222,14 +222,6 @@ def _question_about_early_runs(submission: Submission, chance: float) -> Questio
 def _row_of_submission(folder: Folder, questions_by_log: Mapping[str, list[Finding]], *, envelope: bool) -> Submission:
     """Return a submission's row in the audit: its verdicts, scores, convergence test and the questions to ask.
 
-    Each figure is about some of the logs:
-
-        scores, convergence test     all logs; there are none if these cannot be scored together, as if one is not
-                                     readable
-        passes, questions            the judged logs: all but those of v0.5 and v0.6
-        name of the result           the readable logs: those with an event that can be read
-        division, batch              the first readable log
-
     Args:
         folder: The logs of the submission, each checked by itself.
         questions_by_log: Questions about each log, by the log's name.
@@ -243,7 +235,7 @@ def _row_of_submission(folder: Folder, questions_by_log: Mapping[str, list[Findi
     # are; a strict score would ask for more: that all runs have one batch.
     can_be_tested = official.score is not None
     test = convergence_test(logs, folder.ruleset) if can_be_tested else None
-    judged_logs = _reports_with_questions(folder, compared_logs, questions_by_log)
+    judged_logs = _reports_with_questions(folder, compared_logs, questions_by_log)  # without those of v0.5 and v0.6
     readable_logs = [report for report in logs if report.run is not NOTHING]
     first_run = readable_logs[0].run if readable_logs else NOTHING
     return Submission(

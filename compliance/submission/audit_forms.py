@@ -225,11 +225,7 @@ def _verdicts(submission: Submission) -> str:
 
         official 5/5, 28.3000 min (unverified); strict 3/5, no score; RCP pass, x 1.012000 (PROBLEM)
 
-    - "official" and "strict" have how many of all logs pass, and the score.
-    - "RCP" has the outcome of rcp_checker's test of convergence, and the test's factor on the score, if there is a
-      factor.
-    - If the result is known to be no MLPerf result, the name of the result follows after a semicolon and says why.
-    - If the submission has a problem, the problem follows in parentheses, as "(4 logs; a submission has 5)".
+    "RCP" has the outcome of rcp_checker's test of convergence, and the test's factor on the score.
     """
     # "28.3000 min", with "(unverified)" if the result uses the name of MLPerf; "no score" if there are no minutes.
     official_minutes = submission.minutes_in_words(submission.official_minutes)
@@ -243,9 +239,9 @@ def _verdicts(submission: Submission) -> str:
     # `is_mlperf` is True, False, or None if it is not known.
     is_known_as_no_mlperf_result = standing is not None and standing.is_mlperf is False
     if is_known_as_no_mlperf_result:
-        parts.append(submission.name)
+        parts.append(submission.name)  # which says why
     verdicts = "; ".join(parts)
-    if submission.problem:
+    if submission.problem:  # such as "4 logs; a submission has 5"
         verdicts += f" ({submission.problem})"
     return verdicts
 

@@ -182,16 +182,7 @@ def _description_path(system: str) -> Path:
 
 
 def _fill_package(stage: Path, logs: Sequence[Path], description_path: Path, ruleset: Ruleset) -> Content:
-    """Write all files of a submission package into an empty folder, in three steps:
-
-    1. The logs of the scored runs and the system description are copied. From the copies, the manifest and the report
-       are computed. The package is refused if the logs cannot be scored together, if a log changed since `check
-       --receipt` read it, or if the logs or the description forbid publication.
-    2. The code of the commit that the logs name is written. The package is refused if the runs used another lock file
-       than the code has, or began more than a day before the commit was made.
-    3. The manifest, the report and the hashes of all files are written.
-
-    A refusal is a RefusedError, which ends the work: the files of later steps are not written.
+    """Write all files of a submission package into an empty folder, and end with an error if it may not be published.
 
     Args:
         stage: The empty folder.
@@ -203,26 +194,26 @@ def _fill_package(stage: Path, logs: Sequence[Path], description_path: Path, rul
         The manifest, the report, and how the scored runs were chosen.
 
     Raises:
-        RefusedError: The package may not be published.
+        RefusedError: The package may not be published. Its later files are not written.
         ValueError: The logs, the description or the code in git cannot be used.
     """
+    # The logs and the description, from whose copies the manifest and the report are computed.
     system = description_path.stem
-    # Copies all logs, and leaves those of the scored runs in the package, as result_0.txt, result_1.txt and so on.
     submitted = _place_scored_logs(stage, logs, system, ruleset)
     (stage / "systems").mkdir()
     shutil.copyfile(description_path, stage / "systems" / f"{system}.json")
-
     reports = submitted.placed.reports  # on the logs in the package
     # The user's log by the name in the package, as {"result_0.txt": Path("runs/a.log")}. Messages name the user's log.
     original_by_name = submitted.placed.original_by_name
     content, refusals_by_logs = contents_of(stage, reports, system, ruleset)
     _raise_if_refused([*submitted.changes_since_check, *_refusals_in_words(refusals_by_logs, original_by_name)])
 
+    # The code of the commit that the logs name.
     commit = str(content.manifest["commit"])
     code = stage / code_folder(submitted.benchmark.name)
     _write_code(code, commit)
-    # The first run stands for all: step 1 has refused runs of different code.
-    refusals_by_commit = [*refusals_by_code(reports[0].run, code), *refusals_by_date(reports, committed_ms(commit))]
+    first_run = reports[0].run  # stands for all: runs of different code are refused above
+    refusals_by_commit = [*refusals_by_code(first_run, code), *refusals_by_date(reports, committed_ms(commit))]
     _raise_if_refused(_refusals_in_words(refusals_by_commit, original_by_name))
 
     (stage / MANIFEST).write_bytes(as_bytes(content.manifest))

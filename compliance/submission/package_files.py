@@ -68,25 +68,18 @@ def strange_files(folder: Path) -> list[Verdict]:
 def _why_not_allowed(path: Path, relative_path: str) -> str:
     """Return why a package may not have a file or folder; an empty text if the package may have it.
 
-    A package may not have any of these. The text is about the first case that holds:
-
-    - a link, or anything that is neither a file nor a folder, as a pipe
-    - an empty folder
-    - a folder __pycache__, which Python writes
-    - a path with other characters than letters, digits and _ + . - in a name, or with a name that begins with a dot
-    - a file over LARGEST_BYTES (50 MiB)
-
     Args:
         path: The file or folder.
         relative_path: The path of the same file or folder below the package's folder, with slashes.
     """
     is_file_or_folder = path.is_file() or path.is_dir()
-    if path.is_symlink() or not is_file_or_folder:
+    if path.is_symlink() or not is_file_or_folder:  # such as a pipe
         return "is no regular file"
     if path.is_dir() and not any(path.iterdir()):
         return "is an empty folder"
     if path.is_dir() and path.name == "__pycache__":
         return "is what Python wrote as the package's code ran: remove the folder, and run it by `python -B`"
+    # Of letters, digits and _ + . - alone, and without a dot at the beginning.
     has_allowed_names = _PATH.fullmatch(relative_path) is not None
     if not has_allowed_names:
         return "is a name that no package holds"

@@ -77,15 +77,7 @@ def _notes_on_rules_not_in_force(members: Sequence[Report], ruleset: Ruleset) ->
 def _finding_of_test(
     test: ConvergenceTest, members: Sequence[Report], benchmark: Benchmark, ruleset: Ruleset
 ) -> Finding | None:
-    """Return the finding of the rule `rcp-convergence` on all runs of a submission; None if the runs keep the rule.
-
-    The finding is by a test of the runs' convergence. The first case that holds decides:
-
-    - The runs have different global batches: a note.
-    - The runs are not as many as the benchmark asks for: a note.
-    - The outcome of the test is not known: a note.
-    - The runs passed: None.
-    - The runs failed, because they converged faster than chance explains, for instance: a breach of the rule.
+    """Return the finding of the rule `rcp-convergence` on all runs of a submission; None if they pass its test.
 
     Args:
         test: The outcome of the test.
@@ -103,7 +95,7 @@ def _finding_of_test(
         return note(rule, f"not applied: {test.reason}")
     if test.status == PASSED:
         return None
-    return breach(rule, test.in_words())
+    return breach(rule, test.in_words())  # they converged faster than chance explains, for instance
 
 
 def _other_hyperparameters(
