@@ -179,8 +179,8 @@ class PyTorch(EpochFormatReader):
         """Return whether a printed row is of training, and not of an evaluation.
 
         TensorFlow's examples print rows of `imgs_per_sec` as they train, and rows of `total_ips` as they evaluate. Only
-        a benchmark of training prints rows of `total_ips` alone. Other frameworks say by a line that an evaluation
-        begins (`_note_phase`).
+        a benchmark of training prints rows of `total_ips` alone. A line may also say that an evaluation begins
+        (`_note_phase`).
 
         Args:
             text: The row as it is printed.

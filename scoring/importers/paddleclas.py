@@ -312,8 +312,8 @@ class Dygraph(_PaddleClas):
             window: The row.
         """
         assert window.step is not None and self._resets is not None
-        is_before_reset = window.step < self._resets.reset_step
-        return not (is_before_reset and self._resets.reset_step < self._resets.steps_of_epoch)
+        is_at_reset_or_later = window.step >= self._resets.reset_step
+        return is_at_reset_or_later or not self._resets.come_in_epochs
 
     def _difference(self, rows: Sequence[_AveragedRow]) -> None:
         """Turn the running averages of rows into the steps, the seconds and the wait since the last row or reset.

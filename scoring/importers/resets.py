@@ -29,8 +29,13 @@ class Resets(NamedTuple):
     reset_step: int  # the first step that the averages cover after the reset
     steps_of_epoch: int
 
+    @property
+    def come_in_epochs(self) -> bool:
+        """Whether epochs are long enough to have the step of the reset. If not, the averages are never reset."""
+        return self.reset_step < self.steps_of_epoch
+
     def steps_since_reset(self, position: RowPosition) -> int | None:
-        """Return how many steps came since the last reset, up to a row, if an epoch came before that of the row.
+        """Return how many steps came since the last reset, up to a row. An epoch must have come before that of the row.
 
         With a reset at step 5 of 26:
 
@@ -45,8 +50,10 @@ class Resets(NamedTuple):
         """
         if position.step >= self.reset_step:
             return position.step - self.reset_step + 1
+        if not self.come_in_epochs:
+            return None
         steps_of_epoch_before = self.steps_of_epoch - self.reset_step
-        return steps_of_epoch_before + position.step + 1 if steps_of_epoch_before > 0 else None
+        return steps_of_epoch_before + position.step + 1
 
     def steps_between(self, earlier: RowPosition, later: RowPosition) -> int | None:
         """Return how many steps came after one row up to a later row of its epoch or of the next epoch.
@@ -58,8 +65,7 @@ class Resets(NamedTuple):
             later: Epoch and step of the other one, which counts, too.
 
         Returns:
-            The number. None if the later row is of neither epoch or not later, or if an epoch has no such step as the
-            earlier one.
+            The number. None if the rows lie otherwise, or if the step of the earlier row is too high for an epoch.
         """
         if later.epoch == earlier.epoch:
             return later.step - earlier.step if later.step > earlier.step else None

@@ -71,7 +71,7 @@ class RowBatch:
         batch_by_rows = self.batch
         if batch_by_rows is None:
             return
-        assert self._first_line is not None  # some row has left a single size
+        assert self._first_line is not None  # the first row that narrowed the range has set it
         fact_by_rows = Fact(batch_by_rows, self._first_line)
         configured = facts_by_name.get(field)
         if configured is None:

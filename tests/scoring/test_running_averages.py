@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from scoring.importers import read_record
+from scoring.importers.resets import Resets
 from scoring.importers.running_averages import PrintedMean, are_running_averages
+from scoring.importers.table import RowPosition
 from scoring.record import Record
 from tests.scoring import samples
 
@@ -152,3 +154,35 @@ def test_the_averages_of_2020_begin_anew_at_step_5_of_each_epoch(tmp_path: Path)
     assert [window.steps for window in windows] == [1] * 60
     printed = [window.seconds for window in windows if (window.step or 0) >= 5]
     assert printed == pytest.approx([*epochs[0][5:], *epochs[1][5:]], rel=1e-2)
+
+
+@pytest.mark.parametrize("steps_of_epoch", [3, 5, 6, 7, 26])
+@pytest.mark.parametrize("steps_per_row", [1, 2, 3, 10])
+def test_the_steps_of_an_average_are_those_that_a_meter_counts(steps_of_epoch: int, steps_per_row: int) -> None:
+    """A meter that is reset at step 5 of each epoch, and one that is reset after each row, too."""
+    resets = Resets(reset_step=5, steps_of_epoch=steps_of_epoch)
+    last: RowPosition | None = None
+    running_steps: int | None = 0
+    counts = []
+    expected = []
+    running_meter = row_meter = 0
+    for epoch, step in itertools.product(range(1, 5), range(steps_of_epoch)):
+        running_meter = 1 if step == 5 else running_meter + 1
+        row_meter = 1 if step == 5 else row_meter + 1
+        if step % steps_per_row == 0:
+            position = RowPosition(epoch, step)
+            running_steps = resets.steps_of_running_average(last, running_steps, position)
+            counts.append((running_steps, resets.steps_of_row_average(last, position)))
+            expected.append((running_meter, row_meter))
+            row_meter = 0
+            last = position
+    assert counts == expected
+
+
+def test_rows_that_are_missing_leave_the_steps_of_a_running_average_unknown() -> None:
+    resets = Resets(reset_step=5, steps_of_epoch=26)
+    first, later = RowPosition(1, 20), RowPosition(3, 0)
+    assert resets.steps_of_running_average(first, 16, later) is None
+    assert resets.steps_of_running_average(first, 16, RowPosition(3, 10)) == 6
+    assert resets.steps_of_row_average(None, first) is None
+    assert resets.were_between(first, later) and not resets.were_between(first, RowPosition(2, 0))
