@@ -104,8 +104,8 @@ def _exchange(branches: list[static.Variable], name: str, prefix: str, layers: L
                 total = paddle.add(total, addend)
             elif source_is_smaller:
                 addend = _to_larger(source_branch, target_branch, layer, layers)
-                # At AMP O1 the addend is FP32, because it was enlarged (`enlarge`), and the total FP16. Paddle adds in
-                # the type of the second operand. So the total stands second, which keeps the sum in FP16.
+                # At AMP O1 an enlarged addend is FP32 (`enlarge`), and the total FP16. Paddle adds in the type of the
+                # second operand: the total stands second here, so that the sum stays in FP16.
                 total = paddle.add(addend, total)
         exchanged.append(functional.relu(total))
     return exchanged

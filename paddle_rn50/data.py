@@ -157,17 +157,9 @@ def _pipeline(
 ) -> Any:
     """Build the DALI pipeline that decodes, crops and normalizes the images of a batch.
 
-    What the pipeline takes from `source` and puts out depends on `augment`:
-
-        augment                 inputs                                             outputs
-        None, an evaluation     encoded images, labels, which samples are valid    images, labels, which are valid
-        given, a training       encoded images, labels, the fields of `_Drawn`     images, labels
-
-    The images put out are normalized. `_Drawn` has an image's random crops, and whether the image is flipped.
-
-    This function runs once for each pipeline. The calls below add nodes to the graph that DALI runs for each batch, and
-    the nodes of the outputs are returned. The decorator makes a pipeline of the graph, and gives the caller this
-    pipeline.
+    The function runs once for each pipeline. The calls below add nodes to a graph, of which the decorator makes the
+    pipeline that the caller gets. DALI runs the graph for each batch, and puts out images, labels and, in an
+    evaluation, which samples are valid.
 
     Args:
         source: Function that DALI calls for the inputs of each batch, as `Loader._read` returns them.
@@ -186,8 +178,8 @@ def _pipeline(
         other_outputs = [labels, valid]
     else:
         encoded, labels, *inputs = loader.inputs(source, [*_KINDS_OF_IMAGE_AND_LABEL, *_KINDS_OF_DRAWN])
-        # `inputs` has the nodes that follow the labels: widths, heights, places and flips, as in `_Drawn`.
-        images = _training_images(encoded, _Drawn(*inputs), augment, image, decoder)
+        drawn = _Drawn(*inputs)  # an image's random crops, and whether the image is flipped
+        images = _training_images(encoded, drawn, augment, image, decoder)
         other_outputs = [labels]
     if device == "gpu":
         other_outputs = [output.gpu() for output in other_outputs]
@@ -379,16 +371,8 @@ def _is_first_that_fits(tries: _Sides) -> Any:
 def _largest_within_bounds(height_over_width: Any, augment: Augmentation) -> _Sides:
     """Return the largest crop whose aspect, width over height in pixels, is within the bounds of `augment`.
 
-    The sides are shares of the image's height H and width W. The crop is the whole image, or the image with one side
-    cut:
-
-        the whole image has        the crop has
-        W / H above aspect_max     height 1, width aspect_max * H / W: the aspect aspect_max
-        W / H below aspect_min     width 1, height (W / H) / aspect_min: the aspect aspect_min
-        W / H in between           width 1, height 1: the aspect W / H
-
-    For example, an image 2000 pixels wide and 1000 high has the aspect 2. With an aspect_max of 4/3 the crop has the
-    width 0.667: 1333 x 1000 pixels.
+    The crop is the whole image, or the image with one side cut. For example, an image 2000 pixels wide and 1000 high
+    has the aspect 2. With an aspect_max of 4/3 the crop has 0.667 of the width: 1333 x 1000 pixels.
 
     Args:
         height_over_width: Node of the image's height H over its width W.
@@ -397,7 +381,9 @@ def _largest_within_bounds(height_over_width: Any, augment: Augmentation) -> _Si
     Returns:
         Nodes of the sides, as shares of H and W.
     """
-    # Each formula gives more than 1 where the other side is cut, and 1 or more where none is cut: `min` makes it 1.
+    # At its whole height, a crop with the aspect aspect_max has aspect_max * H / W of the width. At its whole width, a
+    # crop with the aspect aspect_min has (W / H) / aspect_min of the height. A share above 1 means that the side is not
+    # cut.
     width = dali_math.min(1.0, augment.aspect_max * height_over_width)
     height = dali_math.min(1.0, 1.0 / (augment.aspect_min * height_over_width))
     return _Sides(heights=height, widths=width)
