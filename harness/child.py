@@ -69,7 +69,7 @@ def talk(script: Path, *arguments: str, environ: Mapping[str, str] | None, silen
     )
     assert process.stdout is not None  # it is a pipe
     output, was_silent = _listen(process.stdout.fileno(), silent_s)
-    # A silent child has waited long enough. It may even have ended: a process that it started can keep the pipe open.
+    # A silent child gets no more time. It may have ended even so: a process that it started can keep the pipe open.
     time_to_end_s = 0.0 if was_silent else silent_s
     status = _status_or_kill(process, time_to_end_s)
     process.stdout.close()
