@@ -29,9 +29,10 @@ def prediction_lines(predicted: Mapping[str, Any]) -> list[str]:
             dictionaries such as {"nodes": 1, "devices": 8, ...}. There is at least one prediction.
     """
     shapes = ", ".join(f"{row['nodes']} x {row['devices_per_node']}" for row in predicted["measured"])
-    # With a loss of 0.05, each of very many nodes has exp(-0.05) = 95.1 % of the throughput of a node alone.
-    share_left_on_many_nodes = math.exp(-predicted["model"]["loss"])
-    lost_share = 1 - share_left_on_many_nodes
+    # By the model, a node among M nodes keeps exp(-loss * (1 - 1 / M)) of the throughput that it has alone. The more
+    # nodes, the closer this is to exp(-loss): with a loss of 0.05 a node keeps 95.1 %, and 4.9 % are lost.
+    kept_share_on_many_nodes = math.exp(-predicted["model"]["loss"])
+    lost_share = 1 - kept_share_on_many_nodes
     rows = predicted["predictions"]
     table = [_prediction_cells(row, first=rows[0]) for row in rows]  # the first row is the base of the efficiency
     column_names = table[0].keys()  # "nodes", "devices", "images/s" and so on, the same in each row

@@ -48,10 +48,12 @@ class ScalingLoss:
             relative_error: Standard error of the measured throughput, as a share of it.
         """
         error_of_model = self._error_of_model(doublings=abs(math.log2(nodes / base_nodes)))
-        error_of_log = math.hypot(error_of_model, relative_error)  # the root of the sum of the squares
+        error_of_measurement = relative_error  # a small share is also the error of the logarithm: log(1 + x) is about x
+        error_of_log = math.hypot(error_of_model, error_of_measurement)  # independent errors add up as their squares
         freedom = self.tables - 1  # not the number of figures, because those of one table depend on each other
-        half_width = stats.t_quantile(freedom) * error_of_log
-        return math.exp(-half_width), math.exp(half_width)
+        t_of_95_percent = stats.t_quantile(freedom)  # by default the 0.975 quantile, for an interval of 95 %
+        half_width_of_log = t_of_95_percent * error_of_log
+        return math.exp(-half_width_of_log), math.exp(half_width_of_log)
 
     def _error_of_model(self, doublings: float) -> float:
         """Return the standard error of log(throughput) that the scaling model adds when the nodes are doubled n times.
@@ -77,25 +79,24 @@ class PublishedTable:
 def published_tables(rows: Sequence[Published]) -> list[PublishedTable]:
     """Return the throughputs of published systems by their numbers of nodes, a table for each system.
 
-    All figures of a table have the same number of devices per node: that of the system's figure on the most devices. A
-    system that was measured on 1 node of 4 devices, on 1 node of 8 and on 2 nodes of 8 has 8 devices per node in its
-    table, with figures for 1 and for 2 nodes. The node of 4 devices is left out. A system that then has fewer than two
-    numbers of nodes gets no table.
+    All nodes of a table have the same number of devices. A system that was measured on 1 node of 4 devices, on 1 node
+    of 8 and on 2 nodes of 8 gets the table {1: 2450.0, 2: 4800.0}, for example, of its nodes of 8 devices.
 
     Args:
-        rows: The published figures, each with the name of its report in `table`. Those without a number of nodes are
-            left out.
+        rows: The published figures. Those without a number of nodes are left out.
     """
     rows_with_nodes = [row for row in rows if row.nodes]
     tables = []
     for figures in systems_by_devices(rows_with_nodes):  # figures of one system, by ascending devices
-        largest = figures[-1]
-        # The figures on nodes that have as many devices as those of the largest one.
-        equal_nodes = [figure for figure in figures if figure.devices_per_node == largest.devices_per_node]
-        images_per_s = _images_per_s_by_nodes(equal_nodes)
-        if len(images_per_s) > 1:
-            name = _table_name(largest)
-            tables.append(PublishedTable(name=name, report=largest.table, images_per_s=images_per_s))
+        on_most_devices = figures[-1]
+        devices_per_node = on_most_devices.devices_per_node  # of all figures in the table
+        figures_on_equal_nodes = [figure for figure in figures if figure.devices_per_node == devices_per_node]
+        images_per_s = _images_per_s_by_nodes(figures_on_equal_nodes)
+        shows_scaling = len(images_per_s) > 1
+        if shows_scaling:
+            name = _table_name(on_most_devices)
+            report = on_most_devices.table  # the field `table` of a published figure names its report
+            tables.append(PublishedTable(name=name, report=report, images_per_s=images_per_s))
     return tables
 
 
@@ -127,7 +128,7 @@ def _table_name(figure: Published) -> str:
 class _LostThroughput(NamedTuple):
     """The throughput that one published figure lost, compared with the fewest nodes of its table."""
 
-    added_traffic_share: float  # 1 / M0 - 1 / M, for M nodes and a table whose fewest nodes are M0
+    added_traffic_share: float  # between nodes: 1 / M0 - 1 / M, for M nodes and a table whose fewest nodes are M0
     log_lost: float  # log(linear scaling / published figure); by the model it is loss * added_traffic_share
     doublings: float  # log2(M / M0)
 
@@ -135,17 +136,9 @@ class _LostThroughput(NamedTuple):
 def fit_scaling_loss(tables: Sequence[PublishedTable]) -> ScalingLoss:
     """Return the scaling model fitted to published throughputs: its one coefficient, `loss`, and the figures' spread.
 
-    By the model, a system reaches this throughput on M nodes, where M0 is the fewest nodes of its table:
+    The model predicts the throughput of M nodes from that of M0, the fewest nodes of a table:
 
         images/s of M nodes = images/s of M0 nodes * M / M0 * exp(-loss * (1 / M0 - 1 / M))
-
-    The last factor is what communication between nodes costs. On n nodes, the share 1 - 1 / n of a ring all-reduce's
-    traffic leaves its node, and from M0 to M nodes this share grows by 1 / M0 - 1 / M.
-
-    - `loss`: each figure on more than M0 nodes gives a loss by this formula, and `loss` is the mean of these.
-    - `spread`: how far the figures scatter about the model, as the standard deviation of log(images/s) per doubling of
-      nodes. A `spread` of 0.02 is about 2 % from 1 to 2 nodes, and by assumption 0.02 * sqrt(3) from 1 to 8 nodes.
-    - `tables`: the number of tables
 
     Args:
         tables: Published throughputs by number of nodes, one table for each system. Together they must have at least
@@ -153,8 +146,9 @@ def fit_scaling_loss(tables: Sequence[PublishedTable]) -> ScalingLoss:
     """
     figures = _lost_throughputs(tables)  # for each figure on more than M0 nodes: how far it is below linear scaling
     assert len(figures) >= 2, "a spread takes two figures"
-    loss = _mean_loss(figures)
-    return ScalingLoss(loss=loss, spread=_spread_per_doubling(figures, loss), tables=len(tables))
+    loss = _mean_of_losses(figures)  # each figure gives a loss by the formula
+    spread = _spread_per_doubling(figures, loss)  # how far the figures scatter about the model with this loss
+    return ScalingLoss(loss=loss, spread=spread, tables=len(tables))
 
 
 def _lost_throughputs(tables: Sequence[PublishedTable]) -> list[_LostThroughput]:
@@ -168,54 +162,44 @@ def _lost_throughputs(tables: Sequence[PublishedTable]) -> list[_LostThroughput]
     """
     figures = []
     for table in tables:
-        fewest_nodes = min(table.images_per_s)
-        base_rate = table.images_per_s[fewest_nodes]
+        base_nodes = min(table.images_per_s)
+        base_rate = table.images_per_s[base_nodes]
         for nodes, rate in table.images_per_s.items():
-            if nodes > fewest_nodes:
-                figures.append(_lost_throughput(fewest_nodes, base_rate, nodes, rate))
+            if nodes > base_nodes:
+                figures.append(_lost_throughput(base_nodes, base_rate, nodes, rate))
     return figures
 
 
-def _lost_throughput(fewest_nodes: int, base_rate: float, nodes: int, rate: float) -> _LostThroughput:
-    """Return three numbers on a system that grew from M0 to M nodes: its added traffic, lost throughput, and doublings.
-
-    - `added_traffic_share`: 1 / M0 - 1 / M. On n nodes, the share 1 - 1 / n of a ring all-reduce's traffic leaves its
-      node. This number is by how much the share grows from M0 to M nodes.
-    - `log_lost`: log(linear scaling / measured throughput), where linear scaling is M / M0 times the throughput on M0
-      nodes. 0 means that nothing is lost. By the scaling model, `log_lost` grows in proportion to
-      `added_traffic_share`.
-    - `doublings`: how often the nodes were doubled, log2(M / M0), which is 3 from 1 to 8 nodes
+def _lost_throughput(base_nodes: int, base_rate: float, nodes: int, rate: float) -> _LostThroughput:
+    """Return how much throughput a system lost by communication when it grew from its fewest nodes to more.
 
     Args:
-        fewest_nodes: M0, the fewest nodes that the system was measured on.
-        base_rate: The system's images/s on M0 nodes.
-        nodes: M, the greater number of nodes.
-        rate: The system's images/s on M nodes.
+        base_nodes: The fewest nodes that the system was measured on.
+        base_rate: The system's images/s on these nodes.
+        nodes: The greater number of nodes.
+        rate: The system's images/s on this number.
     """
-    linear_scaling = nodes / fewest_nodes * base_rate
+    # On n nodes, the share 1 - 1 / n of a ring all-reduce's traffic leaves its node. From `base_nodes` to `nodes` it
+    # grows by (1 - 1 / nodes) - (1 - 1 / base_nodes).
+    added_traffic_share = 1 / base_nodes - 1 / nodes
+    linear_scaling = nodes / base_nodes * base_rate
     return _LostThroughput(
-        added_traffic_share=1 / fewest_nodes - 1 / nodes,
-        log_lost=math.log(linear_scaling / rate),
-        doublings=math.log2(nodes / fewest_nodes),
+        added_traffic_share=added_traffic_share,
+        log_lost=math.log(linear_scaling / rate),  # 0: nothing is lost
+        doublings=math.log2(nodes / base_nodes),  # 3 from 1 to 8 nodes
     )
 
 
-def _mean_loss(figures: Sequence[_LostThroughput]) -> float:
+def _mean_of_losses(figures: Sequence[_LostThroughput]) -> float:
     """Return the mean of the `loss` that each figure alone would have, by the model."""
     return statistics.fmean(figure.log_lost / figure.added_traffic_share for figure in figures)
 
 
 def _spread_per_doubling(figures: Sequence[_LostThroughput], loss: float) -> float:
-    """Return how far published figures scatter about the scaling model: their standard deviation per doubling of nodes.
-
-    A figure departs from the model by `log_lost` - loss * `added_traffic_share`. The variance of this departure is
-    assumed to grow in proportion to the doublings of nodes. So the squared departure of a figure after 3 doublings is
-    divided by 3. The result is the root of: the sum of these quotients / (number of figures - 1).
+    """Return the standard deviation of published figures about the scaling model, per doubling of nodes.
 
     Args:
-        figures: Two or more published figures, each compared with the fewest nodes of its table. `log_lost` is
-            log(linear scaling / figure). `added_traffic_share` is by how much the share of the all-reduce's traffic
-            that leaves a node has grown, and `doublings` how often the nodes were doubled.
+        figures: Two or more published figures, each compared with the fewest nodes of its table.
         loss: The coefficient of the model, fitted to the same figures.
 
     Returns:
@@ -223,11 +207,13 @@ def _spread_per_doubling(figures: Sequence[_LostThroughput], loss: float) -> flo
     """
     variances_per_doubling = []
     for figure in figures:
-        expected_log_lost = loss * figure.added_traffic_share  # by the model
-        departure = figure.log_lost - expected_log_lost
+        log_lost_by_model = loss * figure.added_traffic_share
+        departure = figure.log_lost - log_lost_by_model
+        # The variance is assumed to grow with each doubling: after 3 doublings it is 3 times that of one.
         variances_per_doubling.append(departure**2 / figure.doublings)
     # Divided by n - 1 and not by n, because `loss` is fitted to the same figures.
-    return math.sqrt(math.fsum(variances_per_doubling) / (len(figures) - 1))
+    variance_per_doubling = math.fsum(variances_per_doubling) / (len(figures) - 1)
+    return math.sqrt(variance_per_doubling)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -188,19 +188,16 @@ def predict_from_logs(args: argparse.Namespace) -> JsonObject:
         TooFewRunsError: The protocol asks for more runs than there are on some number of nodes and devices per node.
         OSError: A log, or the file of the protocol, cannot be opened.
     """
-    # `measured` has all measured throughputs. `points` has only those to predict from, {number of nodes: throughput},
-    # which were measured on nodes with as many devices as a predicted node.
     records, measured, warnings = measure(args)
-    points = _points_by_nodes(measured, args.devices_per_node)
-    published = published_tables(read_published())
-    scaling_loss = fit_scaling_loss(published)  # by published figures alone, not by the logs
+    # Predictions start only from throughputs of nodes with as many devices as a predicted node has.
+    base_by_nodes = _points_by_nodes(measured, args.devices_per_node)
+    scaling_loss = fit_scaling_loss(published_tables(read_published()))  # from published figures alone
 
-    # The time to train includes evaluations. The speed of evaluation is assumed to be a multiple of that of training,
-    # here of the throughput on the fewest nodes, where a device loses least to communication.
-    speed_on_fewest_nodes = points[min(points)]
-    training, assumptions = assumed_training(records, speed_on_fewest_nodes, args.epochs)
+    # The speed of evaluation is assumed from that of training on the fewest nodes, where communication costs least.
+    base_on_fewest_nodes = base_by_nodes[min(base_by_nodes)]
+    training, assumptions = assumed_training(records, base_on_fewest_nodes, args.epochs)
 
-    some_are_not_measured = bool(set(args.nodes) - set(points))
+    some_are_not_measured = bool(set(args.nodes) - set(base_by_nodes))
     if some_are_not_measured:
         assumptions.append(_assumed_scaling_in_words(scaling_loss))
 
@@ -209,7 +206,7 @@ def predict_from_logs(args: argparse.Namespace) -> JsonObject:
     return {
         "model": {"loss": scaling_loss.loss, "loss_spread": scaling_loss.spread, "tables": scaling_loss.tables},
         "measured": [asdict(point) | {"devices": point.devices} for point in measured],
-        "predictions": _prediction_rows(args, points, scaling_loss, training, batch_per_device),
+        "predictions": _prediction_rows(args, base_by_nodes, scaling_loss, training, batch_per_device),
         "assumptions": assumptions,
         "warnings": warnings,
     }

@@ -120,30 +120,22 @@ class Assumed(NamedTuple):
 
 
 def assumed_training(records: Sequence[Record], measured: Point, epochs: float | None) -> Assumed:
-    """Return what the time to train is computed from, and one or two assumptions behind it in words.
-
-    Evaluation is always assumed to be 3 (EVALUATION_SPEEDUP) times as fast as the measured training. If training does
-    2500 images/s on a device, a text says "evaluation does 7500 images/s a device, 3 x training".
-
-    If the user gave no epochs and the runs train ResNet-50 on ImageNet, a text before that one says that the epochs are
-    those of the MLPerf reference. These epochs depend on the global batch, so `epochs_to_target` looks them up later,
-    for each predicted number of devices.
+    """Return what the time to train is computed from, and what is assumed for it in words.
 
     Args:
-        records: The runs as read from their logs, at least one, all of one model. The first log that names a model
-            tells it. A data set with as many training images as ImageNet is taken for ImageNet.
+        records: The runs as read from their logs, at least one, all of one model.
         measured: The measured throughput of training.
         epochs: The epochs to the target quality, as the user gave them (--epochs); None if the user gave none.
     """
     dataset = _dataset_size(records)  # the numbers of images to train on and to evaluate
-    has_size_of_imagenet = dataset.train == IMAGENET.train
+    is_imagenet = dataset.train == IMAGENET.train  # a data set with as many images is taken for ImageNet
     training = Training(
         epochs=epochs,
         train_samples=dataset.train,
         eval_samples=dataset.evaluation,
+        # Assumed: evaluation is 3 times as fast as training.
         eval_images_per_s_device=EVALUATION_SPEEDUP * measured.images_per_s / measured.devices,
-        # Without epochs of the user, `epochs_to_target` takes those of the MLPerf reference only if this is True.
-        is_resnet_on_imagenet=has_size_of_imagenet and _is_resnet(records),
+        is_resnet_on_imagenet=is_imagenet and _is_resnet(records),
     )
     return Assumed(training, _assumptions_in_words(training))
 
@@ -151,15 +143,12 @@ def assumed_training(records: Sequence[Record], measured: Point, epochs: float |
 def _assumptions_in_words(training: Training) -> list[str]:
     """Return a text for each assumption of a predicted time to train: on the epochs, and on the speed of evaluation.
 
-    The text on the epochs is there only if the user gave none and the MLPerf reference convergence points hold. The
-    text on the speed of evaluation is always there, because `assumed_training` derives this speed from training.
-
     Args:
-        training: The facts from which the time to train is computed.
+        training: What the time to train is computed from.
     """
     assumptions = []
-    reference_points_hold = training.is_resnet_on_imagenet
-    if training.epochs is None and reference_points_hold:
+    takes_epochs_of_reference = training.epochs is None and training.is_resnet_on_imagenet  # see `epochs_to_target`
+    if takes_epochs_of_reference:
         assumptions.append(
             "epochs to the target are MLPerf reference convergence points at the global batch (--epochs)"
         )
