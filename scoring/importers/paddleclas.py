@@ -264,8 +264,8 @@ class Dygraph(_PaddleClas):
     def finish_rows(self) -> None:
         """Give each row the figures of the steps since the last row or reset, if the rows print running averages.
 
-        A running average is over all steps since the reset in an epoch. `steps_of_row` has supposed averages since the
-        last row. All rows of the log together show which of the two is right.
+        A running average is over all steps since a reset. `steps_of_row` has supposed averages since the last row. All
+        rows of the log together show which of the two is right.
         """
         rows = self._averaged_rows()
         if are_running_averages(self._means_by_reset(rows), release_says=self._release_averages_since_reset):
@@ -318,9 +318,10 @@ class Dygraph(_PaddleClas):
     def _difference(self, rows: Sequence[_AveragedRow]) -> None:
         """Turn the running averages of rows into the steps, the seconds and the wait since the last row or reset.
 
-        The totals of a row are its averages x the number of steps in them. Each row keeps the totals that came since
-        the row before:
+        The totals of a row are its averages x the number of steps in them. A row gets its totals less those of the row
+        before:
 
+            printed mean                                      totals           figures of the row
             step 10, first after a reset: 1 s over 6 steps    6 steps, 6 s     6 steps in 6 s
             step 20: 0.5 s over 16 steps                      16 steps, 8 s    10 steps in 2 s
 
