@@ -12,7 +12,7 @@ import re
 import stat
 import typing
 from collections.abc import Iterator
-from io import BytesIO
+from io import BytesIO, FileIO
 from pathlib import Path, PosixPath
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
@@ -178,6 +178,28 @@ class HeldLog(PosixPath):
         return held
 
 
+class _OpenLog(FileIO):
+    """A log that is open for reading bytes. An error of its disk names the log, which the system's own does not."""
+
+    def __init__(self, handle: int, path: str | os.PathLike[str]) -> None:
+        super().__init__(handle, "rb")
+        self._path = os.fspath(path)
+
+    def read(self, size: int | None = -1, /) -> Any:
+        """Read bytes, at most `size`; all that are left if it is -1 or None."""
+        try:
+            return super().read(size)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self._path) from error
+
+    def readinto(self, buffer: Any, /) -> Any:
+        """Read bytes into a buffer, and return how many; a reader that buffers calls this in place of `read`."""
+        try:
+            return super().readinto(buffer)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self._path) from error
+
+
 def open_log(path: str | os.PathLike[str]) -> BinaryIO:
     """Open a log for reading bytes.
 
@@ -194,7 +216,7 @@ def open_log(path: str | os.PathLike[str]) -> BinaryIO:
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
         raise ValueError(f"{path}: not a regular file; give the text file of one run")
-    return os.fdopen(handle, "rb", buffering=0)
+    return _OpenLog(handle, path)
 
 
 def ends_with_line_end(path: str | os.PathLike[str]) -> bool:

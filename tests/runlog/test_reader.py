@@ -2,7 +2,8 @@
 
 import io
 import json
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -198,3 +199,13 @@ def test_what_goes_on_and_what_was_said_last() -> None:
     run = run_of(*events)
     assert (run.first["train_samples"].value, run.last["train_samples"].value) == (100, 200)
     assert (run.starts[0].line, run.stops[0].line, run.last_ms) == (2, 7, 7000)
+
+
+@pytest.mark.parametrize("buffered", [False, True])
+def test_an_error_of_the_disk_names_the_log(tmp_path: Path, buffered: bool) -> None:
+    """Linux fails a read of a process's memory at its first byte, also for root."""
+    log = tmp_path / "log.txt"
+    log.symlink_to("/proc/self/mem")
+    with pytest.raises(OSError, match="Input/output") as error, reader.open_log(log) as stream:
+        (io.BufferedReader(cast(Any, stream)) if buffered else stream).read(1)
+    assert error.value.filename == str(log)
