@@ -50,29 +50,22 @@ def intervals_of_one_run(run: RunFigure, record: Record, protocol: Protocol) -> 
 def _why_not_calibrated(record: Record, protocol: Protocol) -> str | None:
     """Return why the figure of a single run can have no 95 % interval; None if it may have one.
 
-    The width of such an interval was calibrated on published logs. It says how far the mean of a run's separately
-    measured windows may be off, so only a figure that is such a mean can have one. The other figures, by the
-    protocol's `over_steps`, in the order of the code:
-
-    - "own_summary": a figure that the log itself closes with
-    - "run_time" and "between_stamps": made of the time from one time stamp of the log to a later one
-    - "epoch_rates": a mean of the rates that the log prints after each epoch. No width was calibrated for such rates.
-    - "mean_of_printed_rates" and "mean_step_time", if the log prints running averages: a mean of rows that each average
-      over earlier rows, too
+    The width of such an interval says how far the mean of a run's separately measured windows may be off. So only a
+    figure that is such a mean can have one.
 
     Args:
         record: The run as read from its log. It tells whether the printed rates are running averages.
         protocol: The rules by which the run became one figure. `over_steps` says how its steps were averaged.
     """
-    over_steps = protocol.over_steps  # how the steps of a run become its figure
+    over_steps = protocol.over_steps
     if over_steps == "own_summary":
         return "the log says one figure"
     if over_steps in ("run_time", "between_stamps"):
         return "one run, and the protocol takes one difference of time stamps"
-    if over_steps == "epoch_rates":
+    if over_steps == "epoch_rates":  # the mean of the rates that the log prints after each epoch
         return "widths are not calibrated for printed epochs"
     averages_printed_values = over_steps in ("mean_of_printed_rates", "mean_step_time")
-    prints_running_averages = record.cumulative
+    prints_running_averages = record.cumulative  # each printed value averages over earlier rows, too
     if averages_printed_values and prints_running_averages:
         return "running averages are no independent windows"
     return None
@@ -81,9 +74,7 @@ def _why_not_calibrated(record: Record, protocol: Protocol) -> str | None:
 def _intervals_by_calibrated_widths(run: RunFigure, kind: str, deviation: float | None) -> Intervals:
     """Return two 95 % intervals of a single run: for the mean of the whole run, and for the figure of another run.
 
-    The width of each interval comes from how much the windows of the run vary, by a rule that was fitted to published
-    logs. There is a rule for each of the two intervals. If there are too few windows for the first rule, or if they are
-    too uneven, there are no intervals.
+    The width of each comes from how much the windows of the run vary, by a rule that was fitted to published logs.
 
     Args:
         run: The figure of the run, with the rates of its windows (what one printed row of the log covers).
@@ -91,27 +82,24 @@ def _intervals_by_calibrated_widths(run: RunFigure, kind: str, deviation: float 
         deviation: Standard deviation of the windows' rates in images/s, which is passed on; None for fewer than two.
 
     Returns:
-        The intervals. Without intervals, `method` says why. If there are too few windows only for the second rule, just
-        `repeat_95` is None.
+        The intervals. Without any, `method` says why.
     """
     windows = len(run.rates)
     widths = calibration().run[kind]  # the rules for the run's own mean, each for a least number of windows
-    width = width_for(widths, windows)  # the rule for so many windows; None if they are too few for any rule
-    if width is None:
+    width = width_for(widths, windows)
+    if width is None:  # too few windows
         return Intervals(deviation=deviation, method=_why_no_width(widths, kind))
 
     half_width_share = width.half_width(_relative_sd_of_times(run))  # a share of the figure, such as 0.01
     is_wider_than_figure = half_width_share > 1
-    # `windows_interval_95` is the interval that the windows alone give, without a rule. It is None for too few or too
-    # uneven windows. Here they are not too few, because the rule that was found needs more windows.
-    if is_wider_than_figure or run.windows_interval_95 is None:
+    interval_by_windows_alone = run.windows_interval_95  # without a rule; None for windows that are too uneven
+    if is_wider_than_figure or interval_by_windows_alone is None:
         return Intervals(deviation=deviation, method="none: the windows are too uneven for one")
     return Intervals(
         deviation=deviation,
         interval_95=spread.around(run.value, half_width_share),
         method=f"from {windows} windows of one run",
-        # None if the windows are too few for a rule of a repeat. Such a rule takes the width of `windows_interval_95`.
-        repeat_95=_interval_of_repeat(run, run.windows_interval_95, kind),
+        repeat_95=_interval_of_repeat(run, interval_by_windows_alone, kind),
     )
 
 
@@ -129,9 +117,8 @@ def _relative_sd_of_times(run: RunFigure) -> float:
 def _interval_of_repeat(run: RunFigure, windows_interval: Bounds, kind: str) -> Bounds | None:
     """Return the 95 % interval in which the figure of another run of the same system lies, predicted from a single run.
 
-    The interval lies around the figure of the run, `run.value`. How much the windows of one run vary shows too little
-    of how far runs lie apart. So the width of `windows_interval` is replaced by another width, by a rule that was
-    fitted to published logs with several runs of a system.
+    The windows of one run show too little of how far runs lie apart. So the width that they give is replaced, by a rule
+    that was fitted to published logs with several runs of a system.
 
     Args:
         run: The figure of the run, with the rates of its windows (what one printed row of the log covers).
@@ -141,13 +128,12 @@ def _interval_of_repeat(run: RunFigure, windows_interval: Bounds, kind: str) -> 
     Returns:
         The bounds (low, high); None if the run has too few windows for a rule.
     """
-    # `repeat` has the rules, each for a least number of windows; `width_for` returns the rule for this run's number.
-    calibrated = width_for(calibration().repeat[kind], len(run.rates))
-    if calibrated is None:
+    rule = width_for(calibration().repeat[kind], len(run.rates))
+    if rule is None:
         return None
-    half_width_by_windows = spread.half_width(windows_interval)  # as a share of the figure, such as 0.002
-    half_width_of_repeat = calibrated.half_width(half_width_by_windows)  # by the rule, such as 0.008
-    return spread.around(run.value, half_width_of_repeat)
+    share_by_windows = spread.half_width(windows_interval)  # half the width as a share of the figure, such as 0.002
+    share_by_rule = rule.half_width(share_by_windows)  # such as 0.008
+    return spread.around(run.value, share_by_rule)
 
 
 def _why_no_width(widths: Sequence[Width], kind: str) -> str:
@@ -220,16 +206,13 @@ def _interval_by_protocol(
 def _interval_of_mean(values: Sequence[float], runs_in_words: str, hosts: Sequence[str] | None) -> _IntervalOfRuns:
     """Return the 95 % interval of the mean of several runs by Student's t, with words that say how it was made.
 
-    The width of the interval comes from how far the runs lie apart. If there are several hosts, and some host ran
-    several times, the width comes from how far the means of the hosts lie apart.
-
     Args:
         values: The figure of each run, two or more.
         runs_in_words: The runs in words, such as "7 runs of one host".
         hosts: Name of the host of each run; None if not known.
     """
-    repeats = independent_values(values, hosts)  # the runs or, in the second case, the means of the hosts
-    mean = repeats.mean_of_runs  # in both cases the mean of all runs; its standard error comes from `repeats.values`
+    repeats = independent_values(values, hosts)  # the runs; or the means of the hosts, if some of several ran again
+    mean = repeats.mean_of_runs  # of all runs, with a standard error by how far the repeats lie apart
     assert mean is not None, "there are two runs, or two hosts, or more"
     if repeats.are_hosts:
         return _IntervalOfRuns(mean.interval_95, f"t over the means of {len(repeats.values)} hosts, {runs_in_words}")

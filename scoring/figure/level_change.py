@@ -38,10 +38,9 @@ def change_point(values: Sequence[float], first_index: int, last_index: int) -> 
         The change, with the median of each part as its level. None in these cases:
 
         - The range has no index that splits the series into two parts.
-        - The strongest split of the range has a strength of 6 (LEAST_CHANGE_STRENGTH) or less.
-        - A greater strength lies outside the range, and no strength on the way to it is 6 (LEAST_CHANGE_STRENGTH) or
-          more below that of the strongest split of the range. So the true change is outside. For example, `last_index`
-          is 30, and the strengths at 29, 30 and 31 are 9, 10 and 11.
+        - The strongest split of the range is too weak: its strength is 6 (LEAST_CHANGE_STRENGTH) or less.
+        - The strengths go on to rise beyond the range, so the true change is outside. For example, `last_index` is 30,
+          and the strengths at 29, 30 and 31 are 9, 10 and 11.
     """
     noise = _noise_deviation(values)
     clipped = _clipped(values, CLIP_DEVIATIONS * noise)  # so that a single spike does not count as a level
@@ -52,11 +51,10 @@ def change_point(values: Sequence[float], first_index: int, last_index: int) -> 
     strongest = max(allowed_indexes, key=lambda index: strengths[index])
     if strengths[strongest] <= LEAST_CHANGE_STRENGTH:
         return None
-    # `_rises_from` walks from `strongest` to lower (-1) or higher (+1) indexes, and returns True if it meets a greater
-    # strength before a dip by 6 or more. Within the range no strength is greater, so the greater one lies outside.
-    is_true_change_before_range = _rises_from(strongest, strengths, -1)
-    is_true_change_after_range = _rises_from(strongest, strengths, +1)
-    if is_true_change_before_range or is_true_change_after_range:
+    # Within the range no strength is greater, so strengths that rise from here lead out of the range.
+    true_change_is_before_range = _rises_from(strongest, strengths, -1)
+    true_change_is_after_range = _rises_from(strongest, strengths, +1)
+    if true_change_is_before_range or true_change_is_after_range:
         return None
     before = statistics.median(values[:strongest])
     after = statistics.median(values[strongest:])

@@ -20,7 +20,7 @@ HOSTS_UNSAID = "the logs do not name their hosts"
 
 @dataclass(frozen=True, kw_only=True)
 class Level:
-    """One level of repetition, and how much its values vary."""
+    """How many windows, runs or hosts were measured, and how much they vary."""
 
     name: str  # window, run or host
     count: int | None  # values of the level in all; None: the logs do not say
@@ -48,21 +48,15 @@ def levels_of_repetition(
         run      3 runs, 1.40 %: 100 and 102 are compared, because both are of node1
         host     2 hosts, 2.07 %: the means 101 and 104 are compared
 
-    A level without two values to compare has no deviation, and says why (`Level.unknown`).
-
     Args:
-        values: The figure of each run; infinite for a run that did not converge. Such a run is not counted as a run or
-            for its host, but in `not_converged` of the run level. NaN stands for a run without a figure, which is
-            counted, but not compared.
-        rates: For each run the rates of its windows; empty if not known. The windows of all runs count, converged or
-            not.
-        hosts: Name of the host of each run. If None, the hosts are not known: all runs are compared with each other,
-            and the host level has no count.
+        values: The figure of each run; infinite for a run that did not converge, NaN for a run without a figure.
+        rates: For each run the rates of its windows; empty if not known.
+        hosts: Name of the host of each run; None if not known.
     """
-    window_level = _level_of_windows(rates)
+    window_level = _level_of_windows(rates)  # of all runs, converged or not
+    # A run without a figure (NaN) stays among these: it is counted, but not compared.
     converged_values = [value for value in values if not math.isinf(value)]
-    if hosts is None:
-        # A group is a list of values that are compared with each other: here all runs.
+    if hosts is None:  # all runs are compared with each other
         run_level = _level_of_groups("run", [converged_values], reason_if_no_pair="one run")
         host_level = Level(name="host", count=None, unknown=HOSTS_UNSAID)
     else:
@@ -71,7 +65,7 @@ def levels_of_repetition(
         run_level = _level_of_groups("run", list(runs_by_host.values()), reason_if_no_pair="one run of each host")
         host_level = _level_of_hosts(runs_by_host)
 
-    # `run_level` counts only the runs that converged, so the number of the others is added here.
+    # `run_level` counts only the runs that converged, so the others are given beside it.
     not_converged = len(values) - len(converged_values)
     return Levels(window_level, dataclasses.replace(run_level, not_converged=not_converged), host_level)
 
@@ -109,13 +103,13 @@ def _level_of_windows(rates: Sequence[Sequence[float]]) -> Level:
 
 
 def _level_of_groups(name: str, groups: Sequence[Sequence[float]], *, reason_if_no_pair: str) -> Level:
-    """Return a level of repetition: how many values it has, and how far these vary within their groups.
+    """Return how many windows, runs or hosts there are in some groups, and how far they vary within a group.
 
-    A group is a set of values that are compared with each other, such as the runs of one host. For example, the groups
-    [[100, 102], [200]] of the level "run" are 3 runs on two hosts, and vary by 1.4 % within a host.
+    For example, [[100, 102], [200]] are 3 runs, grouped by their host. They vary by 1.4 %, the relative standard
+    deviation of 100 and 102.
 
     Args:
-        name: Name of the level: "window", "run" or "host".
+        name: What the values are: "window", "run" or "host".
         groups: The values of each group. NaN stands for a missing figure, which counts, but is not compared.
         reason_if_no_pair: Why the spread is not known, for the case that no group has two values.
     """
@@ -157,25 +151,22 @@ def level_in_words(level: Level) -> str:
 def _counted_in_words(level: Level) -> str:
     """Return how many windows, runs or hosts were measured, and how far these vary, such as "3 runs +-0.31%".
 
-    If the count is not known, or the spread of two or more is not known, the text says why: "2 runs (one run of each
-    host)". The comments in the code give an example of each form.
-
     Args:
         level: The windows, the runs or the hosts of a measurement. The spread is a relative standard deviation.
     """
-    reason = level.unknown  # why the count or the spread is not known; empty if both are known
     if level.count is None:
-        return f"{level.name}s: {reason}"  # "hosts: the logs do not name their hosts"
+        why_no_count = level.unknown
+        return f"{level.name}s: {why_no_count}"  # "hosts: the logs do not name their hosts"
     if level.count == 0:
         return f"no {level.name}"  # "no run"
     if level.count == 1 and level.name == "host":
-        # One host has no spread, and the reason says so: "one host", or "one set of 8 hosts" if each run was on 8.
-        return reason
+        return level.unknown  # why there is no spread: "one host", or "one set of 8 hosts" if each run was on 8
     if level.count == 1:
         return f"one {level.name}"  # "one run"
     counted = f"{level.count} {level.name}s"
     if level.relative_sd is None:
-        return f"{counted} ({reason})"  # "2 runs (one run of each host)"
+        why_no_spread = level.unknown
+        return f"{counted} ({why_no_spread})"  # "2 runs (one run of each host)"
     return f"{counted} +-{percent(level.relative_sd, decimals=2)}"  # "3 runs +-0.31%"
 
 

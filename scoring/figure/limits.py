@@ -94,8 +94,6 @@ def _flop_per_image(record: Record) -> float | None:
 def image_side(record: Record, side: str) -> int:
     """Return the height or the width of the training images in pixels, as the run was configured.
 
-    `RECIPE.image_size`, the side of square images, goes before `RECIPE.image_height` and `RECIPE.image_width`.
-
     Args:
         record: The run as read from its log. Only a log of this project has a configuration.
         side: "height" or "width".
@@ -105,8 +103,10 @@ def image_side(record: Record, side: str) -> int:
     """
     config = config_of(record)
     side_of_square = real(config.get("RECIPE.image_size", {}).get("value"))
-    pixels = side_of_square or real(config.get(f"RECIPE.image_{side}", {}).get("value"))
-    return int(pixels or 0)
+    if side_of_square:
+        return int(side_of_square)
+    this_side = real(config.get(f"RECIPE.image_{side}", {}).get("value"))
+    return int(this_side or 0)
 
 
 def images_per_joule(records: Sequence[Record]) -> float | None:
