@@ -13,28 +13,21 @@ IN_COMMON = ("devices", "batch_per_device", "global_batch", "precision", "mode",
 def refuse_unless_repeats(records: Sequence[Record]) -> None:
     """Raise an error if some runs are not repeats of one system, or if two logs are of the same run.
 
-    Repeats agree in the fields of IN_COMMON, such as the devices and the batch, and in the framework. If some log does
-    not name its framework, the logs must also be of one format.
-
     Args:
         records: The runs as read from their logs. A value that a log does not give agrees with any other.
 
     Raises:
-        InputError: One of these cases, in the order of the code:
-
-            - Two runs differ in a field of IN_COMMON, in the framework, or in the format if it counts.
-            - Two logs are of the same run.
-            - A log goes on where another log ends, so both logs are parts of one run.
-            - A run was resumed from a checkpoint of the run of another log.
+        InputError: Two runs differ in a fact of the system, such as the devices or the framework. Also if a run is
+            given twice, or in two parts.
     """
     for name in IN_COMMON:
         _refuse_difference(name, records, [getattr(record, name) for record in records])
 
     names_of_frameworks = [_framework_if_named(record) for record in records]
     _refuse_difference("framework", records, names_of_frameworks)
-    if None in names_of_frameworks:  # the format has to stand in for the framework
+    if None in names_of_frameworks:  # the format of the log stands in for a framework that is not named
         _refuse_difference("format", records, [record.format for record in records])
-    refuse_same_run_twice(records)  # also refuses a log that goes on where another log ends
+    refuse_same_run_twice(records)  # also in two parts, if one log goes on where the other ends
     for earlier, later in itertools.permutations(records, 2):  # each pair in both orders: either may be the earlier
         _refuse_resumed_part(earlier, later)
 

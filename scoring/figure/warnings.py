@@ -52,20 +52,14 @@ def warn_if_other_rates_differ(
 ) -> Iterator[Verdict]:
     """Yield a warning for each other rate of the same log that differs too much from a run's throughput.
 
-    Up to three other rates are compared, in this order, as far as the log gives them:
-
-    - The rate of the same rows by the steps and the times that the rows print.
-    - The rate of the whole run. This rate includes the warm-up, so a difference of up to 25 % is allowed.
-    - The rate that the log closes with. A difference of up to 2 % is allowed.
+    Compared are the rate of the same rows by the times that they print, the rate of the whole run, and the rate that
+    the log closes with. A rate that the log does not give is left out.
 
     Args:
         record: The run as read from its log.
         value: The run's throughput in images/s.
         lines: The first and the last line of the log that the throughput comes from.
-        is_by_stamps: Whether the throughput was measured between the time stamps of these two lines. If so, the times
-            that the rows print are a second clock, and a difference of over 5 % from the rate of the rows may give a
-            warning. If not, a warning about the rate of the rows needs one of the two rates to be over 1.5 times the
-            other.
+        is_by_stamps: Whether the throughput was measured between the time stamps of these two lines.
     """
     first_line, last_line = lines
     message_start = f"the figure, of lines {first_line} to {last_line}, is"
@@ -79,14 +73,7 @@ def _warn_if_rows_disagree(
 ) -> Iterator[Verdict]:
     """Yield a warning if a throughput is far off the rate of the same rows by the steps and times that the rows print.
 
-    The throughput may have been measured in another way, such as between two time stamps. The warning names a cause:
-
-    1. For a throughput between time stamps: the cause that `_cause_by_stamps` finds. There is such a cause only if the
-       two rates are over 5 % apart (more if the stamps are whole seconds).
-    2. For any throughput without a cause by 1: "the clock was set, or the run stood still in between", if one rate is
-       over 1.5 (MAX_PLAUSIBLE_RATIO) times the other.
-
-    There is no warning without a cause, or if the rate of the rows is not known.
+    The warning names a likely cause. There is none if the rate of the rows is not known.
 
     Args:
         record: The run as read from its log.
@@ -100,32 +87,41 @@ def _warn_if_rows_disagree(
     if rate_of_rows is None:
         return
     ratio = value / rate_of_rows
-    is_plausible = 1 / MAX_PLAUSIBLE_RATIO <= ratio <= MAX_PLAUSIBLE_RATIO
-    # None if the rates are at most 5 % apart (more if the stamps are whole seconds), or if the rate between the stamps
-    # is lower within a single epoch.
-    cause = _cause_by_stamps(record, ratio, lines) if is_by_stamps else None
-    if cause is None and not is_plausible:
-        cause = "the clock was set, or the run stood still in between"
-    if cause is not None:
-        # "the figure, of lines 12 to 480, is 0.62 times what the same rows' own times make, 2540: the clock ..."
-        message = (
-            f"{message_start} {significant(ratio, digits=3)} times what the same rows' own times make, "
-            f"{six_digits(rate_of_rows)}: {cause}"
-        )
-        yield warning("rows_disagree", message, record, last_line)
+    cause = _cause_of_other_rate(record, ratio, lines, is_by_stamps=is_by_stamps)
+    if cause is None:
+        return
+    # "the figure, of lines 12 to 480, is 0.62 times what the same rows' own times make, 2540: the clock ..."
+    message = (
+        f"{message_start} {significant(ratio, digits=3)} times what the same rows' own times make, "
+        f"{six_digits(rate_of_rows)}: {cause}"
+    )
+    yield warning("rows_disagree", message, record, last_line)
+
+
+def _cause_of_other_rate(record: Record, ratio: float, lines: tuple[int, int], *, is_by_stamps: bool) -> str | None:
+    """Return in words why a throughput is so far off the rate by the times that the same rows print.
+
+    Args:
+        record: The run as read from its log.
+        ratio: The throughput / the rate by the times that the rows print.
+        lines: The first and the last line of the log that the throughput comes from.
+        is_by_stamps: Whether the throughput was measured between the time stamps of these two lines.
+
+    Returns:
+        The cause; None if the two rates are not far enough apart for a warning.
+    """
+    if is_by_stamps:  # the two times of the same rows should agree within about 5 %
+        cause = _cause_by_stamps(record, ratio, lines)
+        if cause is not None:
+            return cause
+    is_plausible = 1 / MAX_PLAUSIBLE_RATIO <= ratio <= MAX_PLAUSIBLE_RATIO  # up to 1.5 times as high or as low
+    if not is_plausible:
+        return "the clock was set, or the run stood still in between"
+    return None
 
 
 def _cause_by_stamps(record: Record, ratio: float, lines: tuple[int, int]) -> str | None:
     """Return in words why the rate between two time stamps differs from the rate by the times that the rows print.
-
-    A cause is known in two cases:
-
-    - The rate between the stamps is over 5 % higher. No pause makes a run faster, so one of the two times is wrong.
-    - The rate between the stamps is over 5 % lower, and an epoch ended between the stamps. The time between the stamps
-      then includes the evaluation and the steps after the epoch's last row, and no row counts these steps.
-
-    The 5 % are CLOCKS_AGREE_WITHIN. If the stamps are whole seconds, the share by which the time between them may be
-    off is added (`_rounding_of_stamps`).
 
     Args:
         record: The run as read from its log.
@@ -133,25 +129,25 @@ def _cause_by_stamps(record: Record, ratio: float, lines: tuple[int, int]) -> st
         lines: The lines of the two stamps.
 
     Returns:
-        The cause. None if the two rates agree. None also if the rate between the stamps is lower and no epoch ended:
-        any pause may be the cause.
+        The cause; None if the two rates agree within about 5 %, or if no cause is known.
     """
     first_line, last_line = lines
-    most_gap = CLOCKS_AGREE_WITHIN + _rounding_of_stamps(record, first_line, last_line)
-    if ratio > 1 + most_gap:
+    most_gap = CLOCKS_AGREE_WITHIN + _rounding_of_stamps(record, first_line, last_line)  # 5 %, and the rounding
+    is_faster_by_stamps = ratio > 1 + most_gap
+    is_slower_by_stamps = ratio < 1 - most_gap
+    if is_faster_by_stamps:  # no pause makes a run faster, so one of the two times is wrong
         return "the clock was set, or the rows' times are not of all their steps"
     epochs = {row.epoch for row in record.windows if first_line <= row.line <= last_line}
     an_epoch_ended = len(epochs) > 1
-    if ratio < 1 - most_gap and an_epoch_ended:
-        # The steps are trained after the epoch's last row and before the evaluation, so they are in no row.
+    if is_slower_by_stamps and an_epoch_ended:
+        # The time between the stamps includes the evaluation, and also the steps from the epoch's last row to the
+        # evaluation, which are in no row and so are not counted.
         return "an epoch ended in between: its steps after its last row are not counted, its evaluation is"
-    return None
+    return None  # within an epoch, any pause may make the rate between the stamps lower
 
 
 def _rounding_of_stamps(record: Record, first_line: int, last_line: int) -> float:
     """Return by what share the time between the stamps of two rows may be off, because they are whole seconds.
-
-    It is up to 1 second off in all. Whether stamps are whole seconds shows in those of the two rows and all between.
 
     Args:
         record: The run as read from its log.
@@ -159,12 +155,12 @@ def _rounding_of_stamps(record: Record, first_line: int, last_line: int) -> floa
         last_line: The line of the later row. Both rows have stamps, and the later stamp is the greater.
 
     Returns:
-        1 second / the time from the least stamp to the greatest; 0 if some stamp is not a whole second.
+        1 second / the time from the least stamp to the greatest; 0 if some stamp of these rows is not a whole second.
     """
-    lines = range(first_line, last_line + 1)
-    stamps = [row.end_s for row in record.windows if row.line in lines and row.end_s is not None]
-    has_whole_seconds = all(stamp.is_integer() for stamp in stamps)
-    return 1 / (max(stamps) - min(stamps)) if has_whole_seconds else 0.0
+    rows = [row for row in record.windows if first_line <= row.line <= last_line]
+    stamps = [row.end_s for row in rows if row.end_s is not None]
+    are_whole_seconds = all(stamp.is_integer() for stamp in stamps)
+    return 1 / (max(stamps) - min(stamps)) if are_whole_seconds else 0.0
 
 
 def _warn_if_whole_run_disagrees(record: Record, value: float, last_line: int) -> Iterator[Verdict]:
@@ -199,9 +195,9 @@ def _importer_found_other_run_time(record: Record) -> bool:
 
 
 def _warn_if_closing_figure_disagrees(record: Record, value: float, message_start: str) -> Iterator[Verdict]:
-    """Yield a warning if a throughput differs by over 2 % (MOST_SUMMARY_GAP) from the one that the log closes with.
+    """Yield a warning if a throughput is over 2 % (MOST_SUMMARY_GAP) off the rate that the log states at its end.
 
-    There is no warning if the log closes without a rate, or does not print the rates of all devices together.
+    Only a stated rate of all devices together is compared.
 
     Args:
         record: The run as read from its log.
@@ -224,14 +220,9 @@ def _warn_if_closing_figure_disagrees(record: Record, value: float, message_star
 def _rate_by_rows(record: Record, first_line: int, last_line: int) -> float | None:
     """Return the images/s of some rows by the steps and the times that they print: all steps * batch / all seconds.
 
-    The rows are those after `first_line`, up to `last_line`. The row at `first_line` does not count, because the rate
-    is compared with a throughput that may be measured between the time stamps of these two lines. A row is stamped when
-    its steps have ended, so the row at `first_line` is over at the first stamp. The time of a row that prints a rate
-    but no time is the row's images / this rate (`seconds_of_row`).
-
     Args:
         record: The run as read from its log.
-        first_line: The line of the log after which the rows begin.
+        first_line: The line of the row before the first row that counts.
         last_line: The line of the last row.
 
     Returns:
@@ -242,9 +233,11 @@ def _rate_by_rows(record: Record, first_line: int, last_line: int) -> float | No
         return None
     steps = 0
     seconds = 0.0
-    rows = [row for row in record.windows if first_line < row.line <= last_line]  # without the row at `first_line`
+    # A throughput between time stamps begins at the stamp of the row at `first_line`, when the steps of this row are
+    # over. So this row does not count.
+    rows = [row for row in record.windows if first_line < row.line <= last_line]
     for row in rows:
-        seconds_of_steps = seconds_of_row(record, row)
+        seconds_of_steps = seconds_of_row(record, row)  # the time that it prints, or its images / its printed rate
         if not row.steps or not seconds_of_steps:
             return None
         steps += row.steps
@@ -253,18 +246,18 @@ def _rate_by_rows(record: Record, first_line: int, last_line: int) -> float | No
 
 
 def _batch_of_figure(record: Record) -> int | None:
-    """Return how many images a step has on the devices whose throughput is reported.
+    """Return how many images a step has, on all devices or, if a throughput can only be of one device, on this one.
 
     Args:
         record: The run as read from its log.
 
     Returns:
-        The batch of all devices, if it is known. Otherwise the batch of one device, if the log prints rates of one
-        device: the throughput is then of one device, too. None if that is not known, or for other logs.
+        The batch; None if it is not known.
     """
     if record.global_batch:
         return record.global_batch
-    if record.rate_scope == "device":
+    prints_rates_of_one_device = record.rate_scope == "device"
+    if prints_rates_of_one_device:  # so without a batch of all devices, the throughput is of one device, too
         return record.batch_per_device
     return None
 
@@ -393,16 +386,15 @@ def warn_if_machine_is_unknown(records: Sequence[Record]) -> Iterator[Verdict]:
 def warn_if_mean_of_run_rates_is_high(rates: Sequence[float]) -> Iterator[Verdict]:
     """Yield a warning if the mean of the runs' rates is over 0.1 % (MOST_RATE_GAP) above their harmonic mean.
 
-    The harmonic mean is 1 / the mean time per image. If all runs have equally many images, it is their images over
-    their time, as the warning calls it. It is lower than the mean of the rates unless all runs are equally fast. For
-    100 and 300 images/s the mean is 200, but 300 images of each take 3 s and 1 s: 600 images in 4 s are 150 images/s.
+    For 100 and 300 images/s the mean is 200. But 300 images in each run take 3 s and 1 s: 600 images in 4 s are 150
+    images/s, the harmonic mean.
 
     Args:
         rates: The images/s of each run.
     """
     mean_rate = statistics.fmean(rates)
-    mean_time_per_image = statistics.fmean(1 / rate for rate in rates)
-    gap = mean_rate * mean_time_per_image - 1  # mean_rate / harmonic mean - 1
+    harmonic_mean = 1 / statistics.fmean(1 / rate for rate in rates)  # the images over the time of equally long runs
+    gap = mean_rate / harmonic_mean - 1
     if gap > MOST_RATE_GAP:
         message = f"the mean of the runs' rates is {percent(gap, decimals=2)} above their images over their time"
         yield warning("rates_averaged", message)
@@ -453,11 +445,8 @@ def _different_values(records: Sequence[Record], field: str) -> list[str]:
     Texts that differ only in case, spaces or punctuation, such as "ResNet-50" and "resnet50", count as one value: the
     last one is returned.
 
-    A log without a value is left out, with one exception: a log that names no precision may be of FP32. So if the other
-    logs name precisions, and FP32 is not among these, the value "not said" is added. For example, of three runs:
-
-        precisions None, "fp16" and "fp16"   -> ["fp16", "not said"]
-        precisions None, "fp16" and "fp32"   -> ["fp16", "fp32"]
+    A log without a value is left out, unless it is known to differ: precisions of None, "fp16" and "fp16" give ["fp16",
+    "not said"], because a log that names no precision may be of FP32.
 
     Args:
         records: The runs as read from their logs.
@@ -473,8 +462,7 @@ def _different_values(records: Sequence[Record], field: str) -> list[str]:
     some_logs_are_silent = len(values) < len(records)  # `values` lacks those without a value
     if field == "precision" and some_logs_are_silent and _names_only_others_than_fp32(value_by_letters.keys()):
         different_values.append("not said")
-    # Sorted before they become texts, so that batch 64 comes before 128. The values of a field are of one kind, and
-    # "not said" stands only beside texts.
+    # Sorted before they become texts, so that batch 64 comes before 128.
     return [str(value) for value in sorted(different_values)]
 
 

@@ -174,14 +174,8 @@ def _warn_if_mean_of_window_rates_is_high(
 ) -> Iterator[Verdict]:
     """Yield a warning if the mean of the windows' rates is over 0.1 % (MOST_RATE_GAP) above all images / all time.
 
-    The mean of the rates may be too high, because a fast window counts as much as a slow one, though it takes less
-    time. Two windows of equally many images, at 1 s and 3 s an image, have
-
-        mean of the rates       (1 / 1 + 1 / 3) / 2           = 0.667 images/s
-        all images / all time   1 / (mean of 1 s and 3 s)     = 0.5 images/s
-
-    So the mean of the rates is 33 % above. The mean time is weighted by the steps of the windows, if all windows state
-    their steps, because the images of a window are in proportion to its steps.
+    A fast window counts as much as a slow one in the mean of rates, though it takes less time. Two windows of equally
+    many images, at 1 s and 3 s an image, have a mean of 0.667 images/s, but make 2 images in 4 s, which are 0.5.
 
     Args:
         record: The run as read from its log.
@@ -189,8 +183,9 @@ def _warn_if_mean_of_window_rates_is_high(
         times: The time per image of each window, in any unit. The unit cancels out.
     """
     mean_rate = statistics.fmean(1 / time for time in times)
-    weighted_mean_time = weighted_mean(times, steps_as_weights(windows))
-    gap = mean_rate * weighted_mean_time - 1  # mean_rate / (1 / weighted_mean_time) - 1
+    mean_time = weighted_mean(times, steps_as_weights(windows))  # the images of a window are in proportion to its steps
+    images_over_time = 1 / mean_time
+    gap = mean_rate / images_over_time - 1
     if gap > MOST_RATE_GAP:
         message = f"the mean of rates is {percent(gap, decimals=2)} above images over time: windows of unequal speed"
         yield warning("rates_averaged", message, record)
@@ -199,7 +194,7 @@ def _warn_if_mean_of_window_rates_is_high(
 def _warning_of_outlying_windows(record: Record, windows: Sequence[Window], times: Sequence[float]) -> Verdict | None:
     """Return a warning if a few outlying windows move the mean time by more than 1 % (MOST_MEAN_SHIFT).
 
-    A few are at most 10 % (MOST_OUTLIERS_SHARE) of the windows. With more, the whole run is uneven.
+    A few are at most 10 % (MOST_OUTLIERS_SHARE) of the windows.
 
     Args:
         record: The run as read from its log.
@@ -213,7 +208,8 @@ def _warning_of_outlying_windows(record: Record, windows: Sequence[Window], time
     distances = [abs(time - median) for time in times]
     are_outliers = _are_outliers(distances, median)
     outlier_count = sum(are_outliers)
-    if outlier_count == 0 or outlier_count > MOST_OUTLIERS_SHARE * len(times):
+    whole_run_is_uneven = outlier_count > MOST_OUTLIERS_SHARE * len(times)
+    if outlier_count == 0 or whole_run_is_uneven:
         return None
     mean_shift = _shift_of_mean(times, steps_as_weights(windows), are_outliers)
     if abs(mean_shift) <= MOST_MEAN_SHIFT:
@@ -360,24 +356,14 @@ def _late_change(times: Sequence[float]) -> LevelChange | None:
 def _is_sudden(times: Sequence[float], index: int) -> bool:
     """Return whether a change of level at an index is a jump, not the middle of a slow drift.
 
-    At a jump, the values before the index are level, and so are the values from the index on. A steady drift goes on
-    within these two parts. A part counts as level if the medians of its two halves differ by less than 1.5 %.
-
-    Why 1.5 %: the caller has found that the medians of the two parts differ by over 3 % (THROTTLING_SLOWDOWN). In a
-    steady drift, the two halves of at least one part differ by about half as much or more. For example, of 100 windows
-    split at 50:
-
-        medians of windows 0 to 49 and of 50 to 99   they lie 50 windows apart and differ by 3 %
-        medians of windows 0 to 24 and of 25 to 49   they lie 25 windows apart and differ by 1.5 %
-
-    With an uneven split, the halves of the longer part lie further apart, and differ by more.
+    At a jump, the values before the index are level, and so are the values from the index on. A drift goes on within
+    these two parts: a drift of 3 % (THROTTLING_SLOWDOWN) from part to part is about 1.5 % from half to half of a part.
 
     Args:
         times: A time for each window (what one printed row covers), in order.
         index: The first index of the new level.
     """
-    # `_absolute_drift` returns 0.02 if the median of the second half is 2 % above or below that of the first half.
-    drift_before = _absolute_drift(times[:index])
+    drift_before = _absolute_drift(times[:index])  # from half to half, such as 0.02
     drift_after = _absolute_drift(times[index:])
     return max(drift_before, drift_after) < THROTTLING_SLOWDOWN / 2
 
@@ -510,10 +496,9 @@ def _die_out(changes: Sequence[float]) -> bool:
 
 
 def _stamps_confirm_times(windows: Sequence[Window]) -> bool:
-    """Tell whether time stamps show that the windows' seconds are of separate windows, not running averages.
+    """Tell whether the seconds that windows print agree with their time stamps, so that they are no running averages.
 
-    The seconds of a window must be about the time from the stamp before it to its own. The median over the windows
-    decides, because pauses such as evaluations may spoil a few.
+    The seconds of a window must be about the time from the stamp before it to its own.
 
     Args:
         windows: Two windows or more, in the order of the log. A window is what one printed row covers.
@@ -526,6 +511,7 @@ def _stamps_confirm_times(windows: Sequence[Window]) -> bool:
         if before.end_s is None or window.end_s is None or not window.seconds:
             return False
         relative_distances.append(abs((window.end_s - before.end_s) / window.seconds - 1))
+    # The median, because pauses such as evaluations may spoil a few windows.
     return statistics.median(relative_distances) <= MOST_CLOCK_DISTANCE
 
 
