@@ -130,13 +130,11 @@ def _lines_of_system(row: Row, *, is_base: bool) -> list[str]:
 
 
 def _verdict_in_words(row: Row) -> str:
-    """Return in words whether the system of a row differs from the base, such as "different".
+    """Return in words whether the system of a row differs from the base, by the ratio of the two figures.
 
-    A system is called different if the 95 % interval of the ratio of the two figures excludes 1, and the ratio is off 1
-    by about 0.4 % or more: its logarithm is off 0 by 0.004 (`smallest_difference`) or more. Of the pairs of hosts of
-    one kind (like hosts), 97.5 % lie closer. For example:
+    For example:
 
-        ratio    interval          words
+        ratio    95 % interval     words
         1.030    not known         "cannot be told apart or alike"
         1.030    0.990 to 1.070    "not shown to differ"
         1.030    1.010 to 1.050    "different"
@@ -149,9 +147,9 @@ def _verdict_in_words(row: Row) -> str:
         return "cannot be told apart or alike"
     if not excludes_1(row.ratio_interval_95):
         return "not shown to differ"
-    if row.different:  # the interval excludes 1, and log(ratio) is off 0 by `smallest_difference()` or more
+    if row.different:
         return "different"
-    # The interval excludes 1, but log(ratio) is off 0 by less than `smallest_difference()`.
+    # The ratio is nearer to 1 than `smallest_difference()`, by which hosts of one kind (like hosts) may differ.
     return f"not called different: like hosts differ by up to {percent(smallest_difference())}"
 
 

@@ -282,13 +282,8 @@ def _is_valid(column: str, value: object) -> bool:
 def add(connection: sqlite3.Connection, result: Score, system: str | None) -> Added:
     """Add the runs of a score to the history, and return how many rows are new or changed.
 
-    The old rows of a run are the stored rows of the same run and the same protocol (`_rows_to_replace`). For each run,
-    the first case that fits decides:
-
-    1. There is no old row: the new row is written, and counts as new.
-    2. There is one, which differs at most in the log's path and date: nothing is written.
-    3. Otherwise the new row takes the place of all old rows, and counts as corrected. There may be several old rows:
-       for example, one was added with another --system, and one when the log was shorter.
+    A new row takes the place of the stored rows of the same run and protocol. A row that says nothing new is not
+    written.
 
     Args:
         connection: The history file, open for writing.
@@ -304,13 +299,15 @@ def add(connection: sqlite3.Connection, result: Score, system: str | None) -> Ad
     new = 0
     corrected = 0
     for row, record, olds in zip(new_rows, result.records, rows_to_replace, strict=True):
-        if not olds:
-            new += 1
-        elif len(olds) == 1 and _say_the_same(olds[0], row):
-            continue  # nothing to write
-        else:
+        says_nothing_new = len(olds) == 1 and _say_the_same(olds[0], row)
+        if says_nothing_new:
+            continue
+        if olds:
             corrected += 1
-        for old in olds:  # by their own digests: `_write_row` replaces only a row of the new row's digest
+        else:
+            new += 1
+        # An old row of the run may have another digest, from when the log was shorter. So it is deleted by its own.
+        for old in olds:
             connection.execute("DELETE FROM run WHERE sha256 = ? AND protocol = ?", [old.sha256, old.protocol])
         _write_row(connection, row, record)
     return Added(new, corrected)
@@ -320,13 +317,6 @@ def _rows_to_replace(
     connection: sqlite3.Connection, new_rows: Sequence[Row], records: Sequence[Record]
 ) -> list[list[Row]]:
     """Return for each new row the stored rows that it is to replace, because they are of the same run and protocol.
-
-    A stored row is replaced in two cases:
-
-    - It has the same digest of its log, and the same protocol.
-    - It is of the same series (system, workload, precision and protocol), and both logs are of one run
-      (`Record.is_of_same_run`). For example, the row was added before the run ended, when the log was shorter and had
-      another digest.
 
     Args:
         connection: The history file.
@@ -342,12 +332,14 @@ def _rows_to_replace(
     """
     rows_to_replace: list[list[Row]] = [[] for _ in new_rows]  # filled old row by old row, to read each only once
     for old in rows_of(connection):
-        # The record is needed only to compare the old row with new rows of its series.
-        has_new_row_of_series = any(new.series == old.series for new in new_rows)
-        old_record = _record_of_row(connection, old) if has_new_row_of_series else None
+        a_new_row_is_of_its_series = any(new.series == old.series for new in new_rows)
+        old_record = _record_of_row(connection, old) if a_new_row_is_of_its_series else None
         for new, record, replaced in zip(new_rows, records, rows_to_replace, strict=True):
             is_of_same_log = (old.sha256, old.protocol) == (new.sha256, new.protocol)
-            is_of_same_run = old_record is not None and old.series == new.series and record.is_of_same_run(old_record)
+            # Another log may be of the same run: one that was shorter, because it was added before the run ended. A
+            # series has one system, workload, precision and protocol.
+            is_of_same_series = old.series == new.series
+            is_of_same_run = is_of_same_series and old_record is not None and record.is_of_same_run(old_record)
             if is_of_same_log or is_of_same_run:
                 replaced.append(old)
     return rows_to_replace

@@ -23,7 +23,7 @@ def add_score_options(
 ) -> None:
     """Add the options of commands that score logs: --protocol, --skip, --runs, and those of `add_log_options`.
 
-    If neither `protocol` nor `default_in_words` is given, the user must give --protocol.
+    Without `protocol` and `default_in_words`, the user must give --protocol.
 
     Args:
         parser: The parser of the command.
@@ -33,8 +33,7 @@ def add_score_options(
         default_in_words: For a command that itself chooses a protocol if the user gives none: the choice in words, for
             the help. Empty for any other command.
     """
-    shown_default = protocol or default_in_words  # if empty, the user must give --protocol
-    _add_protocol_option(parser, protocol, shown_default=shown_default)
+    _add_protocol_option(parser, protocol, shown_default=protocol or default_in_words)
     add_skip_option(parser)
     parser.add_argument("--runs", type=count, metavar="N", help="ask for N runs, not the protocol's number")
     add_log_options(parser, convert)
@@ -68,8 +67,8 @@ def _add_protocol_option(parser: argparse.ArgumentParser, default: str | None, s
     text = "a name, or a YAML file of your own"
     if shown_default:
         text += f" (default: {shown_default})"
-    # `default` does not tell whether --protocol is required: `default` is None, too, if the command chooses later.
-    parser.add_argument("--protocol", required=not shown_default, default=default, metavar="P", help=text)
+    is_required = not shown_default  # `default` does not tell: it is None, too, if the command chooses later
+    parser.add_argument("--protocol", required=is_required, default=default, metavar="P", help=text)
 
 
 def counts(text: str) -> list[int]:

@@ -216,7 +216,7 @@ def _protocol(path: Path, name: str, entry: object) -> Protocol:
     take_steps = _steps_to_take(where, fields["take"])
     _refuse_unknown_words(where, fields)
     by_benchmark = fields["runs"] == BY_BENCHMARK
-    # The number of a benchmark is not known before logs are read; `with_numbers_of_benchmark` then replaces this one.
+    # The number that MLPerf sets is not known before a log names its benchmark. Until then, another stands in.
     runs = RUNS_BEFORE_LOGS if by_benchmark else _number_of_runs(where, fields["runs"])
 
     protocol = Protocol(
@@ -319,8 +319,6 @@ def _checked_fields(where: str, entry: object) -> JsonObject:
 def _first_conflict(protocol: Protocol) -> str:
     """Return a message about the first settings of a measurement protocol that exclude each other; "" if none do.
 
-    The comments in the code say why they exclude each other.
-
     Args:
         protocol: The protocol, each of whose settings is valid by itself. `over_runs` says how the figures of several
             runs become one, and `over_steps` how the steps of one run become its figure.
@@ -335,7 +333,8 @@ def _first_conflict(protocol: Protocol) -> str:
         return "an olympic mean drops two runs; runs must be 3 or more"
     # `over_steps: run_time` measures from the start to the stop of a run. Nothing else gives minutes.
     measures_whole_runs = protocol.over_steps == "run_time"
-    if is_run_time != measures_whole_runs:  # only one of the two is set
+    only_one_is_of_whole_runs = is_run_time != measures_whole_runs
+    if only_one_is_of_whole_runs:
         return "`figure: run_time` goes with `over_steps: run_time`, and only with it"
     # A whole run, or the figure that the log itself closes with, has no steps to leave out.
     has_no_steps = protocol.over_steps in ("run_time", "own_summary")
@@ -348,7 +347,8 @@ def _first_conflict(protocol: Protocol) -> str:
     # Only the mean of the rates that the log prints after each epoch leaves out epochs as warm-up.
     averages_epochs = protocol.over_steps == "epoch_rates"
     skips_epochs = protocol.skip_unit == "epoch"
-    if averages_epochs != skips_epochs:  # only one of the two is set
+    only_one_is_of_epochs = averages_epochs != skips_epochs
+    if only_one_is_of_epochs:
         return "`skip: N epochs` goes with `over_steps: epoch_rates`, and only with it"
     if averages_epochs and protocol.take_steps is not None:
         return "`over_steps: epoch_rates` takes whole epochs; leave `take` out"

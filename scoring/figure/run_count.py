@@ -29,35 +29,27 @@ def with_runs_of_benchmark(protocol: Protocol, records: Sequence[Record]) -> Pro
     """Return the protocol with the numbers of runs and of dropped runs that MLPerf sets for the logs' benchmark.
 
     For example, a result of the benchmark "resnet" takes 5 runs and drops 1 run at each end, the fastest and the
-    slowest. A number of runs that the user gave by --runs stays, and only the number of dropped runs is set.
+    slowest.
 
     Args:
-        protocol: The rules of the score. A protocol that does not leave the numbers to the benchmark (`by_benchmark` is
-            False) is returned as it is.
-        records: The runs as read from their logs, at least one, all of one benchmark. If the first log has no start of
-            the run, the protocol is returned as it is.
+        protocol: The rules of the score. It is returned as it is if it does not leave the numbers to the benchmark.
+        records: The runs as read from their logs, at least one, all of one benchmark.
 
     Raises:
-        InputError: Without --runs, the benchmark or its number of runs is not known. With --runs, the user's
-            number of runs is not above the number of runs that are dropped at both ends together.
+        InputError: The number of runs is not known, and the user did not give it by --runs. Also if all of the user's
+            number of runs would be dropped.
     """
     if not protocol.by_benchmark:
         return protocol
     record = records[0]  # all logs are of one benchmark, because they are repeats of one system
     if record.run_start_s is None:
-        # The caller then raises an error about the missing start. An error about the benchmark, raised here, would come
-        # first, and the user would not see the error about the start.
-        return protocol
+        return protocol  # a log without a start is refused later, with a message that helps more than one about runs
 
     benchmark = benchmark_of(record)  # such as "resnet"; None if not known
-    if protocol.runs_given:
-        runs = protocol.runs  # the user's number
-        dropped = _dropped_runs_of(protocol, benchmark)  # known for any benchmark; raises if all runs would be dropped
-    else:
-        submission = _runs_of_submission(record.file, benchmark)  # raises if the benchmark's numbers are not known
-        runs = submission.runs
-        dropped = submission.dropped
-    return protocol.with_numbers_of_benchmark(runs, dropped)
+    if protocol.runs_given:  # by --runs
+        return protocol.with_numbers_of_benchmark(protocol.runs, _dropped_runs_of(protocol, benchmark))
+    submission = _runs_of_submission(record.file, benchmark)
+    return protocol.with_numbers_of_benchmark(submission.runs, submission.dropped)
 
 
 def _runs_of_submission(file: str, benchmark: str | None) -> SubmissionRuns:
@@ -68,8 +60,8 @@ def _runs_of_submission(file: str, benchmark: str | None) -> SubmissionRuns:
         benchmark: The benchmark as MLPerf names it, such as "resnet"; None if the log names none.
 
     Raises:
-        InputError: The benchmark is not known, or rounds of MLPerf differ in these numbers: a log does not say its
-            round.
+        InputError: The benchmark is not known, or the numbers differ between rounds of MLPerf. A log does not say which
+            round it is of.
     """
     if benchmark is None:
         raise _unknown_run_count(file, "names no benchmark, so the number of runs is not known")
@@ -95,13 +87,12 @@ def _dropped_runs_of(protocol: Protocol, benchmark: str | None) -> int:
 
     Args:
         protocol: The rules of the score, with the number of runs that the user gave by --runs.
-        benchmark: The benchmark as MLPerf names it, such as "unet3d". For None, a benchmark that is not known, the
-            number is 1, as for most benchmarks.
+        benchmark: The benchmark as MLPerf names it, such as "unet3d"; None if not known.
 
     Raises:
         InputError: All of the user's number of runs would be dropped.
     """
-    dropped = dropped_runs(benchmark or "")  # 1 for "", as for any unknown name
+    dropped = dropped_runs(benchmark or "")  # 1 for an unknown benchmark, as for most benchmarks
     dropped_in_all = 2 * dropped  # the fastest and the slowest
     if protocol.runs <= dropped_in_all:
         least_runs = dropped_in_all + 1
@@ -113,9 +104,6 @@ def _dropped_runs_of(protocol: Protocol, benchmark: str | None) -> int:
 def refuse_if_no_mean(runs: Sequence[RunFigure], protocol: Protocol, unit: str) -> None:
     """Raise an error if an average of runs has too few of them, or if too many of them did not converge.
 
-    An olympic mean leaves out the best and the worst runs. It needs more runs than it drops, and allows as many failed
-    runs as it drops at each end. Any other average allows no failed run.
-
     Args:
         runs: The figure of each run; infinite for a run that did not converge.
         protocol: The rules of the score, with the average and the number of dropped runs.
@@ -124,11 +112,13 @@ def refuse_if_no_mean(runs: Sequence[RunFigure], protocol: Protocol, unit: str) 
     Raises:
         TooFewRunsError: There are too few runs, or too many failed.
     """
-    is_olympic = protocol.over_runs == "olympic_mean"
-    if is_olympic and len(runs) <= 2 * protocol.dropped_runs:
-        raise TooFewRunsError(_message_that_runs_are_missing(runs, protocol, unit))
+    failures_allowed = 0
+    if protocol.over_runs == "olympic_mean":
+        dropped_at_each_end = protocol.dropped_runs
+        if len(runs) <= 2 * dropped_at_each_end:
+            raise TooFewRunsError(_message_that_runs_are_missing(runs, protocol, unit))
+        failures_allowed = dropped_at_each_end  # a failed run counts as the worst, and the worst ones are dropped
 
-    failures_allowed = protocol.dropped_runs if is_olympic else 0
     failed_files = [run.file for run in runs if math.isinf(run.value)]
     if len(failed_files) > failures_allowed:
         says = f"{len(failed_files)} of {len(runs)} runs did not converge ({', '.join(failed_files)})"

@@ -223,9 +223,7 @@ def score(
 
     Args:
         records: The runs as read from their logs: repeats of one system, each run once.
-        protocol: The rules of the score: the warm-up to drop, how to average, and how many runs are asked for. If the
-            protocol leaves the numbers of runs and of dropped runs to the benchmark, the numbers that MLPerf sets for
-            the benchmark of the logs are used. A number of runs that the user gave by --runs stays.
+        protocol: The rules of the score: the warm-up to drop, how to average, and how many runs are asked for.
         skip: The value of the option --skip, which replaces the protocol's warm-up: a number of windows (printed rows)
             or, for some protocols, of something else (see `run_figure`). None takes the protocol's warm-up.
         system: Name of the machine, as the user gave it. If None, logs that name no machine get a warning.
@@ -238,22 +236,16 @@ def score(
     if not records:
         raise InputError("no runs to score; give the logs of one system")
     refuse_unless_repeats(records)
-    # The numbers of runs and of dropped runs are now known, also if they depend on the benchmark of the logs; except if
-    # the first log has no start of the run, for which `_chosen_runs` raises an error.
-    settled_protocol = with_runs_of_benchmark(protocol, records)
-    chosen = _chosen_runs(records, settled_protocol, skip)  # the runs that are scored, each measured as one figure
-    unit = _unit(chosen.records, settled_protocol)
-    # Raises TooFewRunsError if an olympic mean drops all runs, or if more runs failed than the average allows.
-    refuse_if_no_mean(chosen.figures, settled_protocol, unit)
+    protocol = with_runs_of_benchmark(protocol, records)  # the number of runs may depend on the benchmark of the logs
+    chosen = _chosen_runs(records, protocol, skip)  # the runs that are scored, each measured as one figure
+    unit = _unit(chosen.records, protocol)
+    refuse_if_no_mean(chosen.figures, protocol, unit)
 
     # The score shows its protocol in words. With `skip`, the words must say this warm-up, not the protocol's own.
-    shown_protocol = settled_protocol if skip is None else settled_protocol.skipping(skip)
-    without_warnings = _score_and_intervals(chosen, shown_protocol, unit)  # warnings need the score, so they come next
-    missing_runs = message_of_missing_runs(chosen.figures, settled_protocol, unit)  # None if there are enough runs
-    shown_warnings = list(_warnings(without_warnings, missing_runs))
-    if not system:
-        shown_warnings += warnings.warn_if_machine_is_unknown(chosen.records)
-    shown_warnings += in_step.warn_of_ranks_as_runs(chosen.records)
+    shown_protocol = protocol if skip is None else protocol.skipping(skip)
+    without_warnings = _score_and_intervals(chosen, shown_protocol, unit)
+    missing_runs = message_of_missing_runs(chosen.figures, protocol, unit)  # None if there are enough runs
+    shown_warnings = _warnings(without_warnings, missing_runs, machine_is_named=bool(system))
     result = dataclasses.replace(without_warnings, warnings=tuple(shown_warnings))
     if missing_runs is not None:  # raised last, because the error carries the score of the runs that there are
         raise TooFewRunsError(missing_runs, partial=result)
@@ -387,12 +379,13 @@ def _is_per_device(records: Sequence[Record], protocol: Protocol) -> bool:
     return protocol.figure == "throughput" and any(are_rates_of_one_device(record) for record in records)
 
 
-def _warnings(result: Score, missing_runs: str | None) -> Iterator[Verdict]:
+def _warnings(result: Score, missing_runs: str | None, *, machine_is_named: bool) -> Iterator[Verdict]:
     """Yield the warnings about a score, in the order in which they are shown.
 
     Args:
         result: The score, which has no warnings yet.
         missing_runs: Message that the runs are fewer than the protocol asks for; None if they are enough.
+        machine_is_named: Whether the user named the machine, so that the logs need not.
 
     Yields:
         One warning at a time, each with a stable name such as "too_few_runs".
@@ -413,20 +406,21 @@ def _warnings(result: Score, missing_runs: str | None) -> Iterator[Verdict]:
     else:
         yield from _warnings_of_run_time(result)
     yield from warnings.warn_of_mixed_settings(result.records)
+    if not machine_is_named:
+        yield from warnings.warn_if_machine_is_unknown(result.records)
+    yield from in_step.warn_of_ranks_as_runs(result.records)
 
 
 def _warnings_of_throughput(result: Score) -> Iterator[Verdict]:
     """Yield the warnings about a throughput: about its interval, each run and its windows, and all runs together.
 
-    A mean of rates may be too high: equal work at 100 and at 300 images/s has a mean of 200, but takes as long as at
-    150 images/s. So a score that averages the rates of windows (printed rows) or of runs may get a warning about this.
-
     Args:
         result: The score, in images/s.
     """
     yield from warnings.warn_if_interval_is_wide(result.value, result.interval_95)
-    # `over_steps` says how the figure of a run is made of its windows, and `over_runs` how the score is made of runs.
+    # A mean of rates, of windows (printed rows) or of runs, may be too high, which gives a warning of its own.
     averages_window_rates = result.protocol.over_steps in ("mean_of_printed_rates", "mean_of_rates")
+    averages_run_rates = result.protocol.over_runs == "mean"
     is_by_stamps = result.protocol.over_steps == "between_stamps"  # images / the time between two time stamps
     for record, run in zip(result.records, result.runs, strict=True):
         lines = (run.first_line, run.last_line)
@@ -435,16 +429,12 @@ def _warnings_of_throughput(result: Score) -> Iterator[Verdict]:
 
     run_rates = [run.value for run in result.runs]
     yield from warnings.warn_of_outlying_run(result.records, run_rates, result.unit)
-    averages_run_rates = result.protocol.over_runs == "mean"
     if averages_run_rates:
         yield from warnings.warn_if_mean_of_run_rates_is_high(run_rates)
 
 
 def _warnings_of_run_time(result: Score) -> Iterator[Verdict]:
     """Yield the warnings about a training time: for each run that did not converge, then for an outlying run.
-
-    The outlier is sought among the times from start to stop, of runs that converged or not. A run without a stop is
-    left out.
 
     Args:
         result: The score, in minutes.
@@ -455,8 +445,9 @@ def _warnings_of_run_time(result: Score) -> Iterator[Verdict]:
             end = "the log has no run_stop" if record.run_stop_s is None else f"run_stop says {record.status!r}"
             message = f"{end}: the run did not converge and counts as the worst"
             yield warning("not_converged", message, record, run.last_line)
-    minutes = [_minutes_to_end(record, run) for record, run in zip(result.records, result.runs, strict=True)]
-    yield from warnings.warn_of_outlying_run(result.records, minutes, result.unit)
+    # How long each run took, whether it converged or not; a run without a stop is infinite, and left out
+    minutes_to_stop = [_minutes_to_end(record, run) for record, run in zip(result.records, result.runs, strict=True)]
+    yield from warnings.warn_of_outlying_run(result.records, minutes_to_stop, result.unit)
 
 
 def _minutes_to_end(record: Record, run: RunFigure) -> float:

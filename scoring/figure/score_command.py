@@ -38,16 +38,11 @@ def main(args: argparse.Namespace) -> int:
         args: The parsed options of `add_arguments`.
 
     Returns:
-        The exit status:
-
-        - 0: The score was printed. The score has no figure if nothing of a run is left after the warm-up, all runs were
-          resumed and finished, and --skip is not given.
-        - 1: There are too few runs for the protocol, or too few of them converged. An error was printed on stderr. With
-          --json, a score was printed, too. The score has no figure if the protocol cannot score such runs.
+        The exit status: 0, or 1 if there are too few runs for the protocol, or too few of them converged.
 
     Raises:
         InputError: The logs or the protocol cannot be used, the logs do not fit each other or the protocol, or nothing
-            of a run is left after the warm-up in any other case.
+            of a run is left after the warm-up.
         OSError: A log or the file of the protocol cannot be read.
     """
     protocol = protocol_of(args)
@@ -61,12 +56,12 @@ def main(args: argparse.Namespace) -> int:
         _print_too_few_runs(error, partial, as_json=args.json)  # prints `partial` as JSON only
         return 1
     except NothingMeasuredError as error:
-        # No mistake if all runs were resumed from a checkpoint and finished, because a resumed run may need only a few
-        # steps to finish. But with --skip, the user chose the warm-up, so a warm-up that is too long is a mistake.
-        if _may_be_shorter_than_warm_up(records, args.skip):
-            result = _score_without_figure("nothing_measured", error, protocol, records)
-        else:
+        user_chose_warm_up = args.skip is not None
+        # A resumed run may need only a few steps to finish, so it is no mistake if it is shorter than the warm-up.
+        all_finished_after_resume = all(_was_resumed_and_finished(record) for record in records)
+        if user_chose_warm_up or not all_finished_after_resume:
             raise
+        result = _score_without_figure("nothing_measured", error, protocol, records)
     _print_score(result, as_json=args.json)
     return 0
 
@@ -91,20 +86,6 @@ def _print_too_few_runs(error: TooFewRunsError, partial: Score, *, as_json: bool
     print(safe_lines([f"{command}: {error}"]), file=sys.stderr)
     if as_json:
         _print_json(partial)
-
-
-def _may_be_shorter_than_warm_up(records: Sequence[Record], skip: int | None) -> bool:
-    """Tell whether runs may be shorter than the warm-up without a mistake of the user.
-
-    They may if all were resumed from a checkpoint and finished, because a resumed run may need only a few steps to
-    finish. They may not if the user chose the warm-up.
-
-    Args:
-        records: The runs as read from their logs.
-        skip: The value of the option --skip; None if the user did not give it.
-    """
-    user_chose_warm_up = skip is not None
-    return not user_chose_warm_up and all(_was_resumed_and_finished(record) for record in records)
 
 
 def _print_json(result: Score) -> None:
@@ -173,9 +154,7 @@ def _bounds_in_words(interval: tuple[float, float]) -> str:
 def _more_runs_in_words(more_runs: int | None) -> str:
     """Return in words how many runs the user must add to get a 95 % interval of +-1 %; empty if there is none to add.
 
-    For 7 runs: "7 more runs, all of them counted, by the spread of these". The words mean: judging by the spread of the
-    runs scored so far, make 7 more runs, and score all 7 of them together with those runs. For a single run: "1 more
-    run, counted in any case, by the spread of these".
+    For example, "7 more runs, all of them counted, by the spread of these": judged by the runs scored so far.
 
     Args:
         more_runs: How many runs to add. 0 if the interval is narrow enough already; None if the number is not known.
@@ -188,8 +167,8 @@ def _more_runs_in_words(more_runs: int | None) -> str:
     if more_runs > MOST_MORE_RUNS:
         return "too noisy for a goal of 1 %"
     more_runs_counted = counted(more_runs, "more run")  # "7 more runs", or "1 more run"
-    # "all of them counted" tells the user not to stop earlier, at the first interval that looks narrow: intervals that
-    # are chosen in this way miss the true figure too often.
+    # The user must not stop at the first interval that looks narrow, because intervals that are chosen in this way miss
+    # the true figure too often.
     which_count = "counted in any case" if more_runs == 1 else "all of them counted"
     return f"{more_runs_counted}, {which_count}, by the spread of these"
 

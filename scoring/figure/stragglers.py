@@ -66,8 +66,7 @@ def warn_of_slow_rank(record: Record, windows: Sequence[Window], kind: KindOfTim
 def most_often_slowest(windows: Sequence[Window], kind: KindOfTime) -> OftenSlowestRank | None:
     """Return the rank that is the slowest in more windows of a run than any other rank.
 
-    Ranks of the same number on different hosts are different ranks. If several are the slowest equally often, it is the
-    one that was so first.
+    If several are the slowest equally often, it is the one that was so first.
 
     Args:
         windows: The windows of a run; a window is what one printed row of the log covers.
@@ -79,17 +78,18 @@ def most_often_slowest(windows: Sequence[Window], kind: KindOfTime) -> OftenSlow
     slowest_of_windows = _slowest_ranks(windows, kind)
     if not slowest_of_windows:
         return None
-    by_rank: dict[tuple[int | None, str | None], list[SlowestRank]] = {}  # by number and host
+    # By number and host, because two hosts may give their ranks the same numbers
+    windows_by_rank: dict[tuple[int | None, str | None], list[SlowestRank]] = {}
     for slowest in slowest_of_windows:
-        by_rank.setdefault((slowest.rank, slowest.host), []).append(slowest)
-    times_of_one_rank = max(by_rank.values(), key=len)  # the first of equals
-    first = times_of_one_rank[0]
+        windows_by_rank.setdefault((slowest.rank, slowest.host), []).append(slowest)
+    windows_of_one_rank = max(windows_by_rank.values(), key=len)  # the first of equals
+    first = windows_of_one_rank[0]
     return OftenSlowestRank(
         rank=first.rank,
         host=first.host,
-        times_slowest=len(times_of_one_rank),
+        times_slowest=len(windows_of_one_rank),
         windows=len(slowest_of_windows),
-        median_lag_share=statistics.median(slowest.lag_share for slowest in times_of_one_rank),
+        median_lag_share=statistics.median(slowest.lag_share for slowest in windows_of_one_rank),
         first_line=first.line,
     )
 

@@ -8,7 +8,7 @@ import dataclasses
 import itertools
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,14 +29,13 @@ def read_systems(
         args: The parsed options of `add_log_options`. --devices and --batch are lists: one number for all systems, or
             one for each system, in the order of the result. Each is None if the user did not give it.
         paths: Paths as the user gave them: a log, a folder of one system's logs, or a folder of such folders.
-        without_run: What to do with a file in a folder if the file holds no run. If `without_run` is a list, the file
-            is left out of the result, and the text of the error is appended to the list. A system whose files are all
-            left out stays in the result, without records. If `without_run` is None, the error is raised.
+        without_run: A list to which the error about each file in a folder is appended that holds no run. Such files are
+            left out, and a system of only such files has no records. If None, the error is raised.
 
     Raises:
         InputError: A folder has no logs, a log cannot be scored, --batch does not fit the description of a system, or
-            --devices or --batch has several numbers, but not one for each system. An item of `paths` that is itself a
-            file without a run raises a NoRunError.
+            --devices or --batch has several numbers, but not one for each system. A log that the user named, but that
+            holds no run, raises a NoRunError.
         OSError: A log cannot be opened.
     """
     # Each path is one system, or several if the path is a folder of folders.
@@ -46,21 +45,33 @@ def read_systems(
     batch_by_system = _number_of_each(systems, args.batch, "--batch")
     systems_with_records = []
     for system, devices, batch in zip(systems, devices_by_system, batch_by_system, strict=True):
-        records = []
-        for log in _logs_of(system):
-            try:
-                record = read_described(
-                    log, format=args.format, devices=devices, batch_per_device=batch, segment=args.segment
-                )
-            except NoRunError as error:
-                was_named_by_user = log == Path(system)  # False if `system` is a folder with the log in it
-                if without_run is None or was_named_by_user:
-                    raise
-                without_run.append(str(error))
-                continue
-            records.append(record)
-        systems_with_records.append((system, records))
+        options = {"format": args.format, "devices": devices, "batch_per_device": batch, "segment": args.segment}
+        systems_with_records.append((system, _records_of(system, options, without_run)))
     return systems_with_records
+
+
+def _records_of(system: str, options: Mapping[str, Any], without_run: list[str] | None) -> list[Record]:
+    """Read the logs of one system.
+
+    Args:
+        system: The path of the system: a log, or a folder of logs.
+        options: The options of `read_described`.
+        without_run: Takes the errors about files in a folder that hold no run, as in `read_systems`.
+
+    Raises:
+        InputError: A log cannot be scored, or holds no run and must not be left out.
+        OSError: A log cannot be opened.
+    """
+    records = []
+    for log in _logs_of(system):
+        try:
+            records.append(read_described(log, **options))
+        except NoRunError as error:
+            was_named_by_user = log == Path(system)  # False if `system` is a folder with the log in it
+            if without_run is None or was_named_by_user:
+                raise
+            without_run.append(str(error))
+    return records
 
 
 def _logs_of(path: str, pattern: str = "*") -> list[Path]:
@@ -91,8 +102,8 @@ def _texts_and_numbers(path: Path) -> list[str | int]:
 def _systems_of(path: str) -> list[str]:
     """Return the paths of the systems at a path; each is a log or a folder of logs.
 
-    A log, or a folder with logs in it, is one system. In any other folder, such as `results` of an MLPerf submission,
-    each folder SYSTEM or SYSTEM/BENCHMARK with logs is one.
+    In a folder without logs of its own, such as `results` of an MLPerf submission, each folder SYSTEM or
+    SYSTEM/BENCHMARK with logs is a system.
 
     Args:
         path: A log or a folder, as the user gave it.
@@ -103,7 +114,8 @@ def _systems_of(path: str) -> list[str]:
     Raises:
         InputError: The folder has no logs, nor do its subfolders.
     """
-    if _logs_of(path):  # also if nothing is at `path`: it then counts as a log
+    is_folder = Path(path).is_dir()
+    if not is_folder or _logs_of(path):  # a log (a path where nothing is counts as one), or a folder with logs in it
         return [path]
     logs = _logs_of(path, "*/*") + _logs_of(path, "*/*/*")  # in SYSTEM and in SYSTEM/BENCHMARK folders
     if not logs:
