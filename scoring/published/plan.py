@@ -28,8 +28,8 @@ CAMPAIGNS = REPOSITORY / "campaigns"
 AUTO_RANKS = 8
 LEAST_CAPABILITY = {"tf32": 8.0, "amp_o1": 7.0, "amp_o2": 7.0}  # compute capability, by precision
 
-# `shrink` makes each run of a campaign a tiny one that any machine can do on its CPU. Such a run shows that every cell
-# of a report's tables goes through the whole chain; its figure says nothing else.
+# `shrink` makes each run of a campaign a tiny one that any machine can do on its CPU. Such a run shows that every
+# throughput of a report goes through the whole chain; its figure says nothing else.
 SHRUNK_RANKS = 2
 SHRUNK_BATCH = 2
 SHRUNK_EXPORTS = {
@@ -46,7 +46,7 @@ SHRUNK_EXPORTS = {
 
 @dataclass(frozen=True)
 class Run:
-    """The conditions of one call of run_and_time.sh; several cells of the report's tables may need the same run."""
+    """The conditions of one call of run_and_time.sh, such as the devices. Several throughputs may share a run."""
 
     nodes: int
     devices: int  # of all nodes
@@ -66,28 +66,29 @@ class Run:
         return f"{self.nodes}n{self.devices_per_node}g_b{self.batch_per_device}_{self.precision}{strategy}"
 
 
-def run_of_cell(cell: Published, *, shrink: bool) -> Run:
+def run_that_repeats(throughput: Published, *, shrink: bool) -> Run:
     """Return the benchmark run that measures a published throughput again.
 
     Args:
-        cell: The published throughput. It must state its nodes, devices and batch size.
+        throughput: The published throughput. It must state its nodes, devices and batch size.
         shrink: Whether to return a tiny run on at most SHRUNK_RANKS processes of a CPU instead.
     """
-    assert cell.nodes and cell.devices and cell.batch_per_device
+    assert throughput.nodes and throughput.devices and throughput.batch_per_device
     if shrink:
         return Run(
             nodes=1,
-            devices=min(cell.devices, SHRUNK_RANKS),
+            devices=min(throughput.devices, SHRUNK_RANKS),
             batch_per_device=SHRUNK_BATCH,
             precision="fp32",  # only in FP32 do all operators have a CPU kernel
-            strategy=cell.strategy,
+            strategy=throughput.strategy,
         )
     return Run(
-        nodes=cell.nodes,
-        devices=cell.devices,
-        batch_per_device=cell.batch_per_device,
-        precision=cell.precision or "amp_o1",  # FleetX leaves it out for its automatic strategy; the figures fit AMP
-        strategy=cell.strategy,
+        nodes=throughput.nodes,
+        devices=throughput.devices,
+        batch_per_device=throughput.batch_per_device,
+        precision=throughput.precision
+        or "amp_o1",  # FleetX leaves it out for its automatic strategy; the figures fit AMP
+        strategy=throughput.strategy,
     )
 
 
@@ -99,8 +100,8 @@ class Campaign:
     workload: str
     protocol: Protocol  # its `runs` are the trials of a run
     environment: dict[str, str]
-    cells: Sequence[Published]  # the throughput figures of the first framework, in the report's order
-    published: Sequence[Published]  # the report's own figures
+    throughputs: Sequence[Published]  # the report's, of the first framework, in its order: the runs measure them again
+    figures_of_report: Sequence[Published]  # of all metrics and frameworks; most are only shown next to ours
     frameworks: Sequence[str]  # whose figures are shown; the ratio is to the first
     note: str = ""  # shown above the tables
     shrunk: bool
@@ -108,9 +109,9 @@ class Campaign:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """The trials of a run, each one call of run_and_time.sh."""
+    """A run with its trials, each one call of run_and_time.sh."""
 
-    cell: Published  # the first cell of the report that needs this run
+    throughput: Published  # the first of the report that needs this run
     run: Run
     folder: Path  # of the trials' LOGDIRs
     done: list[Record]
@@ -150,20 +151,11 @@ def read_campaign(name: str, folder: Path = CAMPAIGNS, *, shrink: bool = False, 
 
 
 def _full_size_campaign(name: str, fields: JsonObject) -> Campaign:
-    """Return the campaign that a file describes: the runs that measure the throughputs of a published report again.
-
-    The runs are of full size: on as many devices and with the same batch as the report's.
+    """Return the campaign that a file describes, with runs on as many devices and with the same batch as the report's.
 
     Args:
-        name: Name of the campaign, such as "dlperf".
+        name: Name of the campaign, such as "dlperf". The rows of published.csv with this `table` are its report.
         fields: Content of its file: "workload", "protocol", "environment", "frameworks", and perhaps "note".
-
-    Returns:
-        The campaign. Two of its fields come from published.csv:
-
-        - `published`: all figures of the report, which are the rows whose `table` is the campaign's name
-        - `cells`: the report's throughputs of the first framework in "frameworks", which the runs measure again. The
-          figures of the other frameworks are only shown next to ours.
 
     Raises:
         KeyError, TypeError, AttributeError, ValueError: The fields describe no campaign: one is missing or unknown, or
@@ -172,27 +164,25 @@ def _full_size_campaign(name: str, fields: JsonObject) -> Campaign:
     """
     protocol = protocols.find(fields["protocol"])
     environment = {key: str(value) for key, value in fields["environment"].items()}
-    # A run's log then marks as warm-up exactly the steps that the protocol drops. Some protocols drop printed rows:
-    # `_warm_up_steps` takes the number of steps of a row from PRINT_STEPS in the environment.
+    # A run's log then marks as warm-up exactly the steps that the protocol drops.
     environment["WARMUP_STEPS"] = str(_warm_up_steps(protocol, environment))
 
     frameworks = fields["frameworks"]
     if not isinstance(frameworks, list) or not frameworks:
         raise ValueError("frameworks is no list of names")
 
-    published = select(read_published(), table=name)
-    # What is left is "workload" and perhaps "note". They go to the fields of Campaign with these names. Any other name
-    # makes Campaign raise TypeError, and so does a file without "workload".
-    other_fields = {key: value for key, value in fields.items() if key not in ("protocol", "environment", "frameworks")}
+    figures_of_report = select(read_published(), table=name)
+    converted = ("protocol", "environment", "frameworks")
+    workload_and_note = {key: value for key, value in fields.items() if key not in converted}
     return Campaign(
         name=name,
         protocol=protocol,
         environment=environment,
-        cells=_throughputs_of(published, framework=frameworks[0]),
-        published=published,
+        throughputs=_throughputs_of(figures_of_report, framework=frameworks[0]),
+        figures_of_report=figures_of_report,
         frameworks=frameworks,
         shrunk=False,
-        **other_fields,
+        **workload_and_note,  # TypeError if "workload" is missing, or if the file has a field of another name
     )
 
 
@@ -380,15 +370,17 @@ def job_command(run: Run, hosts: Sequence[str]) -> str:
 
 
 def plan_jobs(campaign: Campaign, results: Path, *, runner: str = "") -> list[Job]:
-    """Return the benchmark runs of a campaign, each with its trials that are done or missing.
+    """Return a job for each benchmark run of a campaign: the run with its trials that are done or missing.
 
-    The runs are in the order of the report's throughputs. A run that this machine cannot do, by its GPUs and by the
-    nodes in the variable HOSTS, has the reason in `skipped`.
+    A run is a set of conditions, such as 8 devices with a batch of 128. A trial is one execution of a run.
 
     Args:
-        campaign: The runs that measure a report's figures again.
+        campaign: The campaign, with the published throughputs that its runs measure again.
         results: Folder of all campaigns. The logs of the trials lie in a folder of it.
         runner: Command of one trial. Empty stands for this project's own command.
+
+    Returns:
+        The jobs, in the order of the report's throughputs.
 
     Raises:
         OSError: A log cannot be opened.
@@ -398,20 +390,21 @@ def plan_jobs(campaign: Campaign, results: Path, *, runner: str = "") -> list[Jo
     capabilities = _ask_nvidia_smi("compute_cap")  # a driver before 510 does not know this field
     hosts = re.findall(r"[^,\s]+", os.environ.get("HOSTS", ""))  # launch/campaign.sh sets HOSTS from a HOSTFILE
     jobs: dict[Run, Job] = {}
-    for cell in campaign.cells:
-        run = run_of_cell(cell, shrink=campaign.shrunk)
-        if run in jobs:  # several cells may need the same run
+    for throughput in campaign.throughputs:
+        run = run_that_repeats(throughput, shrink=campaign.shrunk)
+        if run in jobs:  # an earlier throughput has the same conditions
             continue
 
         exports = job_environment(campaign, run)
         trials = read_trials(folder / run.name, campaign.protocol.runs, exports)
+        why_this_machine_cannot = reason_to_skip(run, gpus, capabilities, hosts, shrink=campaign.shrunk)  # "": it can
         jobs[run] = Job(
-            cell=cell,
+            throughput=throughput,
             run=run,
             folder=folder / run.name,
             done=trials.done,
             missing=trials.missing,
-            skipped=reason_to_skip(run, gpus, capabilities, hosts, shrink=campaign.shrunk),
+            skipped=why_this_machine_cannot,
             exports=exports,
             command=runner or job_command(run, hosts),
         )

@@ -104,15 +104,15 @@ def expected_time(campaign: Campaign, job: Job) -> ExpectedTime:
     Args:
         campaign: The campaign: runs that measure the figures of a published report again.
         job: The run and the published throughput that the run measures again. `run` has the batch size and the number
-            of devices, `exports` the number of steps, and `cell` the published throughput.
+            of devices, `exports` the number of steps, and `throughput` the published throughput.
     """
     if campaign.shrunk:
         return ExpectedTime(SHRUNK_RUN_S, "assumption")
 
-    cell = job.cell  # the published throughput: `value` is the images/s of all devices together
+    throughput = job.throughput  # the published throughput: `value` is the images/s of all devices together
     run = job.run
     steps = int(job.exports["WARMUP_STEPS"]) + int(job.exports["MEASURED_STEPS"])
     images = steps * run.batch_per_device * run.devices  # on all devices
-    seconds = START_UP_S + images / cell.value
-    shape = f"batch {run.batch_per_device} x {run.devices} {cell.accelerator}"
-    return ExpectedTime(seconds, f"{cell.printed} {cell.unit} of {shape} ({cell.source})")
+    seconds = START_UP_S + images / throughput.value
+    shape = f"batch {run.batch_per_device} x {run.devices} {throughput.accelerator}"
+    return ExpectedTime(seconds, f"{throughput.printed} {throughput.unit} of {shape} ({throughput.source})")

@@ -1,6 +1,7 @@
 """The tables of a campaign: our figures, the published ones, and what the publishers' logs give where they differ.
 
-A cell is a throughput of the report's tables. Each cell makes a row here.
+Each throughput that the campaign measures again makes a row. Figures of other metrics and frameworks that the report
+has under the same conditions, such as 8 devices and batch 128, are columns of this row.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +12,7 @@ from runlog.digits import six_digits
 from runlog.json_types import JsonObject
 from scoring.figure.protocols import Protocol
 from scoring.figure.score import Score, score
-from scoring.published.plan import Campaign, Job, Run, run_of_cell
+from scoring.published.plan import Campaign, Job, Run, run_that_repeats
 from scoring.published.plan_lines import SHRUNK_NOTE
 from scoring.published.table import Figure, Published, select
 from scoring.record import InputError, Record, TooFewRunsError
@@ -46,29 +47,26 @@ def our_figure(job: Job, protocol: Protocol) -> Score | str:
         return str(error)
 
 
-def published_row_by_framework(campaign: Campaign, cell: Published, metric: str) -> dict[str, Published | None]:
-    """Return, for each framework, the row of published.csv with its figure under the conditions of a given throughput.
+def published_row_by_framework(campaign: Campaign, throughput: Published, metric: str) -> dict[str, Published | None]:
+    """Return what a report has of one metric under the conditions of one of its throughputs, for each framework.
 
-    The conditions are the accelerator, nodes, devices, batch size and strategy, and the kind of precision: "amp_o1" and
-    "amp_o2" are one kind. For example, a throughput of Paddle on 8 devices gives the speedups of Paddle and of OneFlow
-    on 8 devices, if the metric is "speedup".
+    A throughput of Paddle on 8 devices and the metric "speedup" give the speedups of Paddle and of OneFlow on 8
+    devices, for example.
 
     Args:
-        campaign: The campaign of a report. Its `published` are all rows of the report, and its `frameworks` the names
-            of the frameworks.
-        cell: The given throughput, a row of the report, too.
-        metric: What the returned rows are of: "throughput", "speedup" or "gpu_memory", for example.
+        campaign: The campaign, with the figures of the report and the names of the frameworks.
+        throughput: The throughput, whose conditions count: accelerator, nodes, devices and more.
+        metric: What the returned figures are of: "throughput", "speedup" or "gpu_memory", for example.
 
     Returns:
-        The rows by framework; None for a framework without such a row. Of several versions of a framework, the first
-        counts.
+        The figures, which are rows of published.csv, by framework; None for a framework without one.
     """
     condition_names = ("accelerator", "nodes", "devices", "batch_per_device", "strategy")
-    conditions = {name: getattr(cell, name) for name in condition_names}
-    kind = _kind_of_precision(cell)  # "amp" for AMP of any level
-    rows = select(campaign.published, metric=metric, **conditions)
+    conditions = {name: getattr(throughput, name) for name in condition_names}
+    kind = _kind_of_precision(throughput)  # "amp" for AMP of any level
+    rows = select(campaign.figures_of_report, metric=metric, **conditions)
     rows_of_kind = [row for row in rows if _kind_of_precision(row) == kind]
-
+    # Of several versions of a framework, the first one in the report counts.
     return {framework: _first_of_framework(rows_of_kind, framework) for framework in campaign.frameworks}
 
 
@@ -93,18 +91,18 @@ def _kind_of_precision(row: Published) -> str:
     return (row.precision or "")[:3]
 
 
-def published_figure_by_framework(campaign: Campaign, cell: Published, metric: str) -> dict[str, Figure | None]:
-    """Return the number that is published for each framework under the conditions of a cell.
+def published_figure_by_framework(campaign: Campaign, throughput: Published, metric: str) -> dict[str, Figure | None]:
+    """Return the numbers that a report prints of one metric under the conditions of one of its throughputs.
 
     Args:
-        campaign: The campaign of the report, with all figures of the report.
-        cell: A published throughput. The numbers are under its conditions, such as devices and batch size.
+        campaign: The campaign, with the figures of the report and the names of the frameworks.
+        throughput: The throughput, whose conditions count: devices, batch size and more.
         metric: What the numbers are of: "throughput", "speedup" or "gpu_memory", for example.
 
     Returns:
-        The number with its printed digits, by each framework of the campaign. None if it is not published.
+        The number with its printed digits, by framework; None for a framework without one.
     """
-    row_by_framework = published_row_by_framework(campaign, cell, metric)
+    row_by_framework = published_row_by_framework(campaign, throughput, metric)
     figures: dict[str, Figure | None] = dict.fromkeys(row_by_framework)
     for framework, row in row_by_framework.items():
         if row is not None:
@@ -112,11 +110,12 @@ def published_figure_by_framework(campaign: Campaign, cell: Published, metric: s
     return figures
 
 
-class _CellResult(NamedTuple):
-    """A cell of the report with our figure of it."""
+class _Result(NamedTuple):
+    """A published throughput with our figure of it."""
 
-    cell: Published
-    reported_run: Run  # the full-size run that the report names for the cell
+    throughput: Published
+    reported_run: Run  # of full size, under the conditions that the report states
+    scored_run: Run  # the campaign's: the same one, or a tiny one on the CPU if the campaign is shrunk
     ours: Score | str  # our score, or a text that says why there is none
 
 
@@ -127,18 +126,18 @@ def table_rows(campaign: Campaign, jobs: Sequence[Job]) -> list[JsonObject]:
     throughput / our throughput on one device.
 
     Args:
-        campaign: The campaign. Its `cells` are the throughputs that its runs measure again.
+        campaign: The campaign. Its `throughputs` are the throughputs that its runs measure again.
         jobs: Each run with its trials, which repeat it. There must be a run for each of the throughputs.
     """
-    results = _results_of_cells(campaign, jobs)
+    results = _results_of_throughputs(campaign, jobs)
     rows = []
     for result in results:
         value_on_one_device = _our_value_on_one_device(result.reported_run, results)  # for the speedup
-        rows.append(_row_of_cell(campaign, result.cell, result.ours, value_on_one_device))
+        rows.append(_row_of_throughput(campaign, result, value_on_one_device))
     return rows
 
 
-def _our_value_on_one_device(reported_run: Run, results: Sequence[_CellResult]) -> float | None:
+def _our_value_on_one_device(reported_run: Run, results: Sequence[_Result]) -> float | None:
     """Return our throughput in the run that differs from a given one only in having one device.
 
     Args:
@@ -155,48 +154,38 @@ def _our_value_on_one_device(reported_run: Run, results: Sequence[_CellResult]) 
     return None
 
 
-def _results_of_cells(campaign: Campaign, jobs: Sequence[Job]) -> list[_CellResult]:
-    """Return each published throughput that a campaign measures again, with the report's run and our figure.
-
-    A run is the conditions of a measurement, such as nodes, devices and batch size. A full-size campaign repeats the
-    report's runs. A shrunk one does a tiny run on the CPU in place of each, the same for several throughputs.
+def _results_of_throughputs(campaign: Campaign, jobs: Sequence[Job]) -> list[_Result]:
+    """Return each published throughput that a campaign measures again, with our figure of it.
 
     Args:
-        campaign: The campaign. Its `cells` are the published throughputs.
-        jobs: The campaign's runs, with their trials that are done or missing. There must be one for each of the
-            throughputs.
+        campaign: The campaign.
+        jobs: Its runs with their trials: for each of the throughputs the run that measures it again.
     """
-    ours_by_run_of_job = {job.run: our_figure(job, campaign.protocol) for job in jobs}
+    ours_by_run = {job.run: our_figure(job, campaign.protocol) for job in jobs}
     results = []
-    for cell in campaign.cells:
-        reported_run = run_of_cell(cell, shrink=False)
-        scored_run = run_of_cell(cell, shrink=campaign.shrunk)  # the run of the campaign
-        results.append(_CellResult(cell, reported_run, ours_by_run_of_job[scored_run]))
+    for throughput in campaign.throughputs:
+        reported_run = run_that_repeats(throughput, shrink=False)
+        scored_run = run_that_repeats(throughput, shrink=campaign.shrunk)
+        results.append(_Result(throughput, reported_run, scored_run, ours=ours_by_run[scored_run]))
     return results
 
 
-def _row_of_cell(
-    campaign: Campaign, cell: Published, ours: Score | str, our_value_on_one_device: float | None
-) -> JsonObject:
+def _row_of_throughput(campaign: Campaign, result: _Result, our_value_on_one_device: float | None) -> JsonObject:
     """Return the row that compares a published throughput with our own, as plain values by column.
 
-    The columns of conditions, such as "nodes" and "devices", are those of the published run. A full-size campaign
-    repeats the published run. A shrunk campaign does a tiny run on the CPU instead, and the columns of conditions
-    are those of the published run all the same. The column "ran_as" names the campaign's run, done or not.
-
-    The columns of speedup and of memory are left out if the report has no such figures.
+    The conditions, such as "nodes" and "devices", are those of the report, even if ours was a tiny run on the CPU.
 
     Args:
-        campaign: The campaign: the runs that measure a report's throughputs again, with all figures of the report.
-        cell: The published throughput, with its conditions.
-        ours: Our score of the campaign's run for `cell`, or a text that says why there is none.
+        campaign: The campaign, with the figures of the report.
+        result: The published throughput with our figure of it.
         our_value_on_one_device: Our throughput on one device, by which ours is divided for the speedup; None if there
             is none.
     """
-    reported_run = run_of_cell(cell, shrink=False)  # the published run, for the columns of conditions
-    scored_run = run_of_cell(cell, shrink=campaign.shrunk)  # the campaign's run: the same one, or a tiny one
-    unit_by_metric = {published.metric: published.unit for published in campaign.published}
-    title_parts = (cell.accelerator, reported_run.precision, reported_run.strategy)
+    throughput = result.throughput
+    reported_run = result.reported_run
+    ours = result.ours
+    unit_by_metric = {figure.metric: figure.unit for figure in campaign.figures_of_report}
+    title_parts = (throughput.accelerator, reported_run.precision, reported_run.strategy)
     return {
         "table": " ".join(part for part in title_parts if part),
         "nodes": reported_run.nodes,
@@ -205,12 +194,12 @@ def _row_of_cell(
         "precision": reported_run.precision,
         "strategy": reported_run.strategy,
         **_our_columns(ours, unit_by_metric["throughput"]),
-        "published": published_figure_by_framework(campaign, cell, "throughput"),
-        "log_value": _log_value_by_framework(campaign, cell),
-        **_ratio_columns(ours, cell),
-        **_speedup_and_memory_columns(campaign, cell, ours, our_value_on_one_device),
-        "ran_as": scored_run.name,
-        "notes": [*_notes_on_ours(ours), *_notes_on_published(campaign, cell)],
+        "published": published_figure_by_framework(campaign, throughput, "throughput"),
+        "log_value": _log_value_by_framework(campaign, throughput),
+        **_ratio_columns(ours, throughput),
+        **_speedup_and_memory_columns(campaign, throughput, ours, our_value_on_one_device),
+        "ran_as": result.scored_run.name,
+        "notes": [*_notes_on_ours(ours), *_notes_on_published(campaign, throughput)],
         "logs": [record.file for record in _records_of(ours)],
     }
 
@@ -225,48 +214,43 @@ def _records_of(ours: Score | str) -> Sequence[Record]:
 
 
 def _speedup_and_memory_columns(
-    campaign: Campaign, cell: Published, ours: Score | str, our_value_on_one_device: float | None
+    campaign: Campaign, throughput: Published, ours: Score | str, our_value_on_one_device: float | None
 ) -> JsonObject:
-    """Return the columns of speedup and of GPU memory for one row of a campaign's table: ours and the published ones.
-
-    A row compares one published throughput with our own. If the whole report has no figure of speedup, no row has
-    columns of speedup, and likewise for GPU memory.
+    """Return the columns of speedup and of GPU memory in the row of a throughput: ours and the published ones.
 
     Args:
-        campaign: The campaign: our runs that repeat the measurements of a report. Its `published` are all figures of
-            the report.
-        cell: The published throughput of the row.
-        ours: Our score of the run that repeats the measurement of `cell`, or a text that says why there is none. With a
-            text, our speedup and our memory are None.
+        campaign: The campaign, with the figures of the report.
+        throughput: The published throughput of the row.
+        ours: Our score of the run that measures it again, or a text that says why there is none.
         our_value_on_one_device: Our throughput on one device, or None if there is none.
     """
-    published_metrics = {published.metric for published in campaign.published}
+    metrics_of_report = {figure.metric for figure in campaign.figures_of_report}
     columns: JsonObject = {}
-    if "speedup" in published_metrics:
-        columns |= _speedup_columns(campaign, cell, ours, our_value_on_one_device)
-    if "gpu_memory" in published_metrics:
-        columns |= _memory_columns(campaign, cell, _records_of(ours))  # no records if `ours` is a text
+    if "speedup" in metrics_of_report:  # the columns are in all rows of a campaign, or in none
+        columns |= _speedup_columns(campaign, throughput, ours, our_value_on_one_device)
+    if "gpu_memory" in metrics_of_report:
+        columns |= _memory_columns(campaign, throughput, _records_of(ours))  # no records if `ours` is a text
     return columns
 
 
 def _speedup_columns(
-    campaign: Campaign, cell: Published, ours: Score | str, our_value_on_one_device: float | None
+    campaign: Campaign, throughput: Published, ours: Score | str, our_value_on_one_device: float | None
 ) -> JsonObject:
     """Return the columns `speedup`, which is ours, and `speedup_published`, which has one for each framework.
 
     Args:
         campaign: The campaign, which measures a report's figures again.
-        cell: The published throughput of the row.
+        throughput: The published throughput of the row.
         ours: Our score of the run that measures it again, or a text that says why there is none.
         our_value_on_one_device: Our throughput on one device, or None if there is none.
     """
     return {
         "speedup": _our_speedup(ours, our_value_on_one_device),
-        "speedup_published": published_figure_by_framework(campaign, cell, "speedup"),
+        "speedup_published": published_figure_by_framework(campaign, throughput, "speedup"),
     }
 
 
-def _memory_columns(campaign: Campaign, cell: Published, records: Sequence[Record]) -> JsonObject:
+def _memory_columns(campaign: Campaign, throughput: Published, records: Sequence[Record]) -> JsonObject:
     """Return two columns of GPU memory in MiB: the most that our runs took, and the published memory to compare with.
 
     The published memory is of the campaign's first framework, because our runs repeat the measurements of this one.
@@ -274,14 +258,14 @@ def _memory_columns(campaign: Campaign, cell: Published, records: Sequence[Recor
 
     Args:
         campaign: The campaign: our runs that repeat the measurements of a report.
-        cell: The published throughput of the row.
+        throughput: The published throughput of the row.
         records: What the logs of our runs say.
 
     Returns:
         `gpu_memory_mib` is None if there are no logs, or if one of them does not say the memory.
         `gpu_memory_mib_published` is None if the report does not have it.
     """
-    memory_by_framework = published_figure_by_framework(campaign, cell, "gpu_memory")
+    memory_by_framework = published_figure_by_framework(campaign, throughput, "gpu_memory")
     first_framework = campaign.frameworks[0]
     return {
         "gpu_memory_mib": _most_memory_mib(records),
@@ -324,19 +308,21 @@ def _our_columns(ours: Score | str, unit: str) -> JsonObject:
     return {"ours": None, "unit": unit, "interval_95": None, "interval_method": None, "runs": 0}
 
 
-def _ratio_columns(ours: Score | str, cell: Published) -> JsonObject:
+def _ratio_columns(ours: Score | str, throughput: Published) -> JsonObject:
     """Return our throughput and its 95 % interval, both divided by the published throughput.
 
     Args:
         ours: Our score, or a text that says why there is none.
-        cell: The published throughput. If the publisher's own log gives another value than the report, ours is divided
-            by the value of the log.
+        throughput: The published throughput. If the publisher's own log gives another value than the report, ours is
+            divided by the value of the log.
 
     Returns:
         The columns `ratio` and `ratio_95`, which is a list of two bounds. `ratio` is None if we have no figure, and
         `ratio_95` if we have no interval.
     """
-    published = cell.log_value or cell.value  # log_value is None if the log confirms the value, or gives none
+    published = (
+        throughput.log_value or throughput.value
+    )  # log_value is None if the log confirms the value, or gives none
     ratios: JsonObject = {"ratio": None, "ratio_95": None}
     if isinstance(ours, Score):
         if ours.value:
@@ -346,25 +332,21 @@ def _ratio_columns(ours: Score | str, cell: Published) -> JsonObject:
     return ratios
 
 
-def _log_value_by_framework(campaign: Campaign, cell: Published) -> dict[str, float | None]:
-    """Return, for each framework, the throughput by the publisher's log, if the log does not confirm the published one.
-
-    A log may give another throughput than was published, or the same one under another condition, such as the batch
-    size. Then published.csv has a `log_note` on the published throughput, and the log's throughput in `log_value`, if
-    the log gives any.
+def _log_value_by_framework(campaign: Campaign, throughput: Published) -> dict[str, float | None]:
+    """Return the throughputs that publishers' own logs give where they do not confirm the published ones.
 
     Args:
-        campaign: The campaign, which measures a report's figures again. It has the names of the frameworks.
-        cell: A published throughput. Its conditions, such as devices and batch size, count for all frameworks.
+        campaign: The campaign, with the figures of the report and the names of the frameworks.
+        throughput: A published throughput, whose conditions count: devices, batch size and more.
 
     Returns:
-        The `log_value` by framework, such as {"Paddle": 2390.5, "OneFlow": None}. None if no throughput is published
-        under these conditions, if there is no `log_note` on it, or if the log gives no throughput.
+        The logs' images/s by framework, such as {"Paddle": 2390.5, "OneFlow": None}. None stands for a framework
+        without such a log.
     """
     values: dict[str, float | None] = dict.fromkeys(campaign.frameworks)
-    for framework, row in published_row_by_framework(campaign, cell, "throughput").items():
-        if row and row.log_note:
-            values[framework] = row.log_value
+    for framework, row in published_row_by_framework(campaign, throughput, "throughput").items():
+        if row and row.log_note:  # the note says how the log does not confirm the throughput
+            values[framework] = row.log_value  # None if the log gives no value, but only other conditions
     return values
 
 
@@ -380,31 +362,24 @@ def _notes_on_ours(ours: Score | str) -> list[str]:
     return [f"interval: {ours.interval_method}", *warned]
 
 
-def _notes_on_published(campaign: Campaign, cell: Published) -> list[str]:
-    """Return notes on those published figures of a table's row that the publisher's own log does not confirm.
-
-    The row of the campaign's table compares one published throughput, `cell`, with ours. The published figures of the
-    row are those under the conditions of `cell`, such as 8 devices and batch 128, of each metric and each framework.
+def _notes_on_published(campaign: Campaign, throughput: Published) -> list[str]:
+    """Return notes on those published figures of a throughput's row that their publisher's own log does not confirm.
 
     Args:
-        campaign: The campaign, which measures a report's figures again. Its `published` are all figures of the report.
-        cell: The published throughput.
-
-    Returns:
-        A note on each of these figures that has a `log_note` in published.csv. If `cell` has a `log_value`, which is
-        the throughput by the publisher's log, a last note says that the ratio divides our throughput by this value.
+        campaign: The campaign, with the figures of the report.
+        throughput: The published throughput of the row. The row has the figures of each metric and framework under its
+            conditions, such as 8 devices and batch 128.
     """
     notes = []
-    metrics = dict.fromkeys(row.metric for row in campaign.published)  # each once, in their order
+    metrics = dict.fromkeys(figure.metric for figure in campaign.figures_of_report)  # each once, in their order
     for metric in metrics:
-        # The figures of this metric under the conditions of `cell`: one for each framework, or None.
-        for figure in published_row_by_framework(campaign, cell, metric).values():
-            # `log_note` says how the publisher's log does not confirm the figure: by another value, or by other
-            # conditions. It is None if the log confirms the figure, or if there is no log.
+        figure_by_framework = published_row_by_framework(campaign, throughput, metric)
+        for figure in figure_by_framework.values():
+            # `log_note` says how the log does not confirm the figure: by another value, or by other conditions.
             if figure is not None and figure.log_note is not None:
                 notes.append(_note_on_figure(figure))
-    if cell.log_value is not None:
-        notes.append(f"ratio: against {six_digits(cell.log_value)}, which the publisher's own log gives")
+    if throughput.log_value is not None:  # then `_ratio_columns` divides by it
+        notes.append(f"ratio: against {six_digits(throughput.log_value)}, which the publisher's own log gives")
     return notes
 
 

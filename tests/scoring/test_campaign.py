@@ -66,9 +66,9 @@ def test_a_campaign_has_a_cell_for_every_published_throughput_and_measures_as_it
     name: str, cells: int
 ) -> None:
     of = campaigns.read_campaign(name)
-    assert len(of.cells) == cells
-    found = [tables.published_figure_by_framework(of, cell, "throughput").values() for cell in of.cells]
-    report = [row.value for row in select(of.published, metric="throughput")]
+    assert len(of.throughputs) == cells
+    found = [tables.published_figure_by_framework(of, row, "throughput").values() for row in of.throughputs]
+    report = [row.value for row in select(of.figures_of_report, metric="throughput")]
     assert sorted(figure for figures in found for figure in figures if figure) == sorted(report)
     protocol = protocols.find(name.replace("perf_rn50", "perf").replace("perf_hrnet", "perf-seg"))
     assert of.protocol == protocol
@@ -76,9 +76,9 @@ def test_a_campaign_has_a_cell_for_every_published_throughput_and_measures_as_it
     dropped = protocol.skip * (steps["PRINT_STEPS"] if protocol.skip_unit == "window" else 1)
     assert steps["WARMUP_STEPS"] == dropped and steps["MEASURED_STEPS"] % steps["PRINT_STEPS"] == 0
     assert protocol.take_steps in (None, steps["MEASURED_STEPS"]) and of.environment["DATA"] == "real"
-    for cell in of.cells:
-        tiny = campaigns.Run(1, min(cell.devices or 0, 2), 2, "fp32", cell.strategy)
-        assert campaigns.run_of_cell(cell, shrink=True) == tiny
+    for throughput in of.throughputs:
+        tiny = campaigns.Run(1, min(throughput.devices or 0, 2), 2, "fp32", throughput.strategy)
+        assert campaigns.run_that_repeats(throughput, shrink=True) == tiny
 
 
 @pytest.mark.parametrize(
