@@ -11,6 +11,7 @@ import datetime
 import json
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,32 +43,27 @@ class Results(NamedTuple):
 
 
 def gather(folder: Path) -> Results:
-    """Return the results of an acceptance: a verdict on each check of each precision, the nodes, and the job.
+    """Read the results of an acceptance from the files of its jobs.
 
-    Each precision had a job of its own, which ran the checks of the precision. The results are read from the jobs'
-    files, such as fp32.lines.
+    Each precision had a job of its own, which ran the checks of the precision. Its file, such as fp32.lines, has a line
+    for each check. A check without a line gets a verdict here that says why it was not run.
 
     Args:
         folder: The folder of the jobs' files.
-
-    Returns:
-        The verdicts, with a verdict "unknown" or "fatal" on a check that was not run; the nodes that the jobs ran on
-        (empty if no job wrote them); and the description that all jobs share (None if no job wrote it).
 
     Raises:
         ValueError: The folder cannot be read or has no file of any job, or one of the files is damaged.
     """
     _check_folder(folder)  # raises ValueError
+    # A file begins with {"nodes": [...], "job": {...}}. All jobs write the same, so any of these lines will do.
+    nodes_and_job: JsonObject = {"nodes": []}  # if no job has written a line
     verdicts: list[Verdict] = []
-    nodes: list[JsonObject] = []
-    job: JsonObject | None = None
     for precision, checks in CHECKS.items():
         verdict_by_check: dict[str, Verdict] = {}  # of the checks that were run
         for line in _lines_of_job(folder / f"{precision}.lines"):  # no lines if there is no file
-            if "nodes" in line:  # the first line, {"nodes": [...], "job": {...}}, is the same in the files of all jobs
-                nodes = line["nodes"]
-                job = line.get("job")  # missing in the file of an older version
-            elif "check" in line:  # a verdict
+            if "nodes" in line:
+                nodes_and_job = line
+            elif "check" in line:
                 verdict_by_check[line["check"]] = Verdict(**line)
 
         for check in checks:
@@ -75,7 +71,8 @@ def gather(folder: Path) -> Results:
                 verdicts.append(verdict_by_check[check])
             else:
                 verdicts.append(_verdict_on_check_not_run(check, precision, folder))
-    return Results(verdicts, nodes, job)
+    job = nodes_and_job.get("job")  # older versions did not write it
+    return Results(verdicts, nodes_and_job["nodes"], job)
 
 
 def _check_folder(folder: Path) -> None:
@@ -172,117 +169,111 @@ def _require_type(value: object, wanted: type) -> None:
 
 
 def _verdict_on_check_not_run(check: str, precision: str, folder: Path) -> Verdict:
-    """Return the verdict "unknown" or "fatal" on a check that was not run, with the reason why it was not run.
+    """Return the verdict on a check that was not run, with the reason.
 
-    The verdict is "unknown" if the check's job was never started because the machine cannot run the precision. In any
-    other case the check should have been run, so the verdict is "fatal": the job crashed before the check, for example.
+    It is "unknown" if no job was planned for the check's precision, because the machine cannot compute in it. Otherwise
+    it is "fatal".
 
     Args:
         check: The name of the check.
         precision: The precision of the check's job, such as "fp32".
-        folder: The folder of the jobs' files. For the precision "fp32", these are fp32.lines with the verdicts on the
-            checks that were run, and fp32.failed with the reason if the job failed or was not started. Each may be
-            missing.
-
-    Returns:
-        The verdict, "unknown" if this machine cannot run the precision and both files are missing.
+        folder: The folder of the jobs' files. A planned job has left fp32.lines or fp32.failed there, or both.
 
     Raises:
         ValueError: The file with the reason cannot be read.
     """
-    reason_file = folder / f"{precision}.failed"  # written by launch/trials.sh: why the job failed or was not started
-    lines_file = folder / f"{precision}.lines"  # written by the job: its verdicts, but none on this check
-    reason = _text_of(reason_file)  # None without the file
-    has_file_of_job = reason is not None or lines_file.is_file()
-    why_impossible = env.refusal(PRECISION=precision)  # empty if this machine can run the precision
-    # The jobs may have run on another machine. If a file of the job is there, the check should have been run on that
-    # machine, and what this machine can run does not matter.
-    if why_impossible and not has_file_of_job:
+    lines_file = folder / f"{precision}.lines"  # written by the job: verdicts, but none on this check
+    reason = _text_of(folder / f"{precision}.failed")  # by launch/trials.sh: why the job failed or was not started
+    job_was_planned = lines_file.is_file() or reason is not None
+    # Asked of this machine, so it counts only without a file: a planned job may have run on another machine.
+    why_impossible = env.refusal(PRECISION=precision)  # empty if this machine can compute in the precision
+    if why_impossible and not job_was_planned:
         return Verdict(check=check, status=UNKNOWN, found=why_impossible, where=precision)
 
-    if reason is None:  # without fp32.failed
+    if reason is None:
         reason = "its job did not run it"
     return Verdict(check=check, status=FATAL, found=f"not run: {reason.strip()}", where=precision)
 
 
 def report(job: env.Job, folder: Path, *, short: bool) -> int:
-    """Print the verdicts on all checks of an acceptance as a table, with their totals, and write them to a JSON file.
-
-    The JSON file lies next to the folder and is named after the folder: `<folder>.json`. The table is printed first, so
-    a user sees the verdicts even if the JSON file cannot be written.
+    """Print the verdicts of an acceptance as a table, and write them to a JSON file, `<folder>.json`.
 
     Args:
-        job: The settings of this environment's job. Used only if no file in the folder describes the jobs.
+        job: The settings of this environment's job.
         folder: The folder of the jobs' files, such as fp32.lines.
-        short: Whether the jobs ran in their short form. Used only if no file in the folder describes the jobs.
+        short: Whether the jobs ran in their short form. Like `job`, this is used only if no file describes the jobs.
 
     Returns:
         The exit status: 1 if a verdict is fatal, else 0.
 
     Raises:
-        ValueError: The files of the jobs cannot be read, so that nothing is printed; or the table is printed, but the
-            JSON file cannot be written.
+        ValueError: The files of the jobs cannot be read, or the JSON file cannot be written.
     """
     folder = folder.resolve()  # so that "." has a name, too
     results = gather(folder)
-    # "short", "system", "ranks", "source" and "packages": of the jobs if a file has them, else of this environment
-    description = results.job or describe_job(job, short=short)
-    counts = Counter(verdict.status for verdict in results.verdicts)
-    total = ", ".join(f"{counts[status]} {status}" for status in STATUSES)  # "12 ok, 1 fatal, 0 unknown"
+    description = results.job or describe_job(job, short=short)  # the jobs' own or, without one, that of `job`
+    totals = _totals_in_words(results.verdicts)
     if description["short"]:
-        total += ", in the short form"
+        totals += ", in the short form"
+    # The table comes first, so that a user sees it even if the file cannot be written.
+    print_to_reader(f"\n{as_text(results.verdicts)}\nverdict   {totals}")
     document = FORMAT | {
-        "verdict": total,
+        "verdict": totals,
         "time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        **description,
+        **description,  # "short", "system", "ranks", "source" and "packages"
         "nodes": results.nodes,
         "lines": [verdict.as_dict() for verdict in results.verdicts],
     }
-
-    print_to_reader(f"\n{as_text(results.verdicts)}\nverdict   {total}")
     # Not by with_suffix: the folder is named after the system, whose name may have a dot.
     path = folder.with_name(f"{folder.name}.json")
-    try:
-        path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise ValueError(named_files.explain(error)) from error
+    _write_json(path, document)
     print_to_reader(f"report    {path}\nlogs      {folder}")
     return 1 if worst(results.verdicts) == FATAL else 0
 
 
+def _totals_in_words(verdicts: Sequence[Verdict]) -> str:
+    """Return how many verdicts have each status: "12 ok, 1 fatal, 0 unknown"."""
+    counts = Counter(verdict.status for verdict in verdicts)
+    return ", ".join(f"{counts[status]} {status}" for status in STATUSES)
+
+
+def _write_json(path: Path, document: JsonObject) -> None:
+    """Write a JSON object to a file; raise ValueError if the file cannot be written."""
+    try:
+        path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ValueError(named_files.explain(error)) from error
+
+
 @one_line
 def main() -> int:
-    """Do one step of an acceptance, and return the exit status. launch/trials.sh starts processes for each step.
+    """Do one of the three steps of an acceptance, and return the exit status.
 
-    In a process that mpirun started, the step is to run the checks of a job, as one of the job's ranks. In any other
-    process, an option names the step:
-
-    - --report FOLDER: report on the finished jobs whose files are in the folder
-    - neither --report nor --precisions: an error, because there is nothing to do
-    - --precisions: print the precisions whose jobs can run on this machine
+    launch/trials.sh starts the steps in this order: list the precisions that can run (--precisions), run the checks of
+    each precision on all ranks, and report on all of them (--report FOLDER).
 
     Returns:
-        A rank returns the status of `run_module`, 0 if there was no error. Any other process returns 0, or
+        0 without an error, 1 if a reported verdict is fatal. `one_line` and `run_module` have others for errors.
 
-        - 1 if a reported verdict is fatal, or stdout cannot be written
-        - 2, after an error message, if the settings of the job, the folder or a file in it are unusable, if the JSON
-          file of the report cannot be written, or if there is nothing to do
-        - 130 after Ctrl-C
+    Raises:
+        ValueError: The settings of the job, the folder or a file in it are unusable, the report cannot be written, or
+            no step was asked for.
     """
     args = _arguments()
-    if env.is_rank():
+    if env.is_rank():  # mpirun started this process as a rank of a job
         # checks_precision=False: a GPU that cannot compute in the job's precision is no error here. The verdicts on the
         # checks say it.
         return run_module("tools.acceptance.rank", checks_precision=False, short=args.short)
 
     job, _ = env.read()
-    _check_job(job)  # raises ValueError, which `one_line` turns into an error message and status 2
+    _check_job(job)
+    if args.precisions:
+        print_to_reader("\n".join(_precisions_that_can_run()))
+        return 0
     if args.report:
         return report(job, args.report, short=args.short)
-    if not args.precisions:  # a user has started this module by hand, without an option that names the step
-        raise ValueError("the acceptance runs on all ranks of a machine: start it by ./run_and_time.sh --acceptance")
-    print_to_reader("\n".join(_precisions_that_can_run()))
-    return 0
+    # A user has started this module by hand.
+    raise ValueError("the acceptance runs on all ranks of a machine: start it by ./run_and_time.sh --acceptance")
 
 
 def _precisions_that_can_run() -> list[str]:

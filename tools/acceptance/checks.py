@@ -210,7 +210,7 @@ def layout(machine: Machine) -> Verdict:
 def pooling(machine: Machine) -> Verdict:
     """Check the gradient of the global average pooling: the mean over 7 x 7 pixels before the classifier.
 
-    All ranks must call this together.
+    Each pixel must get a 49th of the gradient at the mean. All ranks must call this together.
 
     Args:
         machine: This rank's part of the machine.
@@ -221,15 +221,15 @@ def pooling(machine: Machine) -> Verdict:
     """
     plan = machine.plan()
     dtype = plan.precision.dtype
-    mean_shape = [BATCH, 1, 1, POOLED_CHANNELS]
-    if plan.layout == "NCHW":
-        mean_shape = [BATCH, POOLED_CHANNELS, 1, 1]
-    # Not below 1: a 49th of a far smaller number would be subnormal in FP16, with fewer digits and a larger error.
+    # The shape of images of one pixel, which is their mean.
+    mean_shape = [BATCH, POOLED_CHANNELS, 1, 1] if plan.layout == "NCHW" else [BATCH, 1, 1, POOLED_CHANNELS]
+    # From 1 to 2: a 49th of a far smaller number would be subnormal in FP16, with fewer digits and a larger error.
     gradient_at_mean = np.random.default_rng(SEED).uniform(1, 2, mean_shape).astype(dtype)
-    gradient_at_pixels = _pooling_gradient(machine, plan, gradient_at_mean)
+    gradient_at_pixels = _pooling_gradient(machine, plan, gradient_at_mean)  # at all 7 x 7 pixels
 
-    wanted_at_pixels = gradient_at_mean.astype(np.float64) / POOLED_SIDE**2  # each pixel has a 49th of the mean's
-    error_here = np.max(np.abs(gradient_at_pixels - wanted_at_pixels) / wanted_at_pixels)
+    wanted_at_each_pixel = gradient_at_mean.astype(np.float64) / POOLED_SIDE**2
+    # NumPy repeats the wanted gradient for all pixels, because the axes of height and width have the length 1.
+    error_here = np.max(np.abs(gradient_at_pixels - wanted_at_each_pixel) / wanted_at_each_pixel)
     error = float(max(machine.me.comm.allgather(error_here)))
     most_error = MOST_POOLING_ERROR[dtype]
     found = f"{error:.1e} of the gradient off, {most_error:.0e} allowed"
@@ -239,8 +239,6 @@ def pooling(machine: Machine) -> Verdict:
 
 def _pooling_gradient(machine: Machine, plan: build.Plan, gradient_at_mean: Array) -> Array:
     """Run this project's operator for the gradient of a global average pooling; return the gradient at each pixel.
-
-    A program of one pooling is built. `spread_mean_gradients` replaces Paddle's gradient operator, as in a training.
 
     Args:
         machine: This rank's part of the machine, whose executor runs the program.
@@ -261,8 +259,9 @@ def _pooling_gradient(machine: Machine, plan: build.Plan, gradient_at_mean: Arra
         pixels.stop_gradient = False
         mean = paddle.nn.functional.adaptive_avg_pool2d(pixels, 1, data_format=plan.layout)
         at_mean = static.data("gradient_at_mean", gradient_at_mean.shape, dtype)
+        # Adds Paddle's own operator for the gradient to the program.
         (at_pixels,) = static.gradients(targets=[mean], inputs=[pixels], target_gradients=[at_mean])
-        # The operator that this puts in the place of Paddle's is the one to be checked.
+        # Puts this project's operator in its place, as in a training.
         replaced_operators = gradients.spread_mean_gradients(main)
         assert replaced_operators == 1
         any_pixels = np.zeros(image_shape, dtype)  # the gradient of a mean does not depend on the pixels' values
@@ -274,12 +273,8 @@ def _pooling_gradient(machine: Machine, plan: build.Plan, gradient_at_mean: Arra
 def input_pipeline(machine: Machine) -> Verdict:
     """Judge the GPU's input pipelines by comparing their images with those that the CPU makes from the same files.
 
-    Two faults of the GPU's pipelines make the images differ:
-
-    - A pipeline decodes, crops or resizes the images in another way than the CPU's pipeline.
-    - A pipeline hands a batch over before the batch is finished. This is found only if Paddle has kernels for the GPU.
-
-    The files are random pictures. All ranks must call this together.
+    The images differ if a pipeline decodes, crops or resizes them in another way, or hands a batch over before the
+    batch is finished. The files are random pictures. All ranks must call this together.
 
     Args:
         machine: This rank's part of the machine.
@@ -290,8 +285,8 @@ def input_pipeline(machine: Machine) -> Verdict:
     """
     recipe = config.NVIDIA_COSINE
     image_format = _image_format(machine, recipe)
-    # Copies a batch to the host. If Paddle has kernels for the GPU, the copy does not wait until the batch is finished,
-    # so that it shows the second fault.
+    # Copies a batch to the host as a training reads it: without waiting, so that a batch that is not finished shows. It
+    # waits only if Paddle has no kernels for the GPU.
     to_host = functools.partial(read_by_program, machine)
     with tempfile.TemporaryDirectory() as folder:
         images = write_pictures(Path(folder))
@@ -522,10 +517,10 @@ def judge_replayed_losses(launched: Array, replayed: Array) -> Verdict:
         replayed: The losses of the same steps, replayed from a CUDA graph, in the same form.
 
     Returns:
-        Ok if all bits are the same, all launched losses are finite, and at least one of these differs from the loss of
-        the step before; else fatal.
+        Ok if all bits are the same. Fatal if not, or if the launched losses show no training to compare with.
     """
-    fault = _fault_of_replay(launched, replayed)  # in words; empty if there is none
+    # Equal losses prove nothing if they are not finite or never change.
+    fault = why_not_finite(launched, "launched") or _difference_of_replay(launched, replayed) or why_constant(launched)
     steps = launched.shape[1]  # each rank's
     found = fault or f"{steps} of {steps} losses alike bit for bit"
     # Both trainings used algorithms of cuDNN that give the same bits each time, so any difference is the graph's.
@@ -534,29 +529,24 @@ def judge_replayed_losses(launched: Array, replayed: Array) -> Verdict:
     return judged("captured", not fault, found, wanted, figures=figures)
 
 
-def _fault_of_replay(launched: Array, replayed: Array) -> str:
-    """Return the fault of a replayed CUDA graph by its losses; empty if it trains as launched steps do.
-
-    The faults, in order:
-
-    - A launched loss is not finite.
-    - A replayed loss has other bits than the launched one of the same step.
-    - The launched losses do not change from step to step: without training, equal losses prove nothing.
+def _difference_of_replay(launched: Array, replayed: Array) -> str:
+    """Say how replayed losses differ from launched ones: "2 of 20 losses differ, first at step 19, by 1.0e-07 of it".
 
     Args:
-        launched: The losses of steps that were launched operator by operator, float32 [ranks, steps].
+        launched: The losses of steps that were launched operator by operator, float32 [ranks, steps]; all are finite.
         replayed: Those of the same steps, replayed from a CUDA graph, in the same form.
+
+    Returns:
+        The text, with the largest relative difference of any rank at that step. Empty if all bits are the same.
     """
-    not_finite = why_not_finite(launched, "launched")
-    if not_finite:  # a difference from such losses means nothing
-        return not_finite
-    differing_steps = _steps_with_other_bits(launched, replayed)
-    if differing_steps.size:
-        steps = launched.shape[1]
-        first = differing_steps[0]
-        difference = np.max(np.abs(replayed[:, first] - launched[:, first]) / np.abs(launched[:, first]))
-        return f"{differing_steps.size} of {steps} losses differ, first at step {first + 1}, by {difference:.1e} of it"
-    return why_constant(launched)
+    differing_steps = _steps_with_other_bits(launched, replayed)  # indices of steps, from 0
+    if not differing_steps.size:
+        return ""
+    first = differing_steps[0]
+    relative_differences = np.abs(replayed[:, first] - launched[:, first]) / np.abs(launched[:, first])  # [ranks]
+    difference = np.max(relative_differences)
+    steps = launched.shape[1]
+    return f"{differing_steps.size} of {steps} losses differ, first at step {first + 1}, by {difference:.1e} of it"
 
 
 def _steps_with_other_bits(losses: Array, others: Array) -> Array:

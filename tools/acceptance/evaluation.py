@@ -110,35 +110,35 @@ def _totals_over_ranks(
 ) -> Totals:
     """Evaluate images on all ranks; return how many answers are right and how many images were counted.
 
-    Each rank evaluates its own share of the images, and the counts of the ranks are added up. If 2 ranks have 50 images
-    each and answer 40 and 43 of them right, each rank returns 83 right answers and 100 images. All ranks must call this
-    together.
+    Each rank evaluates a share of the images, and gets the counts of all ranks. All ranks must call this together.
 
     Args:
-        machine: What the checks share on this rank, such as Paddle's executor.
+        machine: This rank's part of the machine.
         main: The program that evaluates a batch, with its weights set in Paddle's current scope.
-        model: The model of the program. `model.image` is the format in which the program takes images.
+        model: The model of the program.
         images: The images of all ranks together.
         resize: Length in pixels to which the shorter side of each image is resized, before the centre is cropped.
     """
+    # The program adds the right answers of each batch to one variable, and the number of its images to another.
+    right_answers = model.QUALITY  # the variables' names
+    counted_images = COUNTED
+    evaluator = Evaluator(
+        executor=machine.executor, main=main, totals=(right_answers, counted_images), ranks=machine.me
+    )
+    batches_of_a_rank = sampling.evaluation_steps(len(images), BATCH * machine.me.size)
+    with contextlib.closing(_loader_of_share(machine, images, resize=resize)) as loader:
+        # Evaluates this rank's batches, and sums both variables over the ranks.
+        total_by_name = evaluator.run(_in_format(loader, model.image), steps=batches_of_a_rank)
+    return Totals(correct=int(total_by_name[right_answers]), counted=int(total_by_name[counted_images]))
+
+
+def _loader_of_share(machine: Machine, images: ImageList, *, resize: int) -> data.Loader:
+    """Return a loader of this rank's share of the images: with 2 ranks, rank 0 has the images 0, 2, 4 and so on."""
     me = machine.me
-    # First the input: which images this rank evaluates, in how many batches, and how they are read.
-    # The share is the batches of this rank, as image numbers. With 2 ranks, rank 0 has the images 0, 2, 4, ...
-    share_of_rank = sampling.evaluation_plan(len(images), batch=BATCH, rank=me.rank, ranks=me.size)
-    steps = sampling.evaluation_steps(len(images), BATCH * me.size)  # batches of a rank, as many on every rank
+    share = sampling.evaluation_plan(len(images), batch=BATCH, rank=me.rank, ranks=me.size)
     # The CPU decodes the images, so that the program gets the same ones on every machine.
     reader = machine.reader(data.ImageFormat(size=SIDE), device="cpu")
-
-    # Then the counts: the program has two variables, to which each batch adds its right answers and its images. The
-    # evaluator needs the names of the variables, to set them to 0 first and to read them at the end.
-    correct_name = model.QUALITY  # name of the variable with the right answers
-    counted_name = COUNTED  # name of the variable with the number of images
-    evaluator = Evaluator(executor=machine.executor, main=main, totals=(correct_name, counted_name), ranks=me)
-    with contextlib.closing(data.Loader(images, share_of_rank, reader, resize=resize)) as batches:
-        batches_as_fed = _in_format(batches, model.image)  # in the layout and type that the program takes
-        # Evaluates this rank's batches, then sums each variable over all ranks: {correct_name: 83, counted_name: 100}.
-        total_by_name = evaluator.run(batches_as_fed, steps=steps)
-    return Totals(correct=int(total_by_name[correct_name]), counted=int(total_by_name[counted_name]))
+    return data.Loader(images, share, reader, resize=resize)
 
 
 def _in_format(batches: Iterable[Batch], wanted: data.ImageFormat) -> Iterator[Batch]:
@@ -150,26 +150,22 @@ def _in_format(batches: Iterable[Batch], wanted: data.ImageFormat) -> Iterator[B
 def fitted_weights(batches: Batches, recipe: config.Recipe) -> dict[str, Array]:
     """Return weights, by name, with which ResNet-50 recognises the digits of some images without any training.
 
-    The convolutions keep their random first weights. One forward pass turns the images into features, and the last
-    layer is then fitted by ridge regression to map the features to the labels. All is computed on the CPU, so that
-    every machine has the same weights.
+    All layers but the last keep their random first weights: they turn the images into features. The last layer is
+    fitted to map the features to the labels. A CPU computes this, so every machine has the same weights.
 
     Args:
         batches: The training images [N, 3, H, W] and labels [N, 1] of several steps. All steps are used as one batch.
         recipe: Sets the number of classes and the image size.
     """
-    # The weights include the running mean and variance of each batch norm. At momentum 0, a pass replaces the old ones
-    # by those of its own batch, so that a single pass is enough.
-    recipe = replace(recipe, bn_momentum=0.0)
     image = np.concatenate([images for images, _ in batches])
     label = np.concatenate([labels for _, labels in batches])
+    # At momentum 0 a single pass sets the running mean and variance of each batch norm to those of its batch.
+    recipe = replace(recipe, bn_momentum=0.0)
     with cpu_network(recipe, len(image)) as (main, executor):
-        # An untrained residual block adds noise to its input. With the noise scaled to 0.2 (BLOCK_SCALE), enough of the
-        # image is left.
-        _scale_blocks_down(main)
+        _scale_blocks_down(main)  # changes the weights so that the noise of untrained blocks leaves enough of the image
         feed = {"image": image, "label": label}
         (features,) = executor.run(main, feed=feed, fetch_list=[_name_of_features(main)])
-        weights = copy_state(main)  # all weights, with the running means and variances of this pass
+        weights = copy_state(main)  # also the running means and variances
 
     classes = np.eye(recipe.classes)[label[:, 0]]  # one-hot, [N, classes]
     weight, bias = _ridge_regression(features, classes)  # features @ weight + bias is close to `classes`

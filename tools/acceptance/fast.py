@@ -23,26 +23,23 @@ LARS_ROUNDED = Tolerance(1.5e-2, 5e-2, f"{RATES} 1.9e-3, then 6.7e-3, where valu
 
 
 def units(machine: Machine) -> Verdict:
-    """Return the verdict of the check "units": whether training with fused operators gives the losses of plain ones.
+    """Check that training with Paddle's fused operator `resnet_unit` gives the losses of plain operators.
 
-    A unit is Paddle's fused operator `resnet_unit`: a convolution, its batch norm, an addend and a relu in one. This
-    check trains some steps with units. The check "losses", which runs earlier, has trained the same steps with plain
-    operators and kept the losses in `machine`. All ranks must call this together.
+    The operator has a convolution, its batch norm, an addend and a relu in one. All ranks must call this together.
 
     Args:
         machine: This rank's part of the machine.
 
     Returns:
-        Fatal if the plain losses show no training: one is not finite, or none ever changes. Otherwise ok if every fused
-        loss differs from the plain loss of the same step by at most the tolerance UNITS, and fatal if any differs more.
+        Ok if each loss differs from the plain one by at most the tolerance UNITS. Fatal if not, or if the plain losses
+        show no training to compare with.
 
     Raises:
         RunError: The check "losses" has kept no losses, as after a failure.
     """
+    # The earlier check "losses" has trained the same steps with plain operators.
     plain_losses = machine.kept_by("losses")  # [ranks, steps]
-    fused_losses = machine.train(machine.plan(strategy="resnet_unit=1"))  # [ranks, steps], from the same first weights
-    # Compares the losses step by step. UNITS says how far a fused loss may be off, as a share of the plain loss: 0.002
-    # in the first steps, 0.01 in later ones.
+    fused_losses = machine.train(machine.plan(strategy="resnet_unit=1"))  # [ranks, steps]
     return _judge_fast_step("units", fused_losses, plain_losses, UNITS)
 
 

@@ -206,21 +206,20 @@ class Machine:
     def train(self, plan: build.Plan, other_recipe: config.Recipe | None = None) -> Array:
         """Train ResNet-50 for 20 steps, or 4 in the short form; return the losses of all ranks.
 
-        Each call trains on the same images and from the same first weights. With the default recipe this repeats, on
-        this machine, the training whose losses a CPU recorded in paddle_rn50/golden.json. All ranks must call this
-        together.
+        Each call trains on the same images and from the same first weights. All ranks must call this together.
 
         Args:
             plan: The layout, precision and strategy of the program. With the strategy cuda_graph=1 the steps are
                 replayed from a CUDA graph.
-            other_recipe: Recipe that takes the place of the recorded training's. None: its own.
+            other_recipe: Recipe that takes the place of the recorded training's. None: its own, so that the training
+                whose losses a CPU recorded in paddle_rn50/golden.json is repeated.
 
         Returns:
             The losses, float32 [ranks, steps].
         """
         recipe, images, schedule = self.recorded_training(other_recipe)
-        # The CPU decodes the images and draws the first weights, so both are the same on every machine. This must be
-        # done before a CUDA graph is captured below: after a capture the process is bound to its GPU.
+        # A CPU makes both, so they are the same on every machine. They come first, because the capture of a CUDA graph
+        # below binds the process to its GPU.
         cpu_batches = self.batches(images, recipe, self.steps)
         weights = first_weights(recipe)
         model = ResNet50(recipe, plan, batch=BATCH)
@@ -228,10 +227,11 @@ class Machine:
             training = model.training_program(schedule, seed=SEED)
             self.executor.run(training.startup)
             feeds = [self._feed(image, label, model.image) for image, label in cpu_batches]
-            if plan.strategy.cuda_graph:  # steps are replayed from a CUDA graph
-                step = self._captured_step(training, weights, feeds[0])  # also sets the program's weights to `weights`
-            else:  # steps are launched operator by operator
-                step = LaunchedStep(self.executor, training)
+            if plan.strategy.cuda_graph:
+                # Sets the weights, too, after the runs that must come before a capture.
+                step = self._step_captured_with(weights, training, feeds[0])
+            else:
+                step = LaunchedStep(self.executor, training)  # operator by operator
                 state.set_weights(training.main, weights)
             losses = _losses_of_steps(step, training, feeds)
         return np.array(self.me.comm.allgather(losses), np.float32)
@@ -247,8 +247,8 @@ class Machine:
         on_device = loader.resident(batch, self.executor.place)
         return {"image": on_device.image, "label": on_device.label}
 
-    def _captured_step(
-        self, training: build.TrainingProgram, weights: dict[str, Array], feed: dict[str, Any]
+    def _step_captured_with(
+        self, weights: dict[str, Array], training: build.TrainingProgram, feed: dict[str, Any]
     ) -> LaunchedStep:
         """Capture a program's training step as a CUDA graph, with the program in its first state and these weights.
 
@@ -256,9 +256,9 @@ class Machine:
         again before the capture.
 
         Args:
+            weights: The weights by name that the program has afterwards.
             training: The training program, whose start-up program has been run. The start-up program loses the
                 operators that connect the ranks, because they are connected already.
-            weights: The weights by name that the program has afterwards.
             feed: Image and label on this rank's device, for the runs before the capture.
         """
         step = CapturedStep(self.executor, training)
@@ -378,9 +378,9 @@ class VerdictWriter:
         self._precision = precision
 
     def run_check(self, me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -> None:
-        """Run a check on all ranks; the first rank appends their common verdict to the job's file and prints it.
+        """Run a check on all ranks; the first rank appends the verdict to the job's file and prints it.
 
-        All ranks must call this together. A check that fails gets a verdict, too, once all ranks have left it.
+        If the check raises an exception, the verdict is on this failure. All ranks must call this together.
 
         Args:
             me: This rank. By `me.comm` the ranks tell each other of failures, so the check must use another one.
@@ -388,14 +388,14 @@ class VerdictWriter:
             check: Runs the check on this rank, and returns its verdict.
 
         Raises:
-            RunError: The check has failed on this rank while another rank still waits in it.
+            RunError: This rank has failed, and another rank stays in the check.
         """
         started_s = time.monotonic()
         verdict = run_on_all_ranks(me, name, check)
         took_s = round(time.monotonic() - started_s, 1)
         if not me.is_first:
             return
-        # `where` has the precision, because the report has a line for each check and precision.
+        # The report has a table of all precisions, whose column `where` tells them apart.
         line = replace(verdict, where=self._precision, figures={**verdict.figures, "took_s": took_s})
         self.append_line(line.as_dict())
         print(as_text([line]), end="", flush=True)
@@ -417,15 +417,12 @@ def run_on_all_ranks(me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -
         check: Runs the check on this rank, and returns its verdict.
 
     Raises:
-        RunError: The check has failed fatally on this rank, and another rank is still in the check LEAVE_S (60) seconds
-            later.
+        RunError: The failure on this rank is fatal, and another rank stays in the check.
     """
     here = _run_here(name, check)
     failure = here.verdict if here.has_failed else None
-    # A rank may stay in the check for ever, because it waits there for a message of a rank that has failed. The
-    # allgather below would then never end. So first wait until all ranks have left the check. This call raises RunError
-    # if `failure` is fatal and another rank is still in the check after LEAVE_S seconds.
-    _wait_for_other_ranks(me, failure)
+    # A rank that waits in the check for one that failed would never come to the allgather.
+    _raise_if_others_stay(me, failure)
     failure_by_rank: list[Verdict | None] = me.comm.allgather(failure)  # None for a rank that has not failed
     if all(failed is None for failed in failure_by_rank):
         return here.verdict
@@ -470,17 +467,11 @@ def _gravest_failure(failure_by_rank: Sequence[Verdict | None]) -> Verdict:
     return replace(gravest, found=f"rank {rank}: {gravest.found}")
 
 
-def _wait_for_other_ranks(me: ranks.Ranks, failure: Verdict | None) -> None:
-    """Wait until all ranks have left a check; after a fatal failure on this rank, give up with RunError after 60 s.
+def _raise_if_others_stay(me: ranks.Ranks, failure: Verdict | None) -> None:
+    """Wait until all ranks have left a check; raise RunError if this rank has failed and they do not leave.
 
-    A rank that failed fatally left in the middle of the check. Another rank may wait there for ever for a message of
-    the failed rank, so the failed rank gives up after LEAVE_S (60) seconds.
-
-    Every other rank waits without a limit, also a rank whose failure has the status "unknown". Such a failure means
-    that the machine lacks what the check needs. All GPUs are of one kind, so every rank fails like this and leaves the
-    check.
-
-    All ranks must call this together.
+    A failed rank left in the middle of the check, where another rank may wait for its message for ever. All ranks must
+    call this together.
 
     Args:
         me: This rank. The check itself uses another communicator than `me.comm`.
@@ -489,11 +480,11 @@ def _wait_for_other_ranks(me: ranks.Ranks, failure: Verdict | None) -> None:
     Raises:
         RunError: The failure is fatal, and another rank has not left the check LEAVE_S (60) seconds later.
     """
-    all_have_left = me.comm.Ibarrier()  # does not wait; `Test` below is true once every rank has called `Ibarrier`
-    fatal_failure = None  # stays None on a rank that waits without a limit
-    if failure is not None and failure.status == FATAL:
-        fatal_failure = failure
+    # A failure that is "unknown" means that the machine lacks what the check needs. GPUs of one kind lack it all, so
+    # every rank leaves the check.
+    fatal_failure = failure if failure is not None and failure.status == FATAL else None
     give_up_s = time.monotonic() + LEAVE_S
+    all_have_left = me.comm.Ibarrier()  # does not wait; `Test` below is true once every rank has called `Ibarrier`
     while not all_have_left.Test():
         if fatal_failure and time.monotonic() > give_up_s:
             message = f"{fatal_failure.found}; another rank has not left this check {six_digits(LEAVE_S)} s later"

@@ -34,9 +34,7 @@ FUNCTIONS: dict[str, Callable[[Machine], Verdict]] = {
 def main(job: Job, origins: Origins, *, short: bool = False) -> None:
     """Run the checks of the job's precision one after the other on all ranks, and write each verdict to a file.
 
-    All ranks must call this together. A check that fails gets a verdict, too, and the next check runs once all ranks
-    have left the failed check. But if the failure on this rank is fatal, and another rank has not left the check 60
-    seconds later (LEAVE_S), the other rank may wait there forever, so this function raises RunError.
+    After a check that fails, the next one runs. All ranks must call this together.
 
     Args:
         job: The settings of the job. The file of the verdicts is named like RESULT_FILE, but with the suffix .lines.
@@ -44,8 +42,8 @@ def main(job: Job, origins: Origins, *, short: bool = False) -> None:
         short: Whether the checks take fewer steps.
 
     Raises:
-        RunError: A check has failed on this rank and another rank does not leave the check, or the ranks cannot be
-            connected.
+        RunError: The ranks cannot be connected, or a check has failed on this rank and another rank stays in it, where
+            it may wait for this rank for ever.
         ValueError: mpirun started another number of ranks than the settings say.
     """
     this_rank = ranks.start(job.cluster)  # joins the ranks by MPI
@@ -58,7 +56,6 @@ def main(job: Job, origins: Origins, *, short: bool = False) -> None:
     for name in CHECKS[job.model.precision]:
         WATCHDOG.beat(f"checking {name}")
         machine.begin_check(this_rank)
-        # Also writes the verdict. Raises RunError only if the check fails here and another rank does not leave it.
         writer.run_check(this_rank, name, functools.partial(_run_check, machine, name))
 
 

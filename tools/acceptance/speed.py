@@ -148,17 +148,16 @@ def _logged_program(machine: Machine, model: workload.Workload, log: RunLog) -> 
     """
     job = machine.job
     me = machine.me
-    # Synthetic data has no number of images, but the schedule of the learning rate needs one. So as many are assumed as
-    # ImageNet has, and the learning rate is what a run on ImageNet has at its beginning. A schedule refuses fewer
-    # images than a global batch.
+    # Synthetic data has no number of images, but the schedule of the learning rate needs one, at least a global batch.
+    # With ImageNet's, the learning rate is that of the first steps of a run on ImageNet.
     images = max(config.IMAGENET_TRAIN, job.global_batch)
     dataset = schema.Dataset(name="none", train_samples=images, eval_samples=0, synthetic=True)
     header.preamble(log, job, machine.origins, me, recipe=model.recipe, dataset=dataset)
     schedule = model.recipe.make_schedule(samples=images, global_batch=job.global_batch)
     training = model.training_program(schedule, seed=SEED + me.rank)
     log.section(schema.PROGRAM, schema.Program(**build.summary(training)))
-    machine.executor.run(training.startup)  # draws the first parameters, other ones on each rank by its seed
-    state.broadcast_parameters(training.main, me)  # gives all ranks those of the first rank
+    machine.executor.run(training.startup)  # draws the first parameters; each rank has a seed and so others
+    state.broadcast_parameters(training.main, me)  # gives all ranks those of the first rank, as a run does
     return training
 
 
@@ -204,19 +203,17 @@ def judge_rate(machine: Machine, timed: TimedTraining, flops_per_image: float) -
     measured = _rate_of_training(machine, card, timed, flops_per_image)
     found = _text_of_rate(machine, measured)
     published = _nearest_published(machine, card)
-    quoted = [] if published is None else [inspect.quoted(published)]
-    figures = {**measured._asdict(), "published": quoted}
     if published is None:
         found += "; none published for this card, precision and image size"
+        figures = measured._asdict() | {"published": []}
         return Verdict(check="throughput", status=UNKNOWN, found=found, figures=figures)
 
-    # In images/s of all ranks: `_rate_of_device` gives the published images/s of a single device.
-    least_rate = LEAST_SHARE_OF_PUBLISHED * _rate_of_device(published) * machine.me.size
-    # Such as "1260.0 images/s: 90% of the nearest published figure a device, 2800 at batch 256 x 8 (...)".
-    wanted = _text_of_wanted_rate(least_rate, published)
-    # "that batch" is the batch size of the published rate, 256 in this example.
+    least_rate = LEAST_SHARE_OF_PUBLISHED * _rate_of_device(published) * machine.me.size  # images/s of all ranks
+    is_fast_enough = measured.images_per_s >= least_rate
+    figures = measured._asdict() | {"published": [inspect.quoted(published)]}
+    wanted = _text_of_wanted_rate(least_rate, published)  # ends with "2800 at batch 256 x 8 (...)", the published rate
     fix = "look at clocks, power limit and links by ./run_and_time.sh --check, and take that batch"
-    return judged("throughput", measured.images_per_s >= least_rate, found, wanted, fix, figures=figures)
+    return judged("throughput", is_fast_enough, found, wanted, fix, figures=figures)
 
 
 def _rate_of_device(published: Published) -> float:
