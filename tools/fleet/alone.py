@@ -126,7 +126,7 @@ class RankMeasurements:
         """
         values: dict[str, float] = {}
         failures: dict[str, str] = {}
-        self.step_times_s = []  # stays empty unless the measurement of steps succeeds, which sets it
+        self.step_times_s = []  # `_median_and_mean_step_s`, the first measurement, puts the times there
         for measurement in self.measurements:
             first_metric = measurement.metrics[0]
             failed_before = first_metric in failed_metrics  # all metrics of a measurement fail together
@@ -221,14 +221,15 @@ class RankMeasurements:
             return (time.perf_counter() - began) / counted_batches
 
     def _input_pipeline(self) -> loader.Loader:
-        """Build an input pipeline for training images on this rank; return the loader that yields its batches.
+        """Build the job's input pipeline of training images; return the loader that yields its batches.
 
-        Recipe, image format, batch size and threads are those of the job. Unlike in the job's training, this rank reads
-        all images, in an order of its own. No batch is larger than the data set.
+        Unlike in the job's training, this rank reads all images, in an order of its own. No batch is larger than the
+        data set.
         """
         job = self.job
         this_rank = self.machine.me
-        model = ResNet50(job.hyperparameters, self.machine.plan(), batch=job.model.batchsize)  # is not trained here
+        # Not trained here: a model says where its data set is read, in which format, and how it is augmented.
+        model = ResNet50(job.hyperparameters, self.machine.plan(), batch=job.model.batchsize)
         images = model.DATA.find(self._data_folder(), "train", model.recipe.classes)
         batch = min(job.model.batchsize, len(images))
         order = order_of_all_images(len(images), batch, rank=this_rank.rank)
@@ -329,42 +330,37 @@ def _values_by_metric(turns: Sequence[Turn]) -> dict[str, list[float]]:
 
 
 def _take_turn_together(me: ranks.Ranks, measurements: RankMeasurements, failed_metrics: Container[str]) -> Turn:
-    """Take a turn that starts on all ranks at once. A comparison of ranks then cancels whatever slows them all.
+    """Take this rank's measurements once, at the same time as all other ranks; return the results.
 
-    All ranks must call this together.
+    All ranks must call this together. A comparison of their results cancels whatever slows them all at this time.
 
     Args:
         me: This rank, with its MPI communicator of all ranks.
         measurements: The measurements that this rank makes by itself.
         failed_metrics: Names of the metrics that failed in an earlier turn. Their measurements are left out.
     """
-    ranks.wait(me.comm)
+    ranks.wait(me.comm)  # for all other ranks
     return measurements.take_turn(failed_metrics)
 
 
 def merge_by_host(hosts: list[str], times_by_rank: Sequence[RankTimes]) -> JsonObject:
-    """Return the entry "metrics" of fleet.json: for each metric the times of each host, from what its ranks measured.
-
-    All ranks measured in the same turns, each metric once in a turn. The time of a host in a turn is that of its
-    slowest rank.
+    """Return the entry "metrics" of fleet.json: for each metric the times of each host, and why a host has none.
 
     Args:
         hosts: The names of the compared hosts.
         times_by_rank: What each rank measured, with the index of its host in `hosts`.
 
     Returns:
-        For each metric "series" and "reasons". An example with two turns and two hosts; the second host has failed:
+        For each metric what `_merge_metric` returns. For two hosts, each with two turns, of which the second failed:
 
             {"disk_s_per_gib": {"series": [[0.21, 0.22], None], "reasons": {"1": "not possible here: no DATADIR"}}}
-
-        "series" has an item for each host, in the order of `hosts`: the list of the host's times, one for each turn;
-        None if no rank of the host measured the metric, or one failed. "reasons" says why a host has failed, by the
-        index of the host in `hosts`, as text.
     """
-    metric_names: dict[str, None] = {}  # an ordered set, in the order in which the ranks have the metrics
+    metric_names: list[str] = []  # in the order in which the ranks have them
     ranks_by_host: list[list[RankTimes]] = [[] for _ in hosts]
     for of_rank in times_by_rank:
-        metric_names |= dict.fromkeys((*of_rank.values, *of_rank.failures))
+        for metric in (*of_rank.values, *of_rank.failures):
+            if metric not in metric_names:
+                metric_names.append(metric)
         ranks_by_host[of_rank.host_index].append(of_rank)
     return {metric: _merge_metric(metric, ranks_by_host) for metric in metric_names}
 

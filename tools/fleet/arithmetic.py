@@ -221,11 +221,7 @@ def _judge_class(ranks_of_class: Sequence[Rank], digests: Digests) -> dict[int, 
 def _judge_measured(measured: Sequence[Rank], digests: Digests) -> dict[int, Judgement]:
     """Return a judgement on each rank of one class, by whether the ranks computed the same bits.
 
-    A rank is unsteady if its repetitions of the same steps gave different results. The first case that applies counts:
-
-        most of at least two ranks are unsteady   unknown for all ranks: their kernels sum in a random order
-        the class has no majority                 each rank is judged by its own repetitions
-        neither                                   each rank is judged by the result of the majority
+    Each rank has repeated the same training steps several times.
 
     Args:
         measured: The ranks of one class (same device model and libraries) that did not fail.
@@ -234,10 +230,10 @@ def _judge_measured(measured: Sequence[Rank], digests: Digests) -> dict[int, Jud
     Returns:
         The judgements by the number of the rank.
     """
+    # A rank is unsteady if its repetitions gave different results.
     unsteady_count = sum(not rank.is_steady for rank in measured)
-    # False for a single rank, which may be unsteady because it computes wrongly.
     if _is_order_random(measured_ranks=len(measured), unsteady_ranks=unsteady_count):
-        # Such kernels give other bits each time, which says nothing about faults.
+        # Kernels that sum in a random order give other bits each time, which says nothing about faults.
         found = f"{NOT_REPEATABLE}: {unsteady_count} of {len(measured)} ranks of a class differ from themselves"
         return {rank.rank: Judgement(UNKNOWN, found) for rank in measured}
     summary_of_class = _summarize_class(measured)
@@ -301,29 +297,22 @@ def _majority_of(measured: Sequence[Rank]) -> RightResult | None:
 
 
 def _judge_by_own_repetitions(rank: Rank, digests: Digests, summary_of_class: ClassSummary) -> Judgement:
-    """Judge a rank by whether its own repetitions agree, because its class has no majority of ranks with one result.
-
-    The usual result of a rank is the result that more than half of its repetitions gave. The first case that applies
-    counts:
-
-        all repetitions agree       unknown: no majority confirms or refutes their result
-        there is no usual result    unknown
-        neither                     `_judge_unsteady` judges: fatal if a result other than the usual one came from this
-                                    host alone, because broken hardware makes errors of its own; otherwise unknown
+    """Judge a rank by whether its own repetitions agree, because most ranks of its class do not share a result.
 
     Args:
         rank: The rank, which did not fail.
         digests: The entry "digests" of fleet.json, with the digests (hashes of tensors) of the results.
         summary_of_class: How many hosts gave each result, in the rank's class (same device model and libraries).
     """
-    if rank.is_steady:
+    if rank.is_steady:  # all repetitions agree, but no other ranks confirm their result
         return _judge_without_majority(summary_of_class.rank_count)
     if rank.usual_result is None:
         found = f"{NOT_REPEATABLE}: its repetitions differ, and no result came out in more than half of them"
         return Judgement(UNKNOWN, found)
-    # The usual result counts as right. A fault is reported as "1 of 20 repetitions differ from the others of its own".
+    # The result of more than half of the repetitions counts as right. The words make "1 of 20 repetitions differ from
+    # the others of its own".
     right = RightResult(rank.usual_result, given_by="the others of its own")
-    return _judge_unsteady(rank, digests, summary_of_class, right)
+    return _judge_some_wrong_results(rank, digests, summary_of_class, right)
 
 
 def _judge_without_majority(rank_count: int) -> Judgement:
@@ -343,16 +332,8 @@ def _judge_without_majority(rank_count: int) -> Judgement:
 def _judge_by_majority(rank: Rank, digests: Digests, summary_of_class: ClassSummary, right: RightResult) -> Judgement:
     """Judge a rank by the result that most ranks of its class gave, which counts as right.
 
-    The first case that applies counts:
-
-        no repetition gave a wrong result          ok
-        more than half of the repetitions gave     `_judge_usually_wrong` judges: fatal if no other host gave this
-        the same wrong result                      wrong result; otherwise unknown
-        neither                                    `_judge_unsteady` judges: fatal if the rank gave a wrong result that
-                                                   no other host gave; otherwise unknown
-
-    Broken hardware makes errors of its own: two hosts would not get the same wrong bits. So a wrong result that several
-    hosts gave has another cause, such as another library or setting of these hosts.
+    A wrong result is fatal if no other host gave it. Several hosts with the same wrong bits have another cause than
+    broken hardware, such as another library or setting.
 
     Args:
         rank: The rank, which did not fail.
@@ -364,10 +345,10 @@ def _judge_by_majority(rank: Rank, digests: Digests, summary_of_class: ClassSumm
     if not wrong_results:
         return Judgement(OK, f"the same bits as {right.given_by}")
     usual_result = rank.usual_result  # of more than half of the rank's repetitions; None: there is none
-    if usual_result in wrong_results:  # False if `usual_result` is None
+    if usual_result is not None and usual_result != right.name:
         host_count = summary_of_class.host_count_by_result[usual_result]
         return _judge_usually_wrong(rank, digests, right, host_count=host_count)
-    return _judge_unsteady(rank, digests, summary_of_class, right)
+    return _judge_some_wrong_results(rank, digests, summary_of_class, right)
 
 
 def _judge_usually_wrong(rank: Rank, digests: Digests, right: RightResult, *, host_count: int) -> Judgement:
@@ -390,8 +371,10 @@ def _judge_usually_wrong(rank: Rank, digests: Digests, right: RightResult, *, ho
     return Judgement(UNKNOWN, found)
 
 
-def _judge_unsteady(rank: Rank, digests: Digests, summary_of_class: ClassSummary, right: RightResult) -> Judgement:
-    """Judge a rank that gave wrong results in some repetitions, none of which came in more than half.
+def _judge_some_wrong_results(
+    rank: Rank, digests: Digests, summary_of_class: ClassSummary, right: RightResult
+) -> Judgement:
+    """Judge a rank that gave wrong results, but the same wrong result in at most half of its repetitions.
 
     Args:
         rank: The rank. At least one of its results is not the right one.
@@ -406,9 +389,9 @@ def _judge_unsteady(rank: Rank, digests: Digests, summary_of_class: ClassSummary
     # How many hosts gave the rarest wrong result, the rank's own host included.
     fewest_hosts = min(summary_of_class.host_count_by_result[result] for result in wrong_results)
     only_this_host_gave_it = fewest_hosts == 1
-    if only_this_host_gave_it:  # a fault of hardware gives bits of its own
+    if only_this_host_gave_it:  # broken hardware makes errors of its own
         return Judgement(FATAL, _describe_fault(rank, digests, right))
-    # Several hosts with the same wrong bits have no such fault: their kernels seem to sum in a random order.
+    # If each wrong result came from several hosts, their kernels seem to sum in a random order.
     return Judgement(UNKNOWN, f"{NOT_REPEATABLE}: {fewest_hosts} hosts have the same other bits in some repetitions")
 
 

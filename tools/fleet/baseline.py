@@ -75,8 +75,7 @@ def _change_of_node(times_now: Sequence[float], times_then: Sequence[float]) -> 
 def _change_of_fleet(title: str, change_by_host: Mapping[str, NodeChange], *, alpha: float) -> Change:
     """Summarize how one performance metric changed across a fleet's nodes since an earlier measurement.
 
-    A node is named as slower only relative to the fleet: if all nodes got 10 % slower, the median change is 0.10 and no
-    node is named.
+    A node counts as slower relative to the fleet: if all nodes got 10 % slower, none is named.
 
     Args:
         title: The metric's name for display, such as "step" or "memory".
@@ -86,17 +85,21 @@ def _change_of_fleet(title: str, change_by_host: Mapping[str, NodeChange], *, al
     Returns:
         The median change with its 95 % interval, and the nodes that slowed down far more, with how much more.
     """
-    # {host: the logarithm of its time now over its time then}
+    # {host: log(its time now / its time then)}. `extra_time_of` turns log(1.02) into 0.02, which is 2 % longer.
     log_ratios = {host: change.log_ratio for host, change in change_by_host.items()}
     median_log_ratio = statistics.median(log_ratios.values())
-    interval = medians.median_interval(list(log_ratios.values()))  # None for fewer than five nodes
+    interval_of_logs = medians.median_interval(list(log_ratios.values()))  # None for fewer than five nodes
+    interval = None
+    if interval_of_logs is not None:
+        interval = tuple(extra_time_of(end) for end in interval_of_logs)
+
     typical_error = statistics.median(change.error for change in change_by_host.values())
     slow_hosts = find_slow(log_ratios, noise=typical_error, alpha=alpha)  # none of fewer than four nodes
-    # From logarithms back to shares of the time: 0.02 is 2 % longer.
+    slower_than_fleet = {host: extra_time_of(log_ratios[host] - median_log_ratio) for host in slow_hosts}
     return Change(
         metric=title,
         nodes=len(log_ratios),
         fleet=extra_time_of(median_log_ratio),
-        interval_95=None if interval is None else tuple(extra_time_of(end) for end in interval),
-        slower={host: extra_time_of(log_ratios[host] - median_log_ratio) for host in slow_hosts},  # than the fleet
+        interval_95=interval,
+        slower=slower_than_fleet,
     )

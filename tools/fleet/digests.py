@@ -84,8 +84,8 @@ class RepeatableTraining:
             main: The training program, without all-reduces, so that each rank computes by itself. Its variables must
                 have values.
             model: The model of the program. It makes the batch.
-            rate_variable: The name of the program's variable that holds the learning rate. In the copy, the learning
-                rate is RATE (0.01) instead of the value now.
+            rate_variable: The name of the program's variable that holds the learning rate. All steps train at the rate
+                RATE (0.01).
         """
         self._executor = executor
         self._main = main
@@ -96,10 +96,9 @@ class RepeatableTraining:
         self._gradient_names = list(ops.parameters_by_gradient(main.global_block()))
         self.tensors = digested_tensors(main)  # names of the tensors that get a digest, which is a hash
 
-        # What `restart` sets the program back to.
-        values_now = {name: np.array(tensor) for name, tensor in state.tensors(main)}
-        constant_rate = np.full_like(values_now[rate_variable], RATE)  # of the same shape and type
-        self._values_at_start = values_now | {rate_variable: constant_rate}
+        # What `restart` sets the program back to: the state now, but with the learning rate RATE.
+        self._values_at_start = {name: np.array(tensor) for name, tensor in state.tensors(main)}
+        self._values_at_start[rate_variable].fill(RATE)
 
     def restart(self) -> None:
         """Set weights, statistics, momenta and learning rate back to the start."""
@@ -319,42 +318,36 @@ def measure_all_ranks(
 
 
 def gather_digests(me: ranks.Ranks, host_index: int, device: Device, mine: DigestsOfRank, *, steps: int) -> JsonObject:
-    """Return on each rank the entry "digests" of fleet.json, by which a rank that computes other bits is found.
+    """Return on each rank the entry "digests" of fleet.json: which results each rank computed, and their tables.
 
-    Each rank has repeated the same training steps. Each repetition gave a table of digests (hashes of tensors) with a
-    row for each step. Equal tables have the same name, such as "a1b2". The entry has:
-
-        "steps"     `steps`
-        "tensors"   the names of the tensors, in the order of a table's columns
-        "tables"    the most common of the kept tables by name, at most 64: {"a1b2": [[...], ...], "c3d4": [[...], ...]}
-        "ranks"     for each rank the device, and how often the rank computed each table or why the rank failed, such as
-                    {"rank": 1, "repetitions": {"a1b2": 2, "c3d4": 1}, "failure": None, ...}
-
-    All ranks must call this together.
+    Each rank has repeated the same training steps. The result of a repetition is a table of digests (hashes of tensors)
+    with a row for each step. Equal results have the same name, such as "a1b2". All ranks must call this together.
 
     Args:
         me: This rank, with its MPI communicator of all ranks.
         host_index: The index of this rank's host in the list "hosts" of fleet.json. In a job of one node each rank is
             a host of its own.
         device: The title and the class of this rank's device.
-        mine: How often this rank computed each table, and the tables that this rank has kept, which are the first few;
-            or why this rank failed.
+        mine: How often this rank computed each result, and the tables of the first few.
         steps: The number of training steps in a repetition.
     """
     entry_of_this_rank = {
         "rank": me.rank,
-        "unit": host_index,  # the name of this index in fleet.json
+        "unit": host_index,
         "node": me.node,
         "device": device.title,
         "class": device.class_name,  # devices of one class should compute the same bits
-        "repetitions": dict(mine.count_by_result),  # {name of a table: in how many repetitions it was computed}
+        "repetitions": dict(mine.count_by_result),  # {"a1b2": 2, "c3d4": 1}: how many repetitions gave each result
         "failure": mine.failure,  # the message of an error in a repetition; None if there was no error
     }
     entries = me.comm.allgather(entry_of_this_rank)
-    # `_most_common_results` sorts the names of all tables, first those that most ranks computed. `_gather_tables` has
-    # the ranks send each other the tables of the first names whose table a rank has kept.
-    tables = _gather_tables(me, mine.kept_tables, _most_common_results(entries))
-    return {"steps": steps, "tensors": mine.tensors, "tables": tables, "ranks": entries}
+    results_to_send = _most_common_results(entries)  # all names, first those that most ranks computed
+    return {
+        "steps": steps,
+        "tensors": mine.tensors,  # names of the tensors, one for each column of a table
+        "tables": _gather_tables(me, mine.kept_tables, results_to_send),  # {"a1b2": [[...], ...]}, at most 64
+        "ranks": entries,
+    }
 
 
 def _most_common_results(entries: Sequence[JsonObject]) -> list[str]:
@@ -369,31 +362,28 @@ def _most_common_results(entries: Sequence[JsonObject]) -> list[str]:
 def _gather_tables(
     me: ranks.Ranks, my_tables: Mapping[str, Table], most_common_first: Sequence[str]
 ) -> dict[str, Table]:
-    """Return on each rank the tables of the most common results, which the ranks send to each other.
+    """Return on each rank the tables of the most common results by name, at most MOST_TABLES_RECORDED (64).
 
-    A table has the digests of one repetition of a training: a hash of each tensor in each step. Equal tables are the
-    same result, and each result has a name. All ranks must call this together.
+    The result of a repeated training is a table of digests: a hash of each tensor in each step. All ranks must call
+    this together.
 
     Args:
         me: This rank, with its MPI communicator of all ranks.
         my_tables: The tables that this rank has kept, by the names of the results.
-        most_common_first: The names of the results of all ranks, the most common first. Some of these results may have
-            no table on any rank.
-
-    Returns:
-        The tables by the names of the results: those of the first 64 results (MOST_TABLES_RECORDED) that have a table.
+        most_common_first: The names of the results of all ranks, the most common first. Those that no rank has kept are
+            skipped.
     """
-    # Tables are large, and several ranks may have the same one. So the ranks first exchange only the names.
+    # Tables are large, and several ranks may have the same one. So the ranks first exchange only the names, and then
+    # one rank sends each table.
     names_by_rank = me.comm.allgather(list(my_tables))
-    sender_by_name = _first_rank_by_result(names_by_rank)  # the first rank that has the table
+    sender_by_name = _first_rank_by_result(names_by_rank)
     names_with_table = [name for name in most_common_first if name in sender_by_name]
-    recorded = set(names_with_table[:MOST_TABLES_RECORDED])
+    names_to_send = names_with_table[:MOST_TABLES_RECORDED]
 
-    # Then each table is sent by one rank.
     tables_to_send: dict[str, Table] = {}
-    for name, table in my_tables.items():
-        if name in recorded and sender_by_name[name] == me.rank:
-            tables_to_send[name] = table
+    for name in names_to_send:
+        if sender_by_name[name] == me.rank:
+            tables_to_send[name] = my_tables[name]
     gathered: dict[str, Table] = {}
     for tables_of_rank in me.comm.allgather(tables_to_send):
         gathered |= tables_of_rank

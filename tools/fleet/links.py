@@ -77,15 +77,14 @@ def measure_links(comm: MPI.Comm, groups: list[str]) -> list[JsonObject]:
     """
     planned_rounds = rounds(groups)  # for each round the pairs of nodes that exchange data at the same time
     _take_turn(comm, planned_rounds)  # the warm-up, whose times are not kept
-    # Of the two ranks of a pair only the lower one returns the pair's times. So rank 1 has an item {pair: times} for
-    # the pair of the nodes 1 and 2, but none for the pair of the nodes 0 and 1.
+    # Each turn gives {pair: times}, for the same pairs: those in which this rank has the lower number.
     my_turns = [_take_turn(comm, planned_rounds) for _ in range(LINK_TURNS)]
-
+    my_pairs = list(my_turns[0])
     my_links = []
-    for pair in my_turns[0]:  # the keys of the first turn; all turns have the same keys
-        times_in_each_turn = [times_by_pair[pair] for times_by_pair in my_turns]  # five entries, one for each turn
+    for pair in my_pairs:
+        times_in_each_turn = [times_by_pair[pair] for times_by_pair in my_turns]
         my_links.append(_link_entry(pair, times_in_each_turn))
-    links_by_rank = comm.allgather(my_links)  # the list `my_links` of each rank; no link is in two of these lists
+    links_by_rank = comm.allgather(my_links)  # no pair is in the lists of two ranks
     return list(itertools.chain.from_iterable(links_by_rank))
 
 

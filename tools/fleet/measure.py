@@ -61,16 +61,17 @@ def examine_node(job: Job, me: ranks.Ranks) -> JsonObject:
     """
     WATCHDOG.beat("looking at the node", extra_s=DOCTOR_S)
     ranks_of_node = me.comm.Split_type(MPI.COMM_TYPE_SHARED, me.rank)
-    cores_of_ranks: list[list[int]] | None = ranks_of_node.gather(provenance.own_cores())  # None but on the first rank
-    own_result = None
+    # `gather` gives the node's first rank the cores of each of its ranks, and the other ranks None.
+    cores_of_ranks: list[list[int]] | None = ranks_of_node.gather(provenance.own_cores())
+    result_of_first_rank: JsonObject | None = None
     if cores_of_ranks is not None:
-        own_result = _run_doctor(job, cores_of_ranks, node_number=me.rank // job.cluster.dgxngpu)
+        result_of_first_rank = _run_doctor(job, cores_of_ranks, node_number=me.rank // job.cluster.dgxngpu)
     ranks.wait(me.comm)  # so that no rank goes on before the doctor has ended on all nodes
 
-    result_of_first: JsonObject | None = ranks_of_node.bcast(own_result)
+    result: JsonObject | None = ranks_of_node.bcast(result_of_first_rank)  # the first rank sends it to the others
     ranks_of_node.Free()
-    assert result_of_first is not None
-    return result_of_first
+    assert result is not None
+    return result
 
 
 def _run_doctor(job: Job, cores_of_ranks: list[list[int]], *, node_number: int) -> JsonObject:
@@ -104,11 +105,9 @@ def gather_nodes(representatives: MPI.Comm, mine: JsonObject) -> list[JsonObject
         On the first rank a list with an item for each host, such as {"failed": [], "facts": {...}, "clock_offset_s":
         0.002}, if the host's clock is 2 ms ahead of the first host's. None on the other ranks.
     """
-    offsets_s = [0.0]  # of the first host from itself
+    offsets_s = [0.0]  # of the first host from itself; only the first rank uses this list
     for other in range(1, representatives.Get_size()):
-        # The first rank asks rank `other` for its clock, and gets the offset. Every other rank gets 0, which is not
-        # used.
-        offsets_s.append(clock_offset_s(representatives, other))
+        offsets_s.append(clock_offset_s(representatives, other))  # the first rank asks `other` for its clock
     nodes = representatives.gather(mine)  # `mine` of each compared host, in order; None on all ranks but the first
     if nodes is None:
         return None
@@ -242,30 +241,24 @@ def measure(machine: Machine, hosts: ComparedHosts, node_result: JsonObject) -> 
         node_result: What `examine_node` found on this rank's node: {"failed": [...], "facts": {...}}.
 
     Returns:
-        The record (fleet.json) without "took_s", the seconds of the whole measurement. It is complete on rank 0 only:
-        elsewhere "nodes" is None, and "links" may be empty. Of trainings it has
-
-            "digests"   hashes of what each rank computed by itself; None if no training is possible
-            "whole_s"   seconds of each step of all ranks together; empty if there was none
-            "steps_s"   for each rank the seconds of the steps that it took alone
+        The record (fleet.json) without "took_s", the seconds of the whole measurement. Only rank 0 has all of it.
     """
-    me = machine.me
     training_programs = _programs_if_possible(machine)
     measured_by_rank = _measure_alone(machine, training_programs, hosts)
-    step_times_by_rank = [of_rank.step_times_s for of_rank in measured_by_rank]
-    network = _measure_network(me, hosts, node_result)
-    training = TrainingResults(digests=None, step_times_s=[])  # what stands in the record if no training is possible
+    step_times_alone_by_rank = [of_rank.step_times_s for of_rank in measured_by_rank]
+    network = _measure_network(machine.me, hosts, node_result)
+    training = TrainingResults(digests=None, step_times_s=[])  # if no training is possible
     if training_programs is not None:
-        training = _measure_training(machine, training_programs, hosts, step_times_by_rank)
+        training = _measure_training(machine, training_programs, hosts, step_times_alone_by_rank)
     return _header(machine.job) | {
         "hosts": hosts.names,
-        "groups": hosts.groups,
-        "metrics": merge_by_host(hosts.names, measured_by_rank),
-        "links": network.links,
-        "digests": training.digests,
-        "whole_s": training.step_times_s,
-        "steps_s": step_times_by_rank,
-        "nodes": network.nodes,
+        "groups": hosts.groups,  # the switch group of each host
+        "metrics": merge_by_host(hosts.names, measured_by_rank),  # the times of each host alone
+        "links": network.links,  # the times between two hosts
+        "digests": training.digests,  # hashes of what each rank computes by itself
+        "whole_s": training.step_times_s,  # of each training step of all ranks together
+        "steps_s": step_times_alone_by_rank,
+        "nodes": network.nodes,  # the findings on each host's health; None but on rank 0
     }
 
 
@@ -279,10 +272,10 @@ def _measure_alone(machine: Machine, training_programs: Programs | None, hosts: 
         machine: This rank's part of the machine.
         training_programs: The programs of the training steps; None if Paddle has no kernels for a GPU. Then no step is
             timed, and the results say why.
-        hosts: The hosts to compare, which of them this rank belongs to, and whether this rank represents its host.
+        hosts: The compared hosts, among them the host of this rank.
     """
-    # `refuse_step` raises NotPossible with the reason.
-    take_step_alone = refuse_step if training_programs is None else training_programs.step_alone
+    # Without programs `refuse_step` raises NotPossible in place of a step, with the reason.
+    take_step_alone = training_programs.step_alone if training_programs else refuse_step
     measurements = RankMeasurements(machine, take_step_alone, with_disk=hosts.is_representative)
     mine = measure_in_turns(machine.me, measurements, host_index=hosts.my_index)
     measured_by_rank: list[RankTimes] = machine.me.comm.allgather(mine)
@@ -290,26 +283,24 @@ def _measure_alone(machine: Machine, training_programs: Programs | None, hosts: 
 
 
 def _measure_network(me: ranks.Ranks, hosts: ComparedHosts, node_result: JsonObject) -> NetworkResults:
-    """Measure the network between the hosts of a job, and gather the results of each host's health check.
+    """Measure the network between the compared hosts of a job, and gather the results of each host's health check.
 
-    A host is a node here or, if the job has only one node, a rank. All ranks must call this together.
+    One rank of each host, its representative, does this, while the others wait. All ranks must call this together.
 
     Args:
         me: This rank, with its MPI communicator of all ranks.
-        hosts: The hosts to compare, with the switch group of each, and whether this rank represents its host.
+        hosts: The compared hosts: nodes or, if the job has only one node, ranks.
         node_result: What `examine_node` found on this rank's node: {"failed": [...], "facts": {...}}.
 
     Returns:
-        The times of the links and, on the first rank only, the health results of all hosts. On a rank that represents
-        no host, both are empty.
+        The times of the links, on representatives only, and the health results, on the first rank only.
     """
     results = NetworkResults(links=[], nodes=None)
-    # `Split` divides the ranks: those that give the same color get one communicator, in which only they take part.
-    color = 0 if hosts.is_representative else 1
-    ranks_like_me = me.comm.Split(color, me.rank)
-    if hosts.is_representative:  # the other ranks wait
-        links = measure_links(ranks_like_me, hosts.groups)
-        nodes = gather_nodes(ranks_like_me, node_result)
+    # `Split` makes two communicators: one of the representatives, and one of the other ranks.
+    representatives_or_others = me.comm.Split(0 if hosts.is_representative else 1, me.rank)
+    if hosts.is_representative:
+        links = measure_links(representatives_or_others, hosts.groups)
+        nodes = gather_nodes(representatives_or_others, node_result)
         results = NetworkResults(links, nodes)
     ranks.wait(me.comm)
     return results
@@ -321,30 +312,23 @@ def _measure_training(
     hosts: ComparedHosts,
     times_alone_by_rank: Sequence[Sequence[float]],
 ) -> TrainingResults:
-    """Train twice, and return the results: hashes of what each rank computes by itself, and times of common steps.
+    """Train twice: first each rank by itself, for hashes of what it computes, then all together, for the step times.
 
-    In the first training each rank repeats the same steps by itself, without all-reduces. Hashes of the rank's tensors,
-    called digests, later show whether a rank computes wrongly. In the second training all ranks take steps together,
-    and the steps are timed. All ranks must call this together.
+    All ranks must call this together.
 
     Args:
         machine: This rank's part of the machine.
         training_programs: The programs of the two trainings.
-        hosts: The hosts to compare, and which of them this rank belongs to.
-        times_alone_by_rank: For each rank the seconds of steps that it took alone in an earlier measurement, not in the
-            first training here. These times decide how many steps the second training takes.
-
-    Returns:
-        The digests of all ranks, and the seconds of each step of the second training on its slowest rank. If a rank
-        took no step alone in the earlier measurement, the second training takes no steps, and the list is empty.
+        hosts: The compared hosts, among them the host of this rank.
+        times_alone_by_rank: For each rank the seconds of the steps of `_measure_alone`, from which follows how many
+            steps are taken together.
     """
     me = machine.me
-    # The first training gives the digests of all ranks.
+    # Each rank repeats the same steps without all-reduces. Other hashes than those of the other ranks show a fault.
     repeated = training_programs.repeatable_training
     digests_of_all = digests.measure_all_ranks(machine.job.cluster, me, repeated, host_index=hosts.my_index)
-    # The second training takes about 5 seconds, but from 3 to 200 steps, and gives the seconds of each step.
-    times_s = time_steps_together(me, training_programs.step_of_all, times_alone_by_rank)
-    return TrainingResults(digests_of_all, times_s)
+    step_times_s = time_steps_together(me, training_programs.step_of_all, times_alone_by_rank)
+    return TrainingResults(digests_of_all, step_times_s)
 
 
 def _programs_if_possible(machine: Machine) -> Programs | None:

@@ -71,13 +71,7 @@ def find_slow(log_ratios: Mapping[str, float], *, noise: float, alpha: float) ->
     """Return the names of the nodes or links that are slow compared with the others.
 
     For example, {"a": 0.0, "b": 0.01, "c": -0.01, "d": 1.1} with a `noise` of 0.01 gives ["d"], which takes about 3
-    times as long as each of the others, because exp(1.1) is 3.0. Two tests are made, and all names that either test
-    finds are returned:
-
-        _find_outliers       finds names that are slower by more than chance explains, and by more than healthy machines
-                             differ; among many names even by a few percent, but the test is weak among a few
-        _find_slow_minority  finds fewer than half of the names, if each takes over twice as long as each of the others,
-                             and by more than the noise explains; works among a few names, too
+    times as long as each of the others, because exp(1.1) is 3.0.
 
     Args:
         log_ratios: For each name the logarithm of a ratio of times, such as log(time / usual time): 0.05 is about 5 %
@@ -93,20 +87,15 @@ def find_slow(log_ratios: Mapping[str, float], *, noise: float, alpha: float) ->
         return []
     median = statistics.median(log_ratios.values())
     distances = {name: log_ratio - median for name, log_ratio in log_ratios.items()}
-    slow = _find_outliers(distances, noise=noise, alpha=alpha) | _find_slow_minority(distances, noise=noise)
-    return [name for name in log_ratios if name in slow]
+    outliers = _find_outliers(distances, noise=noise, alpha=alpha)  # among many names even by a few percent
+    minority = _find_slow_minority(distances, noise=noise)  # over twice as slow, also among a few names
+    return [name for name in log_ratios if name in outliers or name in minority]
 
 
 def _find_outliers(distances: Mapping[str, float], *, noise: float, alpha: float) -> set[str]:
-    """Return the names of nodes or links that are outliers on the slow side, by Rosner's test (Technometrics 25, 1983).
+    """Return the names of slow nodes or links, by Rosner's test for outliers (Technometrics 25, 1983).
 
-    An example with seven values of `distances`:
-
-        sorted, the nearest first   0  0.01  -0.01  -0.02  0.5  -0.6  0.7
-        usual without a test        0  0.01  -0.01  -0.02                   half of them (rounded down) and one more
-        first slow outlier                                 0.5              far above the mean of the four before it
-        outliers                                           0.5  -0.6  0.7   0.5 and all values farther out
-        returned                                           0.5        0.7   above `smallest_difference`: 0.004 (0.4 %)
+    For example, of the values 0, 0.01, -0.01, -0.02, 0.5, -0.6 and 0.7 those with 0.5 and 0.7 are returned.
 
     Args:
         distances: For each node or link its log ratio (0.05 is about 5 % slower) minus the median of these: above 0 if
@@ -120,23 +109,22 @@ def _find_outliers(distances: Mapping[str, float], *, noise: float, alpha: float
     first = _first_slow_outlier(values, noise=noise, alpha=alpha_of_a_test)  # an index: 4 in the example
     if first is None:
         return set()
-    outliers = from_near_to_far[first:]  # by Rosner's rule the values farther out need no test
-    least_distance = smallest_difference()  # by which healthy machines may differ; a fast outlier is below 0
-    return {name for name in outliers if distances[name] > least_distance}
+    outliers = from_near_to_far[first:]  # by Rosner's rule the values farther out are outliers, too: -0.6 and 0.7
+    least_distance = smallest_difference()  # by which healthy machines may differ
+    return {name for name in outliers if distances[name] > least_distance}  # without the fast ones, such as -0.6
 
 
 def _first_slow_outlier(values: Array, *, noise: float, alpha: float) -> int | None:
     """Return the index of the first value that is an outlier above all values before it; None if there is none.
 
     Args:
-        values: Signed distances from the median, such as those of logarithms of times: positive is slow. Sorted by
-            their absolute values, the smallest first. The first half and one more, such as 3 values of 4, are taken to
-            be usual, and not tested.
+        values: Distances from the median, sorted by their absolute values, such as [0, 0.01, -0.01, 0.5]. Positive is
+            slow.
         noise: The standard error of a value.
         alpha: The accepted chance of a false alarm in each test.
     """
-    first_tested = len(values) // 2 + 1
-    for index in range(first_tested, len(values)):
+    usual = len(values) // 2 + 1  # the nearest values, more than half, are taken to be usual without a test
+    for index in range(usual, len(values)):
         if _is_slow_outlier(float(values[index]), values[:index], noise=noise, alpha=alpha):
             return index
     return None
@@ -145,26 +133,22 @@ def _first_slow_outlier(values: Array, *, noise: float, alpha: float) -> int | N
 def _is_slow_outlier(farthest: float, others: Array, *, noise: float, alpha: float) -> bool:
     """Return whether the farthest of several values is an outlier above the others, by a one-sided t-test.
 
-    Two conditions must hold:
-
-    - `farthest` lies more than LEAST_T (3) standard errors above the mean of `others`.
-    - The chance that any of the values lies so far above, if all are healthy, is at most `alpha`.
-
     Args:
         farthest: The value that is farthest from the median. Values are logarithms of times, minus their median, so a
-            slow node or link has a high value. A value below the mean of `others` gives False.
+            slow node or link has a high value.
         others: All values that are nearer to the median.
-        noise: The standard error of a value. The standard deviation of the values is taken to be at least `noise`, even
-            if `others` happen to lie closer together.
+        noise: The standard error of a value, which counts if `others` happen to lie closer together.
         alpha: The accepted chance of a false alarm.
     """
     t = _standard_errors_above_mean(farthest, others, noise=noise)  # 5.0 is five standard errors above
+    if t <= LEAST_T:
+        return False
     degrees_of_freedom = len(others) - 1  # as in a plain t-test, even if `t` was computed with `noise`
     chance_of_one_value = 1 - stats.t_cdf(t, degrees_of_freedom)  # that one healthy value lies so far above
     # Bonferroni's correction: each of the values could have been the farthest.
     number_of_values = len(others) + 1
     chance_of_any_value = chance_of_one_value * number_of_values
-    return t > LEAST_T and chance_of_any_value <= alpha
+    return chance_of_any_value <= alpha
 
 
 def _standard_errors_above_mean(value: float, others: Array, *, noise: float) -> float:

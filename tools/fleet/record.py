@@ -124,12 +124,7 @@ def _check_times(record: Record) -> None:
     """Raise ValueError unless the times in a record are above 0 and finite, and each series of times is complete.
 
     A series is the list of the times of a node or link, one for each turn (a repetition of the measurement). The times
-    in "steps_s", the seconds of each rank's own steps, are not checked. The times in these entries are:
-
-        "metrics"   by metric a series for each node; None for a node that did not measure the metric
-        "links"     by metric a series for each link; never None, because only measured links are listed
-        "whole_s"   the seconds of each step that all ranks took together; may be empty
-        "took_s"    the seconds of the whole measurement, a single time
+    in "steps_s", the seconds of each rank's own steps, are not checked.
 
     Args:
         record: The content of fleet.json. The lengths of its lists and the numbers of its links have been checked.
@@ -140,18 +135,19 @@ def _check_times(record: Record) -> None:
         LookupError: A field is missing.
         TypeError: A field is of another type.
     """
+    # A node that did not measure a metric has None in place of a series. `_check_series` passes over it.
     for metric in record["metrics"]:
         _check_series(metric, of_hosts(record, metric))
-    links = links_of(record)
+    links = links_of(record)  # only measured links are listed, so none may have None
     for metric in LINK_METRICS:
         times_by_link = {name: link[metric] for name, link in links.items()}
         for name, times in times_by_link.items():
             if times is None:
                 raise ValueError(f"{metric} of {name} is null: a link has a time of each turn")
         _check_series(metric, times_by_link)
-    # `_check_series` takes series by name. The name "all" only stands in messages: "whole_s of all is ...".
-    times_of_all_s = record["whole_s"] or None  # None instead of an empty list, which `_check_series` would refuse
-    _check_series("whole_s", {"all": times_of_all_s})
+    # The name "all" stands in messages: "whole_s of all is ...".
+    if record["whole_s"]:  # else no steps were taken together
+        _check_series("whole_s", {"all": record["whole_s"]})
     _check_series("took_s", {"all": [record["took_s"]]})
 
 

@@ -141,9 +141,8 @@ def _pairs_inside_groups(members: dict[str, list[int]], round_index: int) -> lis
 def _pairs_across_groups(members: dict[str, list[int]], round_index: int) -> list[tuple[int, int]]:
     """Return the pairs of a round in which each node of the first half meets a node of the second half.
 
-    All nodes are ordered by group and cut into two halves. So two nodes of one group can meet only if the cut goes
-    through their group. In each round the second half is rotated further, so that other nodes meet. With the groups
-    01 23 45 67:
+    All nodes are ordered by group and cut into two halves, so that nodes of one group rarely meet. In each round the
+    second half is rotated further, so that other nodes meet. With the groups 01 23 45 67:
 
         round   first half   second half   pairs
         0       0 1 2 3      4 5 6 7       (0, 4) (1, 5) (2, 6) (3, 7)
@@ -158,12 +157,12 @@ def _pairs_across_groups(members: dict[str, list[int]], round_index: int) -> lis
     first_half = ordered[:middle]
     second_half = ordered[middle:]
     largest_group = max(len(nodes) for nodes in members.values())
-    # In each round the second half is rotated by `step` more places. `step` is larger than any group, so that with many
-    # groups a node's next partner is mostly in another group. `step` has no common divisor with the half's length, so
-    # that no pair comes twice before all have come once.
+    # In each round the second half is rotated by `step` more places. It is larger than any group, so that a node's next
+    # partner is mostly in another group than the last. It has no common divisor with the half's length, so that a node
+    # meets each of the other half before it meets one again.
     step = _rotation_step(len(second_half), largest_group)  # 3 in the example, for 4 places and groups of 2 nodes
-    rotation = (round_index * step) % len(second_half)  # 0, 3, 2, 1 in rounds 0 to 3: rotating by 4 changes nothing
-    rotated = second_half[rotation:] + second_half[:rotation]  # [4, 5, 6, 7] by 3: [7, 4, 5, 6]
+    rotation = (round_index * step) % len(second_half)  # 0, 3, 2, 1 in rounds 0 to 3
+    rotated = second_half[rotation:] + second_half[:rotation]  # from the place `rotation` on: [7, 4, 5, 6] for 3
     # If the number of nodes is odd, the second half has one more, which has no partner in this round.
     return list(zip(first_half, rotated, strict=False))
 

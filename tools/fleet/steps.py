@@ -41,28 +41,20 @@ class Programs(NamedTuple):
 
 
 def programs(machine: Machine) -> Programs:
-    """Return two training steps and a repeatable training, by which the ranks of a fleet are timed and compared.
+    """Return what the ranks of a fleet run to be timed and compared, made from the job's training program.
 
-    All three are made from the job's training program, which is built first. All ranks must call this together.
+    All ranks must call this together.
 
     Args:
         machine: This rank's part of the machine, with the settings of the job.
-
-    Returns:
-        Three things to run:
-
-            step_alone            a training step of this rank without all-reduces, so that it waits for no other rank
-            step_of_all           a training step of all ranks together
-            repeatable_training   a training without all-reduces that a rank can repeat: hashes of the results are
-                                  compared between the ranks, and show which ranks compute wrongly
     """
     job = machine.job
     model = ResNet50(job.hyperparameters, machine.plan(), batch=job.model.batchsize)
     training = _started_training(machine, model)
     main_alone = _without_all_reduces(training.main)  # a copy, in which a rank trains by itself
     name_of_rate = training.schedule._var_name  # of the variable of the learning rate; Paddle has no public attribute
-    # Copies the weights of this moment, to start each repetition from them. No step has changed them yet, so they are
-    # the same on all ranks.
+    # Copies the weights before any step changes them, while they are the same on all ranks. Each repetition starts from
+    # the copy.
     repeatable = digests.RepeatableTraining(machine.executor, main_alone, model, rate_variable=name_of_rate)
     batch = _batch_of_this_rank(machine, model)
     return Programs(

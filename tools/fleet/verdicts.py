@@ -141,17 +141,19 @@ def judge_metric(
         reasons: Why a node or link was not measured, by its name.
 
     Returns:
-        The verdicts in the order of `series`: a warning if slow, else ok. Of what was not measured, "unknown", or
-        fatal after an error.
+        The verdicts in the order of `series`.
     """
-    log_ratios_by_name = _log_ratios_to_median(series, across_links)  # of those that were measured
-    if len(log_ratios_by_name) >= LEAST_NODES:
+    # Of those that were measured, log(time / the median of all in that turn) for each turn.
+    log_ratios_by_name = _log_ratios_to_median(series, across_links)
+    if len(log_ratios_by_name) < LEAST_NODES:  # too few to tell which of them is slow
+        verdicts = _leave_undecided(metric, log_ratios_by_name)
+    else:
         slowness_by_name = _compare(log_ratios_by_name, alpha=alpha)
         verdicts = _judge_measured(metric, series, slowness_by_name)
-    else:  # too few to tell which of them is slow
-        verdicts = _leave_undecided(metric, log_ratios_by_name)
-    unmeasured = [name for name in series if name not in log_ratios_by_name]
-    verdicts |= {name: _judge_unmeasured(metric, name, reasons.get(name)) for name in unmeasured}
+    for name in series:
+        was_measured = name in log_ratios_by_name
+        if not was_measured:
+            verdicts[name] = _judge_unmeasured(metric, name, reasons.get(name))
     return [verdicts[name] for name in series]
 
 
@@ -198,25 +200,18 @@ def _compare(log_ratios_by_name: Mapping[str, Sequence[float]], *, alpha: float)
 
     Args:
         log_ratios_by_name: For each node or link its log ratio in each turn: log(time / the fleet's median time of the
-            turn), so 0.05 is about 5 % slower. The median of links is that of all links of the same kind: inside a
-            switch group, or across.
+            turn), so 0.05 is about 5 % slower.
         alpha: The accepted chance of a false alarm in a healthy fleet.
-
-    Returns:
-        By name, the extra time as a share of the fleet's median (0.05 is 5 % slower) with the 95 % interval (None if
-        there are fewer than five turns), and whether the node or link counts as slow.
     """
-    # The level of a node or link is a robust mean of its log ratios over the turns. Levels are compared.
-    levels = {name: level_of(log_ratios) for name, log_ratios in log_ratios_by_name.items()}
-    # The standard error of each level. The median of these errors is taken as the noise of every level.
-    errors_of_levels = [error_of_level(log_ratios) for log_ratios in log_ratios_by_name.values()]
-    slow_names = find_slow(levels, noise=statistics.median(errors_of_levels), alpha=alpha)
+    levels = {name: level_of(log_ratios) for name, log_ratios in log_ratios_by_name.items()}  # robust means
+    standard_errors = [error_of_level(log_ratios) for log_ratios in log_ratios_by_name.values()]
+    typical_error = statistics.median(standard_errors)
+    slow_names = find_slow(levels, noise=typical_error, alpha=alpha)
 
     level_of_fleet = statistics.median(levels.values())
     slowness_by_name = {}
     for name, level in levels.items():
         extra_time = extra_time_of(level - level_of_fleet)  # from a difference of logarithms to a share
-        # `compared`: the fewer are compared, the less certain is `level_of_fleet`, and the wider is the interval.
         interval = _interval_of_extra_time(log_ratios_by_name[name], level, level_of_fleet, compared=len(levels))
         slowness_by_name[name] = Slowness(extra_time, interval, is_slow=name in slow_names)
     return slowness_by_name
@@ -236,20 +231,19 @@ def _interval_of_extra_time(
         log_ratios: The log ratio of the node or link in each turn: log(time / the fleet's median time of the turn).
         level: The level of the node or link, a robust mean of `log_ratios`.
         level_of_fleet: The median of the levels of all compared nodes or links.
-        compared: The number of compared nodes or links. The fewer are compared, the larger is the error of
-            `level_of_fleet`, and the wider is the interval.
+        compared: The number of compared nodes or links. The fewer they are, the larger is the error of their median.
 
     Returns:
         The bounds (low, high) as shares. None if there are fewer than five turns.
     """
-    # The interval of the median of `log_ratios` is taken as the interval of `level`. A robust mean varies less than the
-    # median, so this interval is rather too wide than too narrow.
-    interval_of_level = medians.median_interval(log_ratios)
-    if interval_of_level is None:
+    # The level has no interval of its own, so that of the median stands for it. It is rather too wide than too narrow,
+    # because the median varies more than the level does.
+    interval_of_median = medians.median_interval(log_ratios)
+    if interval_of_median is None:
         return None
-    low, high = interval_of_level
-    # The distance of each bound from `level` grows by this factor, because `level_of_fleet` has an error as well.
-    widening = _widening_by_error_of_median(compared)
+    low, high = interval_of_median
+    # `level_of_fleet` has an error, too. It makes both bounds lie farther from the level.
+    widening = _widening_by_error_of_median(compared)  # a factor, slightly above 1 for many nodes
     wide_low = level + (low - level) * widening
     wide_high = level + (high - level) * widening
     # `extra_time_of` turns a difference of logarithms into a share: log(1.05) -> 0.05.
@@ -376,29 +370,28 @@ def judge_stalls(median_steps: Series, mean_steps: Series) -> list[Verdict]:
     """Return a verdict on each measured node: a warning if stalls cost the node noticeable time, and not by chance.
 
     A stall is a training step that takes far longer than the other steps of its turn. A turn is some steps that all
-    nodes take at the same time. The mean seconds of a turn's steps, divided by their median, shows a stall: a stall
-    raises the mean and hardly the median.
+    nodes take at the same time.
 
     Args:
         median_steps: For each node the median seconds of a step in each turn; None: not measured.
         mean_steps: For each of these nodes the mean seconds of a step in each turn; None: not measured.
 
     Returns:
-        A warning if the node has more stalls than chance explains, and loses noticeable time by them; otherwise ok. The
-        list is empty if fewer than LEAST_NODES (4) nodes are measured.
+        The verdicts. The list is empty if fewer than LEAST_NODES (4) nodes are measured.
     """
-    ratios_by_host = _mean_over_median(median_steps, mean_steps)  # a ratio for each turn, such as 1.2 with a stall
+    # A stall raises the mean of a turn's steps and hardly the median: the mean divided by the median is 1.2, say.
+    ratios_by_host = _mean_over_median(median_steps, mean_steps)
     if len(ratios_by_host) < LEAST_NODES:
         return []
     count_by_host = {host: _count_stalls(ratios) for host, ratios in ratios_by_host.items()}
     stalling_hosts = _hosts_with_more_stalls_than_by_chance(count_by_host)
+    lost_time_by_host = _lost_time_by_host(ratios_by_host)  # the share by which stalls lengthen steps more than usual
 
     verdicts = []
-    # The lost time is the share by which the node's steps take longer by stalls than is usual in the fleet.
-    for host, lost_time in _lost_time_by_host(ratios_by_host).items():
+    for host, lost_time in lost_time_by_host.items():
         is_noticeable = lost_time > smallest_difference()  # the share by which hosts of one kind differ anyway
-        is_slow = host in stalling_hosts and is_noticeable  # whether the verdict is a warning
-        slowness = Slowness(lost_time, interval_95=None, is_slow=is_slow)
+        loses_time_by_stalls = host in stalling_hosts and is_noticeable
+        slowness = Slowness(lost_time, interval_95=None, is_slow=loses_time_by_stalls)
         count = count_by_host[host]
         suffix = f"; {count.stalled_turns} of {count.turns} turns have a stall"
         verdicts.append(judge_slowness(host, "stalls", slowness, suffix=suffix))
