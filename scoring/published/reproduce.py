@@ -79,24 +79,19 @@ def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> 
         published: The published figure.
 
     Returns:
-        A dictionary with "published", "recomputed", "notes" and more. Among its values are:
-
-        - "verdict": "borne out" if the logs give the published figure and state no other conditions than the report;
-          otherwise "not borne out", "not decided" or "not recomputed"
-        - "difference": recomputed / published - 1; None for "not recomputed"
-        - "borne_out": the same verdict as True or False; None for "not decided" and "not recomputed"
-        - "as_recorded": True if published.csv already has a note that the logs do not bear the published figure out
-          (`log_note`), and the logs give the figure of that note. `main` does not count such a known mismatch as a
-          fault.
+        A dictionary with "published", "recomputed", "verdict", "notes" and more. The recomputed figure is None if the
+        logs cannot be scored.
     """
     recomputed = _recompute(rule, paths, published)
-    is_known_mismatch = recomputed.figure is not None and _is_figure_of_note(recomputed.figure, published)
     notes = list(recomputed.notes)
     if rule.is_assumed:  # by this rule, as much warm-up is dropped as the publisher dropped in its other logs
         notes.insert(0, "the publisher does not say how many windows it dropped: as in its other logs")
     difference = None  # as a share of the published figure
+    # A mismatch is known if published.csv has a note on it and the logs still give the figure of that note.
+    is_known_mismatch = False
     if recomputed.figure is not None:
         difference = recomputed.figure / published.value - 1
+        is_known_mismatch = _is_figure_of_note(recomputed.figure, published)
     return {
         "logs": [str(path) for path in paths],
         "source": published.source,
@@ -108,8 +103,8 @@ def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> 
         "notes": notes,
         "recomputed": recomputed.figure,
         "difference": difference,
-        "borne_out": _IS_BORNE_OUT.get(recomputed.verdict),
-        "as_recorded": is_known_mismatch,
+        "borne_out": _IS_BORNE_OUT.get(recomputed.verdict),  # None for NOT_DECIDED and NOT_RECOMPUTED
+        "as_recorded": is_known_mismatch,  # `main` does not count it as a fault
         "protocol": rule.protocol,
         "footnotes": recomputed.footnotes,
     }
@@ -124,30 +119,28 @@ def _recompute(rule: Rule, paths: Sequence[Path], published: Published) -> Recom
         published: The published figure.
 
     Returns:
-        The verdict, the figure, notes on how it was made and judged, and footnotes. If the logs cannot be scored, the
-        verdict is NOT_RECOMPUTED, the figure is None, the only note says why, and there are no footnotes.
-
-        There are footnotes only if our result uses the name of MLPerf, and then as the rules of MLPerf demand:
-
-        - They say that our result is not verified, and whose trademark the name is.
-        - If our figure is a throughput, they say that images/s is only derived from the logs.
-        - If the published figure is a time to train, they say how ours may differ from a result that MLCommons has
-          verified.
+        The verdict, the figure, notes on how it was made and judged, and the footnotes that MLPerf demands next to it.
+        If the logs cannot be scored, the only note says why.
     """
     try:
         records = [_read_log(path, rule) for path in paths]
-        # Without `system`, the score of several logs warns if one of them names no machine. Nothing else depends on it.
+        # `system` only spares the score a warning that it names no machine.
         result = score(records, protocols.find(rule.protocol), skip=rule.skip, system=published.accelerator)
-        # The one published time to train for which `published_logs.csv` has logs is a result of MLPerf, which MLCommons
-        # has verified.
+        # The one published time to train that has logs is a result that MLCommons has verified. The footnotes then say
+        # how ours may differ from it.
         published_is_verified = published.metric == "time_to_train"
-        footnotes = result.footnotes_where_shown(next_to_verified=published_is_verified)
+        footnotes = result.footnotes_where_shown(next_to_verified=published_is_verified)  # empty unless of MLPerf
         judged = _judge(rule, result, records, published)
     except (InputError, TooFewRunsError) as error:
-        return Recomputation(NOT_RECOMPUTED, figure=None, notes=[str(error)], footnotes=[])
+        return _not_recomputed(str(error))
     except OSError as error:
-        return Recomputation(NOT_RECOMPUTED, figure=None, notes=[named_files.explain(error)], footnotes=[])
+        return _not_recomputed(named_files.explain(error))
     return Recomputation(judged.verdict, judged.recomputed, judged.notes, footnotes)
+
+
+def _not_recomputed(reason: str) -> Recomputation:
+    """Return the verdict on a figure whose logs cannot be scored, with the reason as its only note."""
+    return Recomputation(NOT_RECOMPUTED, figure=None, notes=[reason], footnotes=[])
 
 
 def _judge(rule: Rule, result: Score, records: Sequence[Record], published: Published) -> Judgement:
@@ -214,27 +207,23 @@ def _verdict_on_figure(rule: Rule, *, agrees: bool) -> str:
 def _figure_of_logs(rule: Rule, result: Score, records: Sequence[Record], published: Published) -> LogsFigure:
     """Return the figure of the logs that is to be compared with the published one.
 
-    It is the score of the logs times the publisher's factor. It is the images/s in a log's closing line instead if both
-    of these hold:
-
-    - The score times the factor differs from the published figure by more than TOLERANCE.
-    - There is only one log, and its closing line gives the published figure at all its printed digits.
-
-    No other figure is tried.
-
     Args:
-        rule: How the publisher made the figure from its logs, with the factor or None.
+        rule: How the publisher made the figure from its logs. The publisher may have multiplied the score by a factor.
         result: Score of the logs by this rule.
         records: What the logs say.
         published: The published figure.
+
+    Returns:
+        The score times the publisher's factor, or the images/s in the closing line of a log.
     """
     scored_figure = result.value * (rule.factor or 1.0)
-    closing_figure = None
     if not _is_within_tolerance(scored_figure, published.value):
+        # The publisher may have taken the log's closing line instead. No other figure is tried: among many figures, one
+        # would match almost anything.
         closing_figure = _closing_figure_if_published(records, published)
-    if closing_figure is None:
-        return LogsFigure(scored_figure, is_closing_figure=False)
-    return LogsFigure(closing_figure, is_closing_figure=True)
+        if closing_figure is not None:
+            return LogsFigure(closing_figure, is_closing_figure=True)
+    return LogsFigure(scored_figure, is_closing_figure=False)
 
 
 def _is_within_tolerance(value: float, printed: Figure) -> bool:
@@ -287,26 +276,22 @@ def _notes_on_score(rule: Rule, result: Score, records: Sequence[Record]) -> lis
 
 
 def _notes_on_logs(rule: Rule, records: Sequence[Record]) -> list[str]:
-    """Return notes on doubts about logs: what the logs do not say, and that no log has a known SHA-256.
-
-    - "the log does not say ...": the devices or the batch of a log were taken from the report.
-    - "known by its name alone": the rule lists the SHA-256 of known logs, but none of these logs is a known one. Then
-      the rule was found by the ends of the logs' paths alone, which other logs may have, too.
+    """Return notes on doubts about logs: what they do not say, and that none of them was seen before.
 
     Args:
         rule: How the publisher made the figure from its logs. Its `sha256` are of the logs from which the figure was
             recomputed before; empty if they are not known.
-        records: What the logs say. `from_options` has the names of the values that a log lacked and that its reader
-            was given in their place, such as ("devices",).
+        records: What the logs say.
     """
     notes = []
-    taken_from_report: set[str] = set()
+    taken_from_report: set[str] = set()  # "devices" or "batch_per_device", which `_read_log` took from the rule
     for record in records:
         taken_from_report.update(record.from_options)
     if taken_from_report:
         notes.append(f"the log does not say {' or '.join(sorted(taken_from_report))}: taken from the report")
-    sha256_of_logs = {record.sha256 for record in records}
-    if rule.sha256 and sha256_of_logs.isdisjoint(rule.sha256):  # none of the logs is a known one
+
+    was_seen_before = any(record.sha256 in rule.sha256 for record in records)
+    if rule.sha256 and not was_seen_before:  # the rule was found by the end of the path, which other logs may share
         notes.append("known by its name alone: not the log that the figure was recomputed from before")
     return notes
 
@@ -353,7 +338,7 @@ def _conditions_that_differ(records: Sequence[Record], published: Published) -> 
     """
     texts = set()
     for record in records:
-        for name in _fields_that_may_not_differ(record, published):
+        for name in _fields_that_must_agree(record, published):
             logged = getattr(record, name)
             stated = getattr(published, name)
             if logged is not None and stated is not None and logged != stated:
@@ -361,15 +346,8 @@ def _conditions_that_differ(records: Sequence[Record], published: Published) -> 
     return sorted(texts)
 
 
-def _fields_that_may_not_differ(log: Record, report: Published) -> list[str]:
-    """Return the names of the conditions in which a log may not differ from its report, such as "devices".
-
-    "devices" and "batch_per_device" are always among them. At most one more is, in the first of these cases that holds:
-
-    - Both state FP32 or TF32 as their math mode: "math_mode".
-    - Only one of the two has half precision, such as a log of AMP and a report of FP32: "precision".
-
-    Two kinds of half precision, such as "amp_o1" and "amp_o2", may differ, because reports rarely state the level.
+def _fields_that_must_agree(log: Record, report: Published) -> list[str]:
+    """Return the names of the conditions in which a log must agree with its report, such as "devices".
 
     Args:
         log: What the log says.
@@ -377,10 +355,13 @@ def _fields_that_may_not_differ(log: Record, report: Published) -> list[str]:
     """
     names = ["devices", "batch_per_device"]
     single_precisions = ("fp32", "tf32")  # the values of `math_mode`
-    if log.math_mode in single_precisions and report.math_mode in single_precisions:
-        return [*names, "math_mode"]
+    both_are_single = log.math_mode in single_precisions and report.math_mode in single_precisions
     only_one_is_half = _is_half_precision(log.precision) != _is_half_precision(report.precision)
-    return [*names, "precision"] if only_one_is_half else names
+    if both_are_single:
+        names.append("math_mode")
+    elif only_one_is_half:  # two kinds of half precision may differ, because reports rarely state the level of AMP
+        names.append("precision")
+    return names
 
 
 def _is_half_precision(precision: str | None) -> bool:
@@ -442,12 +423,11 @@ def main(args: argparse.Namespace) -> int:
         args: Options of the command: `folder` of the logs, `map` and `json`.
 
     Returns:
-        The exit status: 1 if logs cannot be scored, or if they do not bear out a figure and published.csv has no note
-        on that with the logs' figure; else 0.
+        The exit status: 1 if a figure has a fault that published.csv does not note, else 0.
 
     Raises:
-        InputError: The folder holds no files, or the table of --map has a mistake. For example, its rule matches not
-            exactly one published figure, or it names an unknown protocol.
+        InputError: The folder holds no files, or the table of --map has a mistake, such as an unknown protocol, or a
+            rule that fits no published figure or several.
         OSError: The table of --map cannot be read.
     """
     rows = read_published()
