@@ -200,33 +200,24 @@ class Record:
 
         A log may be rotated: the program then writes the rest of its run to a new file.
 
-        A log of the format "keras" is the next part if its first row of training figures begins at the step at which
-        the last row of the earlier log ends. A log of any other format is the next part if all of these hold:
-
-        - The earlier log does not state the end of its run.
-        - This log lacks the beginning of its run. One sign of this, but not in an MLPerf log, is that its first row is
-          of a later epoch than the last row of the earlier log.
-        - No row seems to be missing between the logs. If the earlier log has a row every 10 steps, the last at step 60,
-          then the first row of this log may be at step 70, but not at step 80.
-
         Args:
             earlier: What the other log says.
-
-        Returns:
-            False also for logs of different formats, and if a log has no rows.
         """
         if not self.windows or not earlier.windows or self.format != earlier.format:
             return False
+        first_row = self.windows[0]
+        last_of_earlier = earlier.windows[-1]
         if self.format == "keras":
             # A row of this format shows the step at which it begins. The rule for other formats compares the lengths of
             # rows, and could be misled by a short row, or by a log of one row.
-            return _step_before(self.windows[0]) == earlier.windows[-1].step
+            return _step_before(first_row) == last_of_earlier.step
+
         earlier_has_end = earlier.run_stop_s is not None
-        if earlier_has_end or not self._lacks_beginning(last_of_earlier=earlier.windows[-1]):
+        if earlier_has_end or not self._lacks_beginning(last_of_earlier):
             return False
-        # The first row may end at most as many steps after the earlier log as the longest row of that log covers, or
-        # after the start of its epoch, if steps count anew in each epoch.
-        return _follows(self.windows[0], earlier.windows, self.first_step)
+        # If the earlier log has a row every 10 steps, the last at step 60, this one may begin with the row of step 70,
+        # but not with that of step 80.
+        return _comes_right_after(earlier.windows, first_row, self.first_step)
 
     def _lacks_beginning(self, last_of_earlier: Window) -> bool:
         """Return whether this log begins in the middle of a run, so that it may be the next part of an earlier log.
@@ -252,11 +243,8 @@ class Record:
     def _lacks_rows_before_first(self) -> bool:
         """Return whether rows are missing that the program printed before the first row of this log.
 
-        A log with the rows of steps 70 and 80 lacks those of steps 10 to 60. In a log from the beginning, the first row
-        covers at most as many steps as the second one: here 10, but 70 steps were done up to the first row.
-
-        If the program counts steps anew in each epoch, this tells only of missing rows of the same epoch. `first_step`
-        is the number, 0 or 1, that it prints for a first step.
+        A log that begins with the rows of steps 70 and 80 lacks the rows of steps 10 to 60: its rows are of 10 steps,
+        and 70 steps were done up to the first one.
 
         Returns:
             False also if the log has fewer than two rows, or does not show these numbers of steps.
@@ -266,9 +254,11 @@ class Record:
         first, second = self.windows[:2]
         if first.step is None or second.steps is None:
             return False
+        # Since the start of the run, or of the epoch if the program counts steps anew in each. It counts from
+        # `first_step`, 0 or 1.
         steps_up_to_first_row = first.step - self.first_step + 1
-        steps_between_rows = second.steps
-        return steps_up_to_first_row > steps_between_rows
+        most_steps_of_first_row = second.steps  # in a log from the beginning
+        return steps_up_to_first_row > most_steps_of_first_row
 
     def resumes_run_of(self, earlier: "Record") -> bool:
         """Return whether the run of this log went on from a checkpoint of another log's run. Both logs are ours.
@@ -423,26 +413,22 @@ def _step_before(row: Window) -> int | None:
     return row.step - row.steps
 
 
-def _follows(row: Window, rows_before: Sequence[Window], first_step: int) -> bool:
+def _comes_right_after(rows_before: Sequence[Window], row: Window, first_step: int) -> bool:
     """Return whether a printed row can come right after other rows of a training run, with no row missing between them.
-
-    The row must end after the last of the rows before, by at most as many steps as the longest of these rows covers.
-    But some programs count steps anew in each epoch, as a row of the next epoch shows whose step is not above that of
-    the last row before. The steps of such a row are counted from the start of its epoch.
 
     After rows of 10 steps, the last at step 90 of epoch 3, with `first_step` 1:
 
-        epoch 5, step 10   -> False: neither the same epoch nor the next
-        epoch 4, step 10   -> True: counted anew, 10 steps after the start of the epoch
-        epoch 4, step 0    -> True: counted anew, 0 steps after the start; OneFlow prints a row there
-        epoch 4, step 100  -> True: not counted anew, 10 steps after the last row
+        epoch 3, step 90   -> False: 0 steps after the last row
         epoch 3, step 95   -> True: 5 steps after the last row
         epoch 3, step 110  -> False: 20 steps after the last row
-        epoch 3, step 90   -> False: 0 steps after the last row
+        epoch 4, step 100  -> True: 10 steps after the last row
+        epoch 4, step 10   -> True: steps are counted anew, and it is 10 steps after the start of the epoch
+        epoch 4, step 0    -> True: counted anew, 0 steps after the start; OneFlow prints a row there
+        epoch 5, step 10   -> False: neither the same epoch nor the next
 
     Args:
-        row: The row in question. If it prints no step, its epoch alone decides.
-        rows_before: The rows before, at least one. If the last prints no step and `row` does, the result is False.
+        rows_before: The rows before, at least one.
+        row: The row in question.
         first_step: The number that the program gives to a first step: 0 or 1.
     """
     last = rows_before[-1]
@@ -455,7 +441,8 @@ def _follows(row: Window, rows_before: Sequence[Window], first_step: int) -> boo
         return False
 
     steps_of_longest_row = max(before.steps or 0 for before in rows_before)
-    is_counted_anew = epochs_later == 1 and row.step <= last.step  # steps of the whole run would have gone on
+    # Some programs count the steps of each epoch, others those of the whole run, which would have gone on.
+    is_counted_anew = epochs_later == 1 and row.step <= last.step
     if is_counted_anew:
         # From the first step of the epoch to this one, both included: 10 at step 10 if the first one is step 1.
         steps_of_new_epoch = row.step - first_step + 1
