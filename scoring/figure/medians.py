@@ -1,5 +1,6 @@
 """The 95 % intervals of a median and of the ratio of two medians, for values of any distribution."""
 
+import bisect
 import itertools
 import math
 import statistics
@@ -54,10 +55,12 @@ def _greatest_rank_of_enough_confidence(n: int) -> int:
     Args:
         n: The number of values, 6 or more, so that rank 1 has enough.
     """
-    rank = 1
-    while _confidence_of_rank(rank + 1, n) >= CONFIDENCE:
-        rank += 1
-    return rank
+
+    def is_too_great(rank: int) -> bool:
+        return _confidence_of_rank(rank, n) < CONFIDENCE
+
+    ranks = range(1, n // 2 + 1)
+    return bisect.bisect_left(ranks, True, key=is_too_great)  # as many ranks, from 1 on, are not too great
 
 
 def _weight_of_inner_bounds(k: int, n: int) -> float:
@@ -91,10 +94,13 @@ def _confidence_of_rank(k: int, n: int) -> float:
         k: The rank of the two values, counted from 1.
         n: The number of values.
     """
-    # Of all 2**n ways in which n values may lie on either side, those with fewer than k values on one side
-    ways_outside = sum(math.comb(n, values_on_that_side) for values_on_that_side in range(k))
-    share_outside: float = ways_outside / 2**n
-    return 1 - 2 * share_outside  # 2: on one side or on the other
+    all_ways: int = 2**n  # in which n values may lie on either side
+    ways_outside = 0  # those with fewer than k values on one side
+    ways = 1  # those with `count` values on that side: n! / count! / (n - count)!
+    for count in range(k):
+        ways_outside += ways
+        ways = ways * (n - count) // (count + 1)
+    return 1 - 2 * (ways_outside / all_ways)  # 2: on one side or on the other
 
 
 def median_ratio_interval(base: Sequence[float], other: Sequence[float]) -> tuple[float, float] | None:
