@@ -107,7 +107,7 @@ def check_schedule(run: LoggedRun, order: RunOrder, *, exact: bool, collector: F
     Args:
         run: The facts that the log states of the run, with its evaluations.
         order: The epochs of the run. It must have followed all events of the log.
-        exact: Whether an early evaluation is reported, too. One that is late or missing at the end always is.
+        exact: Whether an early evaluation is reported, too, and not only one that is late or missing at the end.
         collector: Gets each breach of the rule `eval-schedule`, and has its bounds.
     """
     period = int(collector.strict_rules[SCHEDULE].bounds["epochs"])  # 4

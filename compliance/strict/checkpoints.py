@@ -39,7 +39,7 @@ class Checkpoints:
 
         Args:
             run: The facts that the log states of the run.
-            tolerance_ms: Gives the tolerance for a duration by the log's clock, such as 200 ms for 10,000 ms: by so
+            tolerance_ms: Gives the tolerance for a duration by the log's clock, such as 201 ms for 10,000 ms: by so
                 much an event may state another duration.
         """
         self._run = run

@@ -274,7 +274,7 @@ def _is_beyond_chance(equal: int, compared: int, chance_of_one: float) -> bool:
     """Return whether two runs have more equal numbers, such as counts of right images, than chance explains.
 
     Args:
-        equal: How many of the compared numbers are equal in both runs, such as 5.
+        equal: How many distinct numbers are equal in both runs, such as 5.
         compared: How many numbers of the one run were compared with the other, each with the one at its place, such
             as 9.
         chance_of_one: The chance that two such numbers are equal by accident.
@@ -282,8 +282,8 @@ def _is_beyond_chance(equal: int, compared: int, chance_of_one: float) -> bool:
     if equal < LEAST_EQUAL_VALUES:
         return False
     log_of_chance_for_pair = _log_of_chance_of_equal_values(equal, compared, chance_of_one)
-    # Any of the 10 pairs of runs in a submission may be equal by accident, so the chance is multiplied by 10, which is
-    # Bonferroni's correction.
+    # Any of the 10 pairs in a submission of 5 runs may be equal by accident, so the chance is multiplied by 10, which
+    # is Bonferroni's correction.
     log_of_chance = math.log(_PAIRS_OF_RUNS) + log_of_chance_for_pair
     return log_of_chance < math.log(_MOST_CHANCE_OF_COUNTS)
 

@@ -118,7 +118,7 @@ def _wrong_cache_clears(run: LoggedRun, nodes: list[JsonObject]) -> Iterator[Fau
 
 
 def _wrong_value_of_cache_clear(run: LoggedRun, event: Event) -> Iterator[Fault]:
-    """Yield a fault if a cache_clear says that a cache was cleared, but CLEAR_CACHES or its own status does not.
+    """Yield a fault if the value of a cache_clear contradicts CLEAR_CACHES, and one if it contradicts its own status.
 
     A run writes true with the status "done", and false with any other status.
 

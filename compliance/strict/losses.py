@@ -57,7 +57,7 @@ def _start_of_repeated_losses(losses: Sequence[float | None]) -> int | None:
         losses: The losses of a run's first windows, in their order. None is a loss that is not known.
 
     Returns:
-        The index; None if no losses come again.
+        The index; None if none do, or only losses that an honest run may have twice.
     """
     no_accidents = set()  # tuples: each 5 losses in a row so far that no honest run has twice
     for start in range(len(losses) - _REPEATED_LOSSES + 1):

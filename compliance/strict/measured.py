@@ -370,7 +370,7 @@ class Measured:
     def _compare_with_plan(
         self, line: int, window: schema.StepWindow, position: schema.InWindow, previous_step: int
     ) -> None:
-        """Report at most one fault of a window against the planned steps, if the log is of this project.
+        """Report at most one fault of a window by the planned steps or by its own times, if the log is of this project.
 
         With epochs of 12 steps and windows of 5, for instance, the windows of an epoch must have 5, 5 and 2 steps.
 
@@ -488,7 +488,7 @@ class Measured:
         is_epoch_open = self._open_epoch == stated.epoch
         if not is_epoch_open:
             self._compare_time(stated)
-        elif len(self._stated_times_of_open_epoch) < FINDINGS_PER_RULE:  # more findings would not be kept
+        elif len(self._stated_times_of_open_epoch) < FINDINGS_PER_RULE:  # others of this epoch are reported anyway
             self._stated_times_of_open_epoch.append(stated)  # `epoch_stops` will compare it
 
     def _compare_rate(self, stated: schema.EpochThroughput, line: int) -> None:

@@ -48,8 +48,8 @@ def _accuracies_of_no_whole_count(run: LoggedRun) -> Iterator[Fault]:
 def _evaluations_out_of_schedule(run: LoggedRun, last_epoch: int) -> Iterator[Fault]:
     """Yield a fault for the first evaluation that the recipe does not ask for, and a fault for the first missing one.
 
-    The recipe asks for evaluations of the epochs `offset` + n * `period`. If these two settings are no numbers of
-    epochs, this is the only fault.
+    The recipe asks for evaluations of the epochs `offset` + n * `period`. If one of these two settings is no
+    number of epochs, this is the only fault.
 
     Args:
         run: The facts that the log states of the run, with its settings and its evaluations.

@@ -33,7 +33,7 @@ def check_pace(run: LoggedRun, order: RunOrder, benchmark: Benchmark, collector:
     if benchmark.name != "resnet":
         return
     _check_steps(run, order, trained, collector)
-    # An evaluation is compared with training, whose time per image is known for the benchmark's number of images.
+    # Evaluations are only held against a training on the benchmark's number of images.
     epoch_ms = _epoch_ms_to_compare(run, order, trained)
     has_images_of_benchmark = run.stated_count(schema.TRAIN_SAMPLES) == benchmark.train_samples
     if epoch_ms is not None and epoch_ms > 0 and has_images_of_benchmark:
@@ -161,7 +161,7 @@ def _check_evaluations(
     Args:
         run: The facts that the log states of the run. Nothing is checked if the log lacks eval_samples or run_stop.
         shortest: The time of the shortest evaluation, which may be 0 by a coarse clock. None if there was none.
-        training_ms_per_image: The time of an image in the fastest epoch, in milliseconds.
+        training_ms_per_image: The time that training takes on an image, in milliseconds.
         collector: Gets the breach of the rule `epoch-time`, and has the bound.
     """
     images = run.stated_count(schema.EVAL_SAMPLES)  # 0 if it is not stated

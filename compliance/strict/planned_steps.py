@@ -34,8 +34,8 @@ class Plan(NamedTuple):
     def next_window(self, steps_done: int, epoch: int) -> PlannedWindow:
         """Return how many steps the next window of steps must have, and its phase.
 
-        A window ends with its epoch, or in a run that only measures throughput with its phase. For instance, in a run
-        that trains with epochs of 12 steps and windows of 5:
+        A window goes no further than its epoch, or in a run that only measures throughput than its phase. For instance,
+        in a run that trains with epochs of 12 steps and windows of 5:
 
             next_window(steps_done=0, epoch=1)   -> 5 steps, "train"
             next_window(steps_done=10, epoch=1)  -> 2 steps, "train"

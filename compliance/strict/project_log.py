@@ -84,7 +84,7 @@ class ProjectLog:
             yield from self._wrong_statements(summary)
             yield from faults_of_claims(self.run, summary, self.order.measured.sensors, self.order.last_epoch or 0)
         yield from self._wrong_ending()
-        yield from self.order.measured.faults  # found while the log was read, such as those of windows and checkpoints
+        yield from self.order.measured.faults  # kept before this call, such as those of windows and checkpoints
         yield from rates_beyond_peak(self.run, self.order, self._described_nodes())
         yield from self._early_end()
         yield from faults_of_evaluations(self.run, self.order.last_epoch or 0, are_shares_of_samples=self._is_resnet)
@@ -434,7 +434,7 @@ class ProjectLog:
     def _unknown_values_of_settings(self) -> Iterator[Fault]:
         """Yield a fault for each setting, and each knob of STRATEGY, with a value that no run can have.
 
-        An example is a precision that does not exist. All settings that own_log.yaml lists must be in the header.
+        An example is a precision that does not exist. The header must have all settings that are looked at here.
         """
         for name, least in own_log_rules().least_of_setting.items():
             number = self.run.whole_setting(name)

@@ -353,7 +353,7 @@ def _decay_steps(run: LoggedRun, summary: schema.RunSummary) -> float | None:
     warmup_epochs: Any = settings["RECIPE.warmup_epochs"]
     if not is_number(decay_end) or not is_number(warmup_epochs):
         return None
-    # The MLPerf reference counts them from the end of the warm-up if the schedule is polynomial and warms up from zero.
+    # A polynomial schedule that warms up from zero counts from the end of the warm-up, as the MLPerf reference does.
     counts_from_warmup = settings["RECIPE.schedule"] == "polynomial" and settings.get("RECIPE.warmup_from_zero")
     if not counts_from_warmup:
         return float(decay_end)

@@ -124,7 +124,7 @@ class RunOrder:
     # --- the start and the end of the run ---
 
     def _take_run_start(self, event: Event) -> None:
-        """Begin the run at its first run_start. Any later one is another node's: it is only compared with the first.
+        """Begin the run at its first run_start. Any later one, as of another node, is only compared with the first.
 
         Args:
             event: A run_start.
@@ -154,7 +154,7 @@ class RunOrder:
         return min(first_starts, key=lambda event: event.line, default=None)
 
     def _take_run_stop(self, event: Event) -> None:
-        """End the run at its first run_stop. Any later one is another node's: it is only compared with the first.
+        """End the run at its first run_stop. Any later one, as of another node, is only compared with the first.
 
         Args:
             event: A run_stop.
@@ -608,7 +608,7 @@ class RunOrder:
                 self._add_breach("accuracy-ahead", event, actual)
 
     def _check_not_before_evaluation(self, event: Event, start: Event) -> None:
-        """Report an accuracy that is earlier than the start of its evaluation, by more than two ranks' clocks differ.
+        """Report an accuracy that is earlier than the start of its evaluation by more than ranks' clocks may differ.
 
         Args:
             event: An eval_accuracy.
