@@ -123,10 +123,12 @@ def _contents_of(entries: Sequence[_Entry]) -> list[bytes]:
         entries: The files.
 
     Raises:
-        ValueError: Git lacks the content of a file, as in a damaged checkout.
+        ValueError: Git lacks the content of a file or cannot read it, as in a damaged checkout.
     """
     hashes = "".join(f"{entry.hash_of_content}\n" for entry in entries)
     done = _asked_of_git("cat-file", "--batch", given=hashes.encode("ascii"))
+    if done.returncode != 0:  # it ends so at a damaged content, of which it has answered a part
+        raise ValueError(f"{REPOSITORY}: git cannot read the content of a file: {_error_of(done)}")
     answers = BytesIO(done.stdout)
     contents = []
     for entry in entries:

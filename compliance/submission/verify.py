@@ -315,7 +315,7 @@ def _check_code(folder: Path, commit: str) -> list[Verdict]:
 def _code_not_compared(folder: Path, error: ValueError) -> Verdict:
     """Return the verdict on code that was not compared, because its commit could not be read from git.
 
-    It is fatal if this shows a fault of the package, and unknown if there is just no git or no checkout here.
+    It is fatal if this shows a fault of the package, and unknown if, for instance, there is no git or no checkout here.
 
     Args:
         folder: Folder of the code in the package. Without run_and_time.sh in it, the verdict is fatal.
@@ -324,7 +324,7 @@ def _code_not_compared(folder: Path, error: ValueError) -> Verdict:
     if not (folder / "run_and_time.sh").is_file():
         return judged("code", good=False, found="there is no run_and_time.sh")
     is_commit_missing = isinstance(error, committed_code.UnknownCommitError)
-    severity = FATAL if is_commit_missing else UNKNOWN  # any other error: there is no git here, or no checkout
+    severity = FATAL if is_commit_missing else UNKNOWN  # any other error: no git or no whole checkout, mostly
     return judged("code", good=False, found=f"not compared: {printable(str(error), 500)}", bad=severity)
 
 

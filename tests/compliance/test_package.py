@@ -107,7 +107,12 @@ def test_a_commit_with_what_the_official_tool_refuses_gives_no_code(tmp_path: Pa
     commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
     assert list(committed_code.code_of(commit)) == ["train.py"]
     blob = subprocess.run([*git, "rev-parse", "HEAD:train.py"], capture_output=True, text=True, check=True).stdout
-    (tmp_path / ".git/objects" / blob[:2] / blob[2:].strip()).unlink()
+    content = tmp_path / ".git/objects" / blob[:2] / blob[2:].strip()
+    content.chmod(0o644)
+    content.write_bytes(content.read_bytes()[:-4])
+    with pytest.raises(ValueError, match="git cannot read the content of a file"):
+        committed_code.code_of(commit)
+    content.unlink()
     with pytest.raises(ValueError, match=r"git lacks the content of train\.py"):
         committed_code.code_of(commit)
 
