@@ -157,7 +157,8 @@ def _asked_of_git(*arguments: str, given: bytes = b"") -> subprocess.CompletedPr
         ValueError: Git is not installed.
     """
     try:
-        words = ["git", "-C", str(REPOSITORY), *arguments]
+        # Without the user's replacements, by which `git replace` shows other objects in place of those of the commit.
+        words = ["git", "--no-replace-objects", "-C", str(REPOSITORY), *arguments]
         return subprocess.run(words, input=given, capture_output=True, check=False)
     except FileNotFoundError:
         raise ValueError("git is not installed: package on a machine that has it, in a checkout of the code") from None

@@ -61,6 +61,8 @@ def test_the_code_is_the_commits_bytes_whatever_the_users_git_is_set_to(
 ) -> None:
     plain = committed_code.code_of(little_code[1])
     checkout = shutil.copytree(little_code[0], tmp_path / "checkout")
+    replace_file = ["replace", f"{little_code[1]}:run_and_time.sh", f"{little_code[1]}:locks/run.lock"]
+    subprocess.run(["git", "-C", str(checkout), *replace_file], check=True)
     monkeypatch.setattr(committed_code, "REPOSITORY", checkout)
     (tmp_path / "git").mkdir()
     (tmp_path / "git/config").write_text("[core]\n autocrlf = true\n eol = crlf\n[tar]\n umask = 0177\n")
