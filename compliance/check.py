@@ -321,7 +321,7 @@ class Checker:
         self._collector.add_breach(_DAMAGED, None, actual, "whole lines", severity="warning")
 
     def _check_accuracy_of_other_benchmark(self, event: Event) -> None:
-        """Report an impossible accuracy in a log of a benchmark that this project does not train.
+        """Report an impossible accuracy, unless the log has stated a benchmark that this project trains.
 
         Args:
             event: An event of the key eval_accuracy.
@@ -329,7 +329,7 @@ class Checker:
         benchmark = self._run.stated_text(schema.SUBMISSION_BENCHMARK)
         is_benchmark_of_ours = benchmark in self._ruleset.benchmarks
         if is_benchmark_of_ours:
-            return  # `_check_types` is for these
+            return  # `_check_types` and `Policy` check these
         rule = "metric-value"
         largest = self._ruleset.strict[rule].bounds.get(benchmark)  # None: no largest value is known
         if not _is_possible_accuracy(event.value, largest):

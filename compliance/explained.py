@@ -68,7 +68,7 @@ def _explain_key(key: str, ruleset: Ruleset) -> str:
         if key in official_rules:
             lines.append(f"  {official_rules[key].describe()} (official)")
             lines.append(f"      source: {load(name).source}")
-    # The texts of MLPerf ask closed runs of ResNet for these checks as well, but the official checker makes none.
+    # The texts of MLPerf ask more of closed runs of ResNet than the official checker does.
     stricter_rules = [rule for rule in ruleset.written if rule.key == key]
     for rule in stricter_rules:
         words = read_check(rule.check).words

@@ -41,7 +41,7 @@ class NoReferenceError(ValueError):
 class ReferencePoint:
     """How many epochs (or samples) the reference needed to converge at one global batch.
 
-    `std` is the standard deviation of its runs. An interpolated point has no hyperparameters.
+    `std` is the standard deviation of the reference's runs. An interpolated point has no hyperparameters.
     """
 
     global_batch: int

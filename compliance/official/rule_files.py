@@ -374,7 +374,7 @@ def _has_known_form(block: _Block) -> bool:
 
 
 def _keys_that_set_state(blocks: Sequence[_Block]) -> KeyByStateName:
-    """Return for each name in the state `s` the key of the events whose rule changes its value.
+    """Return for each name in the state `s` that a rule sets to True or adds to, the key of the rule's events.
 
     So a check of s['run_started'] is known to ask for an event run_start. For instance, two KEY blocks give:
 

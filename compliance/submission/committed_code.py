@@ -73,9 +73,9 @@ def committed_ms(commit: str) -> float:
 
 
 def _is_for_package(entry: _Entry) -> bool:
-    """Return whether a package has a row: no submodule, and no file that is hidden or has a blank in its path.
+    """Return whether a package gets what a row lists: a file, not a submodule, with a path that repo_checker takes.
 
-    repo_checker refuses such paths, as `.github/ci.yaml`.
+    It refuses hidden files and folders, as `.github/ci.yaml`, and paths with a blank.
     """
     has_refused_path = re.search(r"(^|/)\.| ", entry.path) is not None
     return entry.mode != _SUBMODULE and not has_refused_path
@@ -89,7 +89,7 @@ def _entries_of(commit: str) -> list[_Entry]:
 
     Raises:
         ValueError: `commit` is no hash, git is not installed, or it cannot read a checkout here.
-        UnknownCommitError: The checkout does not have the commit.
+        UnknownCommitError: The checkout does not have the commit, or lacks one of its folders.
     """
     _refuse_other_than_hash(commit)
     done = _asked_of_git("ls-tree", "-r", "-z", f"{commit}^{{commit}}")

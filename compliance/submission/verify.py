@@ -293,7 +293,7 @@ def _check_code(folder: Path, commit: str) -> list[Verdict]:
 
     Returns:
         A failed verdict for each file that differs between the two or that only one of them has; a good one if there is
-        no such file. If git does not give the commit's code, the only verdict says that nothing was compared.
+        no such file. If git does not give the commit's code, the only verdict is that of `_code_not_compared`.
     """
     try:
         code_of_commit = committed_code.code_of(commit)
