@@ -152,8 +152,8 @@ def hanging_call_of_nvml() -> str:
         The phrase; an empty text if no call hangs or crashes.
     """
     child = talk(Path(__file__).with_name("ask_nvml.py"), environ=None, silent_s=NVML_S)  # None: this environment
-    # Otherwise NVML has answered, perhaps with an error, or Python failed in the child, as without the package pynvml.
     if not child.has_hung_or_crashed:
+        # NVML has answered, perhaps with an error, or Python failed in the child, as without the package pynvml.
         return ""
     # The child prints the name of each call just before the call, as {"call": "nvmlInit"}.
     printed_calls = [answer["call"] for answer in child.answers() if "call" in answer]

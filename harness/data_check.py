@@ -35,8 +35,8 @@ def describe_data_set(job: Job) -> dict[str, Facts]:
         job: The settings of the job; DATADIR must be set.
 
     Returns:
-        {part: description}. A part that a run could not read has {"error": "why"} alone. What is odd between the two
-        parts is in the "notes" of "train".
+        {part: description}. A part that a run could not read has {"error": "why"} alone. If both parts can be read, the
+        "notes" of "train" also have what is odd in the files of either part, and between the two.
     """
     data_module = importlib.import_module(f"{job.model.package}.data")
     seed = max(job.course.seed, 0)  # a run draws its seed where SEED is -1; here that is taken as 0

@@ -87,9 +87,8 @@ def _what_is_read_instead(name: str) -> str:
         prefixes_with_precision = tuple(prefix_of(workload, precision) for precision in PRECISIONS)
         if name.startswith(prefixes_with_precision):  # as RN50_FP32_STRATEGY, which jobs of this precision read
             return ""
-        if name.startswith(
-            prefix
-        ):  # as RN50_STRATEGY: of such names only those with a setting of PER_WORKLOAD are read
+        if name.startswith(prefix):  # as RN50_STRATEGY
+            # Of such names only those with a setting of PER_WORKLOAD are read.
             settings = [f"{prefix}{setting}" for setting in PER_WORKLOAD]
             return f"{' and '.join(settings)} are, and any setting with a precision, as {prefix}FP32_STRATEGY"
     return ""  # may be another program's variable, as MODEL
@@ -162,9 +161,7 @@ class _Described(NamedTuple):
     job: Job
     origins: Origins  # of each of its values
     given: dict[str, str]  # the environment of this process
-    environ: dict[
-        str, str
-    ]  # the same with what `env.resolve` adds: the variables of the system's config file and others
+    environ: dict[str, str]  # the same with what `env.resolve` adds: variables of the system's config file and others
 
     def added(self) -> dict[str, str]:
         """Return the variables of `environ` that are not in `given`, or have another value there."""

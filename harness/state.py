@@ -123,7 +123,7 @@ def _plain_values(main: static.Program, chosen: Iterable[tuple[str, Any]]) -> It
     Yields:
         (name, NumPy array), in the order of `chosen`.
     """
-    other_layouts = stored.conversions(main)  # {name of a tensor: conversions}, of those that a pass stores so
+    other_layouts = stored.conversions(main)  # by name, of the tensors that the program stores in another layout
     for name, tensor in chosen:
         value = np.asarray(tensor)
         if name in other_layouts:
@@ -171,7 +171,7 @@ def set_weights(main: static.Program, weights: dict[str, Array]) -> None:
             channels that are missing.
     """
     found = set()
-    other_layouts = stored.conversions(main)  # {name of a tensor: conversions}, of those that a pass stores so
+    other_layouts = stored.conversions(main)  # by name, of the tensors that the program stores in another layout
     for name, tensor in tensors(main):
         parameter = _parameter_of(name)  # also for its master: "conv.w" for "conv.w_fp32_master_0"
         if parameter not in weights:

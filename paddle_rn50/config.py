@@ -162,7 +162,7 @@ def _first_step_at_end_rate(point: ReferencePoint, global_batch: int, per_epoch:
     """
     if global_batch in WARMUP_COUNTED:
         # The point's `decay_steps` include the warm-up. By `lars_util.py` of the MLPerf reference, the decay then takes
-        # train_steps - warmup_steps + 1 steps. So it ends with this step, whatever the warm-up is.
+        # train_steps - warmup_steps + 1 steps. Together with the warm-up these are train_steps + 1.
         train_steps = point.decay_steps
         return train_steps + 1
     warmup_steps = point.warmup_epochs * per_epoch

@@ -355,8 +355,8 @@ def _in_shares_of_image(drawn: _Drawn, height_over_width: Any) -> _Sides:
 def _is_first_that_fits(tries: _Sides) -> Any:
     """Return a node with 1 for the first crop that fits into the image and 0 for the others, [CROP_TRIES].
 
-    All are 0 if none fits. For example, of three crops of which the last two fit, the ranks are 3, 2 and 1. Those of
-    the crops that fit are 0, 2 and 1, and the highest is the second: the result is 0, 1 and 0.
+    All are 0 if none fits. For example, three crops have the ranks 3, 2 and 1. If only the last two fit, the rank of
+    the first counts as 0: of 0, 2 and 1 the second is the highest, and the result is 0, 1 and 0.
 
     Args:
         tries: Nodes of the heights and widths of the crops, as shares of the image's.

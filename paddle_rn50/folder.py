@@ -315,7 +315,7 @@ def _note_on_fewer_folders(folder: Path, count: int, classes: int) -> str:
 
 
 def note_on_numbered_folders(folder: Path, names: Sequence[str], list_of_other_part: Path) -> str:
-    """Return a note on the first class folder that is named by a number and has another label; empty without such.
+    """Return a note on the first class folder that is named by a number and has another label.
 
     Class folders are labelled from 0 in the order of their names as text: "1", "10", "2". The list of the other part
     (val for train, train for val) most likely has the number itself as the label, so that training and evaluation would
@@ -325,6 +325,9 @@ def note_on_numbered_folders(folder: Path, names: Sequence[str], list_of_other_p
         folder: Folder of the part that is read by class folders.
         names: Names of the class folders, in the order of their labels from 0.
         list_of_other_part: The list that has the other part's labels; it need not exist.
+
+    Returns:
+        The note; empty if there is no such folder, the name of a folder is no number, or there is no such list.
     """
     are_numbers = all(name.removeprefix("-").isdecimal() for name in names)  # "-1" may be the class of all else
     if not are_numbers or not named_files.is_file(list_of_other_part):

@@ -88,7 +88,7 @@ def _set_flags(knobs: Strategy) -> None:
     """
     # A variable that N > 1 operators read gets N gradients, which Paddle adds up: by a chain of `grad_add` operators if
     # N is at most this flag, else by one `sum`. The knob `enable_addto` needs the chain.
-    most_readers = 8  # of a variable, in our networks
+    most_readers = 8  # of a variable; in our networks none has more
     most_added_by_chain = most_readers if knobs.enable_addto else 0
     paddle.set_flags(knobs.flags | {"FLAGS_max_inplace_grad_add": most_added_by_chain})
 

@@ -282,7 +282,7 @@ def perturb_input(main: static.Program) -> None:
     """Change a program so that it moves each value of its floating-point inputs by about one rounding error.
 
         before    operators read image
-        after     first operators: image, moved -> image.moved; all others read image.moved
+        after     the first operators write image.moved from image; all others read image.moved
 
     So the losses differ from those of the plain program by the noise of rounding; `tools.tune` trains such a program as
     a control.

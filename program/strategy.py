@@ -197,7 +197,8 @@ _ALWAYS_POSSIBLE = ("fuse_elewise_add_act_ops", "merged_optimizer")
 def resolve(strategy: Strategy, *, dtype: str, layout: str, device: str) -> Strategy:
     """Return a copy of a strategy whose undecided knobs (None) are turned on or off for a device and precision.
 
-    A knob that the user left open is turned on if it can be. Options of cuDNN stay open: Paddle's flags decide them.
+    A knob that the user left open is turned on if it can be, except `enable_inplace`, which is on for a GPU alone.
+    Options of cuDNN stay open: Paddle's flags decide them.
 
     Args:
         strategy: Knobs as the user set them. None means that the user left the knob open.

@@ -143,8 +143,8 @@ def _mode_unless_exempt(path: Path) -> int | None:
         path: Path as the user gave it. A link is followed.
 
     Returns:
-        The mode. None for a path that no check of this module refuses: /dev/null, a stream of this process such as
-        /dev/stdin, and a path that cannot be looked up, as nothing is there.
+        The mode. None for a path of which the callers do not ask what it is: /dev/null, a stream of this process such
+        as /dev/stdin, and a path that cannot be looked up, as nothing is there.
 
     Raises:
         UnusableError: The path is a link that leads back to itself.

@@ -217,7 +217,7 @@ def _in_layout_of_program(arrays: dict[str, Array], main: static.Program) -> dic
             name of the program's tensor for all else. Empty on all ranks but 0.
         main: The training program, from which the layouts are known.
     """
-    other_layouts = stored.conversions(main)  # by variable, of those that a pass stores so
+    other_layouts = stored.conversions(main)  # by name, of the tensors that the program stores in another layout
     in_layout = {}
     for name, saved in arrays.items():
         _, _, variable = name.rpartition("/")  # a BN statistic is saved as rank0/VARIABLE, all else as VARIABLE

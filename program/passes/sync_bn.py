@@ -67,7 +67,8 @@ def check_on_gpu(main: static.Program) -> int:
         main: Training program.
 
     Raises:
-        ValueError: The flag UNIFIED is on in this process, with which Paddle skips these sums without a word.
+        ValueError: There are such sums, and the flag UNIFIED is on in this process, with which Paddle skips them
+            without a word.
     """
     count = sum(1 for op in main.global_block().ops if op.type == SYNC_NORM)
     skips_sums = paddle.get_flags(UNIFIED)[UNIFIED]
