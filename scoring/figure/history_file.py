@@ -3,6 +3,7 @@
 import dataclasses
 import datetime
 import json
+import math
 import os
 import sqlite3
 import urllib.parse
@@ -20,6 +21,7 @@ from scoring.record import InputError, Record, Window, nodes_of_header, section
 
 VERSION = 1  # of the file; one made before versions has 0 and the same form
 MOST_IMAGES_PER_S = 1e15
+SAME_RATE_WITHIN = 1e-9  # relative: below it, two versions added the same times in another order
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -381,7 +383,10 @@ def last_other_runs(
 
 def _say_the_same(old: Row, row: Row) -> bool:
     """Tell whether two rows agree in all but the log's path and date, which may change if the log is copied."""
-    return dataclasses.replace(old, file=row.file, date=row.date) == row
+    are_rates_equal = math.isclose(old.images_per_s, row.images_per_s, rel_tol=SAME_RATE_WITHIN)
+    return (
+        are_rates_equal and dataclasses.replace(old, file=row.file, date=row.date, images_per_s=row.images_per_s) == row
+    )
 
 
 def _write_row(connection: sqlite3.Connection, row: Row, record: Record) -> None:
