@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from runlog.json_types import JsonObject
 from runlog.text import called, csv_text
@@ -70,17 +71,15 @@ def _text_by_file(report: Report, args: argparse.Namespace) -> dict[str, str]:
 
     Args:
         report: The content of the report.
-        args: Options of the command line (see `add_arguments`).
+        args: Options of the command line (see `add_arguments`). At most one form is for standard output.
     """
+    asks_for_a_form = args.html or args.markdown or args.csv or args.json
+    markdown_file = args.markdown if asks_for_a_form else "-"
     text_by_file = {}
     if args.csv:
         text_by_file[_file_or_dash(args.csv)] = as_csv(report)
-    if args.json:
+    if args.json:  # the one form that is always printed
         text_by_file["-"] = json.dumps(jsonable(values(report)), indent=1) + "\n"
-    markdown_file = args.markdown
-    asks_for_a_form = args.html or args.markdown or args.csv or args.json
-    if not asks_for_a_form:
-        markdown_file = "-"
     if args.html or markdown_file:
         page = render.page(report, command_words(args))
         if args.html:
@@ -100,9 +99,7 @@ def _file_or_dash(file: str) -> str:
 
 
 def _is_standard_output(file: str) -> bool:
-    """Return whether a path leads to standard output: by a name of it, or as the file of a shell's `> FILE`.
-
-    A new file in the place of that file would lose what the command prints.
+    """Return whether a path leads to standard output: `-`, a name such as /dev/stdout, or the file that it goes to.
 
     Args:
         file: Path of a file to write to, or `-` for standard output.
@@ -110,18 +107,18 @@ def _is_standard_output(file: str) -> bool:
     if file == "-" or _number_of_open_file(file) == 1:
         return True
     try:
-        there = Path(file).stat()
-        standard_output = os.fstat(1)
+        status_of_path = Path(file).stat()
+        status_of_standard_output = os.fstat(1)
     except OSError:  # nothing is there, or standard output is closed
         return False
-    return stat.S_ISREG(there.st_mode) and os.path.samestat(there, standard_output)
+    # By `report RUN --html a.html > a.html`, standard output is the file a.html. If `_write` put a new file there, what
+    # the command prints would be lost.
+    is_same_file = os.path.samestat(status_of_path, status_of_standard_output)
+    return is_same_file and stat.S_ISREG(status_of_path.st_mode)
 
 
 def _build_report(args: argparse.Namespace) -> Report:
     """Read the runs that the command line names, and return the content of their report.
-
-    A file of a folder that holds no run is left out, and a line on stderr says why. If all files are left out, the
-    reason for the first one is raised as an InputError.
 
     Args:
         args: Options of the command line (see `add_arguments`). `logs` are the logs and folders, `protocol` and `runs`
@@ -133,27 +130,49 @@ def _build_report(args: argparse.Namespace) -> Report:
             --protocol, or an output file is the log of a run.
         OSError: A log, or the file of the findings or of the protocol, cannot be opened.
     """
-    logs: list[GivenLog] = []
-    reasons_left_out: list[str] = []  # `read_systems` fills it before the loop begins: a reason for each file left out
-    for log_or_folder, records_of_it in read_systems(args, args.logs, without_run=reasons_left_out):
-        folder = log_or_folder if Path(log_or_folder).is_dir() else None  # None: the log was given by itself
-        logs += [GivenLog(record=record, path=record.file, folder=folder) for record in records_of_it]
-
-    if not logs:  # all files were left out; there is at least one, because `read_systems` refuses an empty folder
-        raise InputError(reasons_left_out[0])
-    for reason in reasons_left_out:
-        print(f"{called('scoring')} report: {reason}; left out", file=sys.stderr)
-
-    records = [log.record for log in logs]
+    found = _find_logs(args)
+    records = [log.record for log in found.logs]
     _refuse_to_overwrite_logs(args, records)  # now that the files in the folders are known
     if args.runs is not None and args.protocol is None:
         raise InputError("--runs goes with --protocol: without one, the figure is over all runs given")
 
     protocol = None if args.protocol is None else protocol_of(args)
+    logs = found.logs
     if args.findings:
         findings = read_findings(args.findings, records)
         logs = [replace(log, findings=findings.get(log.record.file)) for log in logs]
-    return build(logs, protocol, skip=args.skip, files_left_out=len(reasons_left_out))
+    return build(logs, protocol, skip=args.skip, files_left_out=found.files_left_out)
+
+
+class _FoundLogs(NamedTuple):
+    """The logs that the command line names, and how many files of its folders hold no run."""
+
+    logs: list[GivenLog]
+    files_left_out: int
+
+
+def _find_logs(args: argparse.Namespace) -> _FoundLogs:
+    """Read the logs and folders of the command line, and say on stderr which files of folders hold no run.
+
+    Args:
+        args: Options of the command line (see `add_arguments`).
+
+    Raises:
+        InputError: A log cannot be used, or no file holds a run.
+        OSError: A log cannot be opened.
+    """
+    reasons_left_out: list[str] = []  # `read_systems` appends the reason for each file that holds no run
+    systems = read_systems(args, args.logs, without_run=reasons_left_out)
+    logs: list[GivenLog] = []
+    for log_or_folder, records in systems:
+        folder = log_or_folder if Path(log_or_folder).is_dir() else None  # None: the log was given by itself
+        logs += [GivenLog(record=record, path=record.file, folder=folder) for record in records]
+
+    if not logs:  # all files were left out; there is at least one, because `read_systems` refuses an empty folder
+        raise InputError(reasons_left_out[0])
+    for reason in reasons_left_out:
+        print(f"{called('scoring')} report: {reason}; left out", file=sys.stderr)
+    return _FoundLogs(logs, files_left_out=len(reasons_left_out))
 
 
 def _refuse_to_print_several_forms(args: argparse.Namespace) -> None:
@@ -212,10 +231,7 @@ def command_words(args: argparse.Namespace) -> list[str]:
 
 
 def _write(file: str, text: str) -> None:
-    """Write the text of a report to a file.
-
-    An existing regular file is replaced only when the new one is complete, so an interrupted write leaves the old one.
-    A pipe, a device such as /dev/null, and an open file of this process such as /dev/stderr are written to directly.
+    """Write the text of a report to a file, a pipe, a device, or an open file of this process such as /dev/stderr.
 
     Args:
         file: Path of the file.
@@ -228,18 +244,31 @@ def _write(file: str, text: str) -> None:
     path = Path(file)
     refuse_missing_folder(path)
     open_file = _number_of_open_file(file)
-    if open_file is not None and path.exists():
-        try:
-            with open(open_file, "w", encoding="utf-8", newline="", closefd=False) as stream:
-                stream.write(text)
-        except OSError as error:  # it names the number at most
-            raise OSError(error.errno, error.strerror, file) from error
-        return
     is_pipe_or_device = path.exists() and not path.is_file()
-    if is_pipe_or_device:  # no file may take its place, and a shell's pipe has no folder: it is "pipe:[..]"
+    if open_file is not None and path.exists():
+        _write_to_open_file(open_file, file, text)
+    elif is_pipe_or_device:  # no file may take its place, and a pipe of the shell has no folder for a new file
         path.write_text(text, encoding="utf-8", newline="")
-    else:
+    else:  # an interrupted write leaves the old file
         replace_whole_file(path, text)
+
+
+def _write_to_open_file(number: int, file: str, text: str) -> None:
+    """Write a text to an open file of this process, and leave it open.
+
+    Args:
+        number: Number of the open file, such as 2 for standard error.
+        file: Its path, for the error.
+        text: The text.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    try:
+        with open(number, "w", encoding="utf-8", newline="", closefd=False) as stream:
+            stream.write(text)
+    except OSError as error:  # which names no path
+        raise OSError(error.errno, error.strerror, file) from error
 
 
 def _number_of_open_file(file: str) -> int | None:

@@ -121,19 +121,17 @@ def _systems(groups: Sequence[Group]) -> Inline:
 def _each_once(values: Sequence[Inline]) -> Inline:
     """Return what several runs say of one thing, such as their frameworks, each value once and joined by semicolons.
 
-    "not said" is a value like others: it stands among them if only some runs say the thing, and alone if no run does.
-
     Args:
-        values: The value of each run, as a link to its line or as plain text; NOT_SAID if the run does not say it. Of
-            several links with the same text, the first is kept.
+        values: The value of each run, as a link to its line or as plain text; NOT_SAID if the run does not say it.
 
     Returns:
-        The values in their order; "not said" if `values` is empty.
+        The values in their order; "not said" if there are none.
     """
     value_by_text: dict[object, Inline] = {}
     for value in values:
-        text = getattr(value, "text", value)  # a value may be plain text instead of a link
-        value_by_text.setdefault(text, value)
+        text = value.text if isinstance(value, Text) else value
+        if text not in value_by_text:  # of several links with the same text, the first is kept
+            value_by_text[text] = value
     if not value_by_text:
         return NOT_SAID
     return _joined(list(value_by_text.values()), "; ")
@@ -310,15 +308,15 @@ def _figure_tile(group: Group, score: Score, name_prefix: str) -> Tile:
         score: Figure of the group, with its 95 % interval, if any.
         name_prefix: Begins the text: the group's name with a colon and a space, or empty.
     """
-    # `interval_method` is "from 40 windows of one run" or, without an interval, "none: " and the reason.
     if score.interval_95 is None:
-        interval = score.interval_method
+        why_none = score.interval_method  # "none: fewer than 8 windows of one run"
+        interval = why_none
     else:
-        interval = f"{interval_in_words(score.interval_95)} ({score.interval_method})"
+        method = score.interval_method  # "from 40 windows of one run"
+        interval = f"{interval_in_words(score.interval_95)} ({method})"
     text = f"{name_prefix}95 % interval {interval}."
-    # `one_clock` are the logs whose times no second clock in the log confirms.
-    times_are_in_doubt = score.one_clock and score.protocol.figure == "throughput"
-    if times_are_in_doubt:
+    logs_without_second_clock = score.one_clock
+    if logs_without_second_clock and score.protocol.figure == "throughput":
         text += " One clock: nothing else in the log confirms the times."
     return Tile(link_to_runs(group, number(score.value)), score.shown_unit, text)
 
@@ -384,17 +382,16 @@ def _run_times_s(runs: Sequence[ReportedRun]) -> list[float]:
 
 
 def _counted_runs_in_words(counted_runs: int, failed_runs: int) -> str:
-    """Return which runs a time to train is of, as the end of a sentence.
+    """Return the end of a sentence on a time to train, which says from how many runs the time is.
 
-    3 runs that count give ", median of 3 runs". With 2 failed ones, they give ", median of 3 runs that ended with
-    success, of 5".
+        1 run, none failed     ""
+        3 runs, none failed    ", median of 3 runs"
+        1 run, and 1 failed    ", 1 run that ended with success, of 2"
+        3 runs, and 2 failed   ", median of 3 runs that ended with success, of 5"
 
     Args:
         counted_runs: Number of runs that count, at least 1.
         failed_runs: Number of runs with a time that failed.
-
-    Returns:
-        The words; "" if there is only one run.
     """
     is_only_run = counted_runs == 1 and failed_runs == 0
     if is_only_run:
@@ -551,14 +548,14 @@ def _runs_of_groups_with(warning: Verdict, report: Report) -> Inline:
         report: The content of the report.
 
     Returns:
-        Links to the first eight runs, and how many more there are. Empty if all groups have the warning. Empty also if
-        no group has it: a warning about a scaling table is in no score.
+        Links to the first eight runs, and how many more there are. Empty if the warning is about the whole report.
     """
     groups = [group for group in report.groups if group.score and warning in group.score.warnings]
     is_about_all_groups = len(groups) == len(report.groups)
-    if is_about_all_groups:
+    is_about_scaling = not groups  # a warning about a scaling table is in no score
+    if is_about_all_groups or is_about_scaling:
         return ""
-    runs = runs_of(groups)  # empty if no group has the warning
+    runs = runs_of(groups)
     links: list[Inline] = [blocks.run_link(run) for run in runs[:MOST_NAMED]]
     if len(runs) > MOST_NAMED:
         links.append(f"and {len(runs) - MOST_NAMED} more")

@@ -72,18 +72,11 @@ class _FigureOptions(NamedTuple):
     def shown_protocol(self, groups: Sequence[Group]) -> Protocol:
         """Return the one protocol that the page names for all groups: the protocol of the group with the fewest runs.
 
-        If all groups have one protocol, which is the user's, or `mlperf` for logs of times alone, `protocol_of_group`
-        returns this protocol for any group. Otherwise each group has a protocol of its own, which asks for as many runs
-        as the group has. Then the page names the one that asks for the fewest runs. From this one and the numbers of
-        runs, 3 and 5 for example, the page makes the words "mean of 3 to 5 runs". From a protocol that asks for 5 runs,
-        the page would make "mean of 5 runs".
-
         Args:
             groups: Groups of repeated runs, at least one.
-
-        Returns:
-            The protocol. If the user gave a number of windows to skip, that number is part of it.
         """
+        # Without a common protocol, that of each group asks for as many runs as the group has. `Protocol.describe`
+        # raises smaller numbers of runs to its own, so only the smallest one gives "mean of 3 to 5 runs".
         runs_of_smallest_group = min((group.runs for group in groups), key=len)
         protocol = self.protocol_of_group(runs_of_smallest_group)
         if self.skip is None:
@@ -137,7 +130,8 @@ def build(logs: Sequence[GivenLog], protocol: Protocol | None, *, skip: int | No
 
     # A group: the runs that repeat each other. A system: the groups that differ at most in devices, nodes, global
     # batch, machine or folder, and for submissions to MLPerf by others also in their batch per device.
-    groups_of_systems = _groups_of_systems(_scored_groups(runs, options))
+    scored_groups = _scored_groups(runs, options)
+    groups_of_systems = [with_step_times(groups) for groups in _groups_of_systems(scored_groups)]
     groups = list(itertools.chain.from_iterable(groups_of_systems))
     scaling = _scaling(groups_of_systems)
     published = _published_curves_of_one_group(_groups_in_plots(scaling, groups))
@@ -232,20 +226,18 @@ def _repeat_key(run: ReportedRun) -> _RepeatKey:
 def _system_of(record: Record) -> _System:
     """Return the properties that a run shares with runs of the same system on other numbers of devices.
 
-    They are framework, model, batch per device, precision, FP32 math mode, mode and kind of devices. A submission to
-    MLPerf by others has another batch for each number of devices, so its batch is left out.
-
     Args:
         record: A run as its log describes it.
 
     Returns:
-        The properties, as a key to group runs by. The framework has no version. A property is None if it is not known.
+        The properties, as a key to group runs by. A property is None if it is not known.
     """
     batch_per_device = record.batch_per_device
     kind_of_devices: object = record.device_kinds
     if _is_submission_by_others(record):
-        batch_per_device = None
-        kind_of_devices = record.accelerator  # the name of its platform would not do: it has the number of devices
+        batch_per_device = None  # submissions have another batch for each number of devices
+        # Without an accelerator, `device_kinds` is the name of the platform, which has the number of devices.
+        kind_of_devices = record.accelerator
     framework_name = None
     if record.framework:
         framework_name = record.framework.split()[0]  # without its version
@@ -274,8 +266,7 @@ def _scored_group(runs: Sequence[ReportedRun], options: _FigureOptions, *, name_
         name_machine: Whether the group's name says on which machine it ran.
 
     Returns:
-        The group. If it has fewer runs than the protocol asks for, it has a problem, and also the figure of the runs
-        that there are if these make one. For any other problem it has no figure.
+        The group. With too few runs for the protocol, it may have both a figure and a problem.
     """
     protocol = options.protocol_of_group(runs)
     result: Score | None = None
@@ -283,13 +274,14 @@ def _scored_group(runs: Sequence[ReportedRun], options: _FigureOptions, *, name_
     try:
         result = score([run.record for run in runs], protocol, skip=options.skip)
     except TooFewRunsError as error:
-        result = error.partial  # the score of the runs that there are; None if these are too few for any
         problem = str(error)
+        result = error.partial  # the score of the runs that there are; None if these are too few for any
     except InputError as error:
         problem = str(error)
-    scored_runs = runs if result is None else _with_figures(runs, result, protocol)
+    if result is not None:
+        runs = _with_figures(runs, result, protocol)  # of each run, and the lines that they come from
     name = name_of_group(runs[0].record, name_machine=name_machine)
-    return Group(name=name, runs=tuple(scored_runs), score=result, problem=problem)
+    return Group(name=name, runs=tuple(runs), score=result, problem=problem)
 
 
 def _with_figures(runs: Sequence[ReportedRun], result: Score, protocol: Protocol) -> list[ReportedRun]:
@@ -329,29 +321,12 @@ def _figure_by_record_id(result: Score) -> dict[int, RunFigure]:
 def _span_of_figure(record: Record, figure: RunFigure, protocol: Protocol) -> tuple[int, int]:
     """Return the first and the last line of a log between which the measured windows of a run stand.
 
-    A window is the steps between two printed rows. It stands on the line of the row at its end:
-
-        line 1: step 10
-        line 2: step 20
-        line 3: epoch 1 ends
-        line 4: step 10
-        line 5: step 20
-        line 6: epoch 2 ends
-
-    The last line is that of the figure. The first one depends on how the protocol makes the figure (`over_steps`):
-
-    - "between_stamps": the line after the figure's first line. On the figure's first line is only the time stamp at
-      which the measurement starts. If it starts at line 1, the figure has the lines 1 to 5, and the result is (2, 5).
-    - "epoch_rates": the line after the end of the epoch before, or line 1 if the log has no earlier epoch. The figure's
-      first line is the end of an epoch, with the rate of all its windows. A figure of line 6 alone gives (4, 6).
-    - any other: the figure's first line. For "run_time" it is the line of the run's start, and for "own_summary" the
-      line of the summary, which is the figure's last line, too. Otherwise it is the line of the first measured window.
-      If windows are measured from line 2 on, the figure has the lines 2 to 5, and the result is (2, 5).
+    A window is the steps between two printed rows. It stands on the line of the row at its end.
 
     Args:
         record: The run as its log describes it.
         figure: The run's figure, with the lines that it comes from.
-        protocol: Rules by which the run was scored. Its `over_steps` says how the figure is made.
+        protocol: Rules by which the run was scored.
 
     Returns:
         Two line numbers, counted from 1.
@@ -360,17 +335,18 @@ def _span_of_figure(record: Record, figure: RunFigure, protocol: Protocol) -> tu
     if protocol.over_steps == "between_stamps":
         first_line += 1  # the window of the first line ends where the measurement starts
     elif protocol.over_steps == "epoch_rates":
+        # The first line is the end of an epoch. The windows of this epoch stand before it, from the line after the end
+        # of the epoch before on.
         ends_of_earlier_epochs = [epoch.line for epoch in record.epochs if epoch.line < first_line]
         first_line = max(ends_of_earlier_epochs, default=0) + 1
     return first_line, figure.last_line
 
 
 def _groups_of_systems(groups: Iterable[Group]) -> list[list[Group]]:
-    """Return the groups of repeated runs, a list for each system, with the parts of each group's mean step filled in.
+    """Return the groups of repeated runs, a list for each system.
 
-    Groups of one system agree in framework, model, precision, kind of devices and the like. They may differ in their
-    numbers of devices and nodes, their global batch, their machine and their folder. In their batch per device only
-    submissions to MLPerf by others may differ.
+    Groups of one system agree in framework, model, precision, kind of devices and the like (`_System`). They may differ
+    in their numbers of devices and nodes, their machine and their folder.
 
     Args:
         groups: Groups of repeated runs.
@@ -381,9 +357,7 @@ def _groups_of_systems(groups: Iterable[Group]) -> list[list[Group]]:
     groups_by_system: dict[_System, list[Group]] = {}
     for group in groups:
         groups_by_system.setdefault(_system_of(group.record), []).append(group)
-    # `with_step_times` gives each group the seconds of its mean step: the wait for data, the all-reduce and the rest.
-    # A group whose logs do not tell how long a step takes stays as it is.
-    return [with_step_times(groups_of_system) for groups_of_system in groups_by_system.values()]
+    return list(groups_by_system.values())
 
 
 def _scaling(systems: Sequence[Sequence[Group]]) -> _Scaling:
