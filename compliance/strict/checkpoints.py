@@ -26,6 +26,35 @@ class _Wait(NamedTuple):
     line: int
 
 
+class _EndsOfWindows:
+    """The last steps of the windows of a log: a run begins checkpoints only after such steps.
+
+    Attributes:
+        steps: The last step of each window so far, at most EVENTS_KEPT.
+        are_all_known: False once a window could not be read, or there were more than EVENTS_KEPT.
+        steps_before_log: How many steps were done before the first window of the log; None if no window has come yet.
+    """
+
+    def __init__(self) -> None:
+        self.steps: set[int] = set()
+        self.are_all_known = True
+        self.steps_before_log: int | None = None
+
+    def add(self, last_step: int, steps: int) -> None:
+        """Add the last step of the next window.
+
+        Args:
+            last_step: The number of the step.
+            steps: How many steps the window has.
+        """
+        if self.steps_before_log is None:
+            self.steps_before_log = last_step - steps
+        if len(self.steps) < EVENTS_KEPT:
+            self.steps.add(last_step)
+        else:
+            self.are_all_known = False
+
+
 class Checkpoints:
     """Follows the checkpoints of a run in its log.
 
@@ -44,11 +73,9 @@ class Checkpoints:
         """
         self._run = run
         self._tolerance_ms = tolerance_ms
-        self._wait_by_step: dict[int, _Wait] = {}  # by the step after which the checkpoint was begun
-        self._ends_of_windows: set[int] = set()  # the last step of each window so far
-        self._are_all_ends_known = True  # False once a window could not be read, or there were too many
-        self._steps_before_log: int | None = None  # the steps before the first window; None: there is no window yet
-        self._gap_ms_by_epoch: dict[int, float] = {}  # the gap before the start of an epoch: see `epoch_starts`
+        self._wait_by_step: dict[int, _Wait] = {}  # by the step after which the checkpoint was begun, in their order
+        self._ends_of_windows = _EndsOfWindows()
+        self._gap_ms_by_next_epoch: dict[int, float] = {}  # before each epoch, from what ended last to its epoch_start
 
     def epoch_starts(self, number: int | None, gap_ms: float) -> None:
         """Keep the gap before an epoch, in which training may have waited for a checkpoint of the epoch before.
@@ -60,28 +87,21 @@ class Checkpoints:
             gap_ms: The gap in milliseconds: the time since the last end of a block, epoch or evaluation, or since the
                 last accuracy. Minus infinity if there was none.
         """
-        if number is not None and gap_ms >= 0 and len(self._gap_ms_by_epoch) < EVENTS_KEPT:
-            self._gap_ms_by_epoch[number] = gap_ms
+        if number is not None and gap_ms >= 0 and len(self._gap_ms_by_next_epoch) < EVENTS_KEPT:
+            self._gap_ms_by_next_epoch[number] = gap_ms
 
     def window_ends(self, step: int, steps: int) -> None:
         """Note the last step of a window, because a run begins checkpoints only after such steps.
-
-        The first window also shows how many steps were done before the log. At most EVENTS_KEPT last steps are kept.
 
         Args:
             step: The number of the step.
             steps: How many steps the window has.
         """
-        if self._steps_before_log is None:
-            self._steps_before_log = step - steps
-        if len(self._ends_of_windows) < EVENTS_KEPT:
-            self._ends_of_windows.add(step)
-        else:
-            self._are_all_ends_known = False
+        self._ends_of_windows.add(step, steps)
 
     def forget_windows(self) -> None:
         """Note that the last step of a window is not known."""
-        self._are_all_ends_known = False
+        self._ends_of_windows.are_all_known = False
 
     def take(self, event: Event, last_step: int | None) -> str:
         """Check the event of a checkpoint that was written; if it is right, keep how long training waited for it.
@@ -143,8 +163,8 @@ class Checkpoints:
             step: The number of the step.
             last_step: The last step that was done. None if it is not known.
         """
-        if self._are_all_ends_known:
-            return step in self._ends_of_windows or self._may_be_before_log(step)
+        if self._ends_of_windows.are_all_known:
+            return step in self._ends_of_windows.steps or self._may_be_before_log(step)
         is_ahead = last_step is not None and step > last_step
         return step > 0 and not is_ahead
 
@@ -158,9 +178,10 @@ class Checkpoints:
         """
         if not self._run.is_resumed or step < 1:
             return False
-        if self._steps_before_log is None:  # no window has come yet, so any step may be before the log
+        steps_before_log = self._ends_of_windows.steps_before_log
+        if steps_before_log is None:  # no window has come yet, so any step may be before the log
             return True
-        return step <= self._steps_before_log
+        return step <= steps_before_log
 
     def _wait_longer_than_run(self, event: Event, waited_s: float) -> str:
         """Return a complaint if a wait for a checkpoint is longer than the time since run_start; else an empty text.
@@ -185,40 +206,38 @@ class Checkpoints:
         Args:
             epoch_steps: The steps of an epoch; 0 if they are not known.
         """
-        within_epochs = {}
+        ends = self._ends_of_windows
+        ms_by_step = {}
         for step, wait in self._wait_by_step.items():
-            is_between_epochs = self._epoch_before_checkpoint(step, epoch_steps) is not None
+            if self._is_due_after_epoch(step, epoch_steps):
+                continue  # training waits between this epoch and the next one
             # A resumed run may write the checkpoint of a step before this log, at which no window of this log ends.
-            is_before_log = self._are_all_ends_known and step not in self._ends_of_windows
-            if not is_between_epochs and not is_before_log:
-                within_epochs[step] = wait.waited_ms
-        return Waits(within_epochs)
+            is_before_log = ends.are_all_known and step not in ends.steps
+            if not is_before_log:
+                ms_by_step[step] = wait.waited_ms
+        return Waits(ms_by_step)
 
-    def _epoch_before_checkpoint(self, step: int, epoch_steps: int) -> int | None:
-        """Return the epoch that ends with a step and must be followed by a checkpoint, by CHECKPOINT_EPOCHS.
+    def _is_due_after_epoch(self, step: int, epoch_steps: int) -> bool:
+        """Return whether an epoch ends with a step, and CHECKPOINT_EPOCHS asks for a checkpoint after this epoch.
 
-        With epochs of 12 steps and CHECKPOINT_EPOCHS=2, the steps 24 and 48 give the epochs 2 and 4.
+        With epochs of 12 steps and CHECKPOINT_EPOCHS=2, it does so after the steps 24 and 48, with the epochs 2 and 4.
 
         Args:
             step: The number of the step, from 1.
-            epoch_steps: The steps of an epoch; 0 if they are not known.
-
-        Returns:
-            The number of the epoch. None if no checkpoint is due after an epoch that ends with this step.
+            epoch_steps: The steps of an epoch; 0 if they are not known: then no step gives True.
         """
         every_epochs = self._run.whole_setting("CHECKPOINT_EPOCHS")
         if every_epochs is None:
-            return None
-        steps_between = every_epochs * epoch_steps
-        if steps_between <= 0 or step % steps_between != 0:
-            return None
-        return step // epoch_steps
+            return False
+        every_steps = every_epochs * epoch_steps
+        return every_steps > 0 and step % every_steps == 0
 
     def wait_beyond_next_epoch(self, epoch_steps: int) -> str:
-        """Return a complaint about the first wait after an epoch that is longer than the gap before the next epoch.
+        """Return a complaint about the first wait after an epoch that would have lasted into the next epoch.
 
-        Training waits for the checkpoint of an epoch in this gap: after the epoch, or after the evaluation that follows
-        it, and before the next epoch. So a longer wait contradicts the log's clock.
+        Training waits for the checkpoint of an epoch before it starts the next epoch. For instance, a wait of 9 s
+        contradicts the log's clock if the epoch 4 ends 5 s before the epoch 5 starts. If an evaluation lies between the
+        two, only the time from its end to the start of epoch 5 counts.
 
         Args:
             epoch_steps: The steps of an epoch; 0 if they are not known.
@@ -227,10 +246,12 @@ class Checkpoints:
             The complaint; an empty text if there is none.
         """
         for step, wait in self._wait_by_step.items():
-            epoch = self._epoch_before_checkpoint(step, epoch_steps)
-            if epoch is None or epoch + 1 not in self._gap_ms_by_epoch:
+            if not self._is_due_after_epoch(step, epoch_steps):
                 continue
-            gap_ms = self._gap_ms_by_epoch[epoch + 1]
+            epoch = step // epoch_steps
+            gap_ms = self._gap_ms_by_next_epoch.get(epoch + 1)
+            if gap_ms is None:  # the log has no next epoch, or nothing ended before it
+                continue
             if wait.waited_ms > gap_ms + self._tolerance_ms(gap_ms):
                 waited = f"a wait of {six_digits(wait.waited_ms / 1000)} s for the checkpoint after epoch {epoch}"
                 return f"{waited}, and the next epoch starts {six_digits(gap_ms / 1000)} s after what was before it"
@@ -242,22 +263,22 @@ class Checkpoints:
         """Yield a complaint about each wait within an epoch that is longer than the log's clock allows.
 
         Args:
-            longest_ms_by_step: The longest wait that is possible after a step, in milliseconds. It may be below 0, as
-                when the next window states more time than passed by the log's clock. A step that is missing here may
-                have any wait.
+            longest_ms_by_step: The longest wait that is possible after a step, in milliseconds. A step that is missing
+                here may have any wait.
             epoch_steps: The steps of an epoch; 0 if they are not known.
 
         Yields:
             The line of the checkpoint's event, and what is wrong in words.
         """
         for step, wait in self._wait_by_step.items():
-            if self._epoch_before_checkpoint(step, epoch_steps) is not None:
-                continue  # after an epoch: `wait_beyond_next_epoch` checks it
+            if self._is_due_after_epoch(step, epoch_steps):
+                continue  # `wait_beyond_next_epoch` checks it
             longest_ms = longest_ms_by_step.get(step, math.inf)
             if wait.waited_ms > longest_ms:
+                # It is below 0 if the next window states more time than passed by the log's clock.
+                possible_ms = max(longest_ms, 0.0)
                 waited = f"a wait of {six_digits(wait.waited_ms / 1000)} s for the checkpoint of step {step}"
-                left = f"what follows leaves {six_digits(max(longest_ms, 0.0) / 1000)} s at most"
-                yield wait.line, f"{waited}; {left}"
+                yield wait.line, f"{waited}; what follows leaves {six_digits(possible_ms / 1000)} s at most"
 
     def more_than_due(self, epoch_steps: int) -> str:
         """Return a complaint if the run made more checkpoints by time than CHECKPOINT_MINUTES asks for.
@@ -276,12 +297,15 @@ class Checkpoints:
         stop = self._run.stop
         if every_epochs is None or every_minutes is None or stop is None:
             return ""
-        by_time = [step for step in self._wait_by_step if self._epoch_before_checkpoint(step, epoch_steps) is None]
+        # In the order of the log.
+        steps_of_checkpoints_by_time = [
+            step for step in self._wait_by_step if not self._is_due_after_epoch(step, epoch_steps)
+        ]
         minutes = self._most_minutes_of_run(stop)
         most = self._most_checkpoints_by_time(minutes, every_minutes)
-        if len(by_time) <= most:
+        if len(steps_of_checkpoints_by_time) <= most:
             return ""
-        first_too_many = by_time[most]
+        first_too_many = steps_of_checkpoints_by_time[most]
         due = f"CHECKPOINT_MINUTES is {every_minutes}, CHECKPOINT_EPOCHS {every_epochs}"
         return f"a checkpoint of step {first_too_many}, the run took {six_digits(minutes)} minutes; {due}"
 
@@ -300,19 +324,21 @@ class Checkpoints:
         return most
 
     def _most_minutes_of_run(self, stop: Event) -> float:
-        """Return the most minutes that can have passed from the first step of the run to its run_stop.
+        """Return an upper bound of the minutes from the first step of the run to its run_stop.
 
-        No event states the time of the first step. But the first step comes after submission_benchmark, the first event
-        of the log, and after init_start. So the minutes are counted from submission_benchmark, which gives an upper
-        bound. Up to an hour is allowed between submission_benchmark and init_start, because nodes flush their caches
-        there. If more time passed, the minutes are counted from an hour before init_start.
+        No event states the time of the first step. But it comes after the first event of the log, submission_benchmark,
+        and after init_start. So the minutes are counted from a time before the first step: that of
+        submission_benchmark, or an hour before init_start if this is later. The hour is for nodes that flush their
+        caches before init_start.
 
         Args:
             stop: The run_stop of the run.
         """
+        first_event_ms = self._run.first_event(schema.SUBMISSION_BENCHMARK).time_ms
         init_start_ms = self._run.first_event(schema.INIT_START).time_ms
-        first_ms = self._run.first_event(schema.SUBMISSION_BENCHMARK).time_ms
-        start_ms = max(first_ms, init_start_ms - _MOST_MS_BEFORE_INIT_START)  # the later of the two times
+        hour_before_init_ms = init_start_ms - _MOST_MS_BEFORE_INIT_START
+        # Both times are before the first step. The later one gives the closer bound.
+        start_ms = max(first_event_ms, hour_before_init_ms)
         return (stop.time_ms - start_ms) / 60_000
 
 

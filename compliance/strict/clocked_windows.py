@@ -48,21 +48,20 @@ class WindowSums:
     def ms_without_leaps(self, training_ms: float, stated_ms: float) -> float:
         """Return the training time of an epoch by the log's clock, less the clock's leaps, in milliseconds.
 
-        A leap is a setting of the clock ahead, which makes the epoch seem longer. The run looks for leaps after each
-        window, at the end of an epoch's training and after each evaluation. So the first leap that it logs in an epoch
-        may be older than the epoch, in whole or in part. The time lies between two bounds, with and without this leap,
-        and the one nearest to the stated time is returned.
-
-        For instance, an epoch of 100 s has leaps of 30 s and 10 s, so the bounds are 60 s and 90 s. For a stated time
-        of 50 s, 70 s or 95 s, the result is 60 s, 70 s or 90 s.
+        A leap is a setting of the clock ahead, which makes the epoch seem longer. For instance, an epoch of 100 s by
+        the log's clock has leaps of 30 s and 10 s, so it took 60 s. But the first leap may have come before the epoch,
+        and then the epoch took 90 s. Of the times from 60 s to 90 s, the one nearest to the stated time is returned:
+        60 s, 70 s or 90 s for a stated time of 50 s, 70 s or 95 s.
 
         Args:
             training_ms: The time by the log's clock with all leaps, in milliseconds.
             stated_ms: The time that the event epoch_throughput states for the epoch, in milliseconds.
         """
-        most_ms = training_ms - self.further_leaps_ms
-        least_ms = most_ms - self.first_leap_ms
-        return min(max(stated_ms, least_ms), most_ms)
+        # A run looks for leaps only after a window, after an epoch's training and after an evaluation. So the first
+        # leap that it logs in an epoch may be older than the epoch, in whole or in part. All others are of the epoch.
+        ms_if_first_leap_is_older = training_ms - self.further_leaps_ms
+        ms_if_first_leap_is_of_epoch = ms_if_first_leap_is_older - self.first_leap_ms
+        return min(max(stated_ms, ms_if_first_leap_is_of_epoch), ms_if_first_leap_is_older)
 
 
 @dataclass
@@ -90,7 +89,7 @@ class ShortWindow(NamedTuple):
 
     line: int
     epoch: int
-    last_step: int
+    last_step: int  # at which the window ends
     windows_ms: float  # stated by the epoch's windows up to here
     passed_ms: float  # since the epoch's start, by the log's clock
     missing_ms: float  # of `passed_ms` in `windows_ms`, beyond what the two may differ by
@@ -148,8 +147,8 @@ class ClockedWindows:
         """
         epoch = self._open_epoch
         if epoch is not None:
-            passed_ms = epoch.start_ms + training_ms - epoch.last_window_ms
-            self._keep_longest_wait(epoch.last_step, passed_ms, stated_ms=0.0, most_delay_ms=MOST_DELAY_MS)
+            since_last_window_ms = epoch.start_ms + training_ms - epoch.last_window_ms
+            self._keep_longest_wait(epoch.last_step, since_last_window_ms, steps_ms=0.0, most_delay_ms=MOST_DELAY_MS)
         self._open_epoch = None
 
     def stop_following(self) -> None:
@@ -162,9 +161,10 @@ class ClockedWindows:
             self._open_epoch.set_ahead_ms += ahead_ms
 
     def take(self, line: int, *, last_step: int, time_s: float, end_ms: float) -> None:
-        """Hold the next window of the open epoch against the log's clock; without an open epoch, do nothing.
+        """Take the next window of the open epoch: how long may training have waited before it, and is time missing?
 
-        The results are kept in `longest_wait_ms` and `short_windows`, to be judged at the end of the log.
+        The answers are kept in `longest_wait_ms` and `short_windows`, to be judged at the end of the log. Without an
+        open epoch, nothing is done.
 
         Args:
             line: The line of the window's event.
@@ -176,30 +176,31 @@ class ClockedWindows:
         epoch = self._open_epoch
         if epoch is None:
             return
-        stated_ms = 1000 * time_s
-        passed_ms = end_ms - epoch.last_window_ms
-        most_delay_ms = max(MOST_DELAY_MS, _MOST_DELAY_SHARE * passed_ms)  # from a window's last step to its event
-        # `epoch.last_step` is still that of the window before.
-        self._keep_longest_wait(epoch.last_step, passed_ms, stated_ms=stated_ms, most_delay_ms=most_delay_ms)
-
-        epoch.add_window(last_step=last_step, stated_ms=stated_ms, end_ms=end_ms)
+        step_of_window_before = epoch.last_step  # None if this is the epoch's first window
+        since_window_before_ms = end_ms - epoch.last_window_ms
+        steps_ms = 1000 * time_s
+        most_delay_ms = max(MOST_DELAY_MS, _MOST_DELAY_SHARE * since_window_before_ms)  # from a last step to its event
+        self._keep_longest_wait(
+            step_of_window_before, since_window_before_ms, steps_ms=steps_ms, most_delay_ms=most_delay_ms
+        )
+        epoch.add_window(last_step=last_step, stated_ms=steps_ms, end_ms=end_ms)
         self._keep_if_short(line, last_step, epoch, most_delay_ms)
 
-    def _keep_longest_wait(self, step: int | None, passed_ms: float, *, stated_ms: float, most_delay_ms: float) -> None:
+    def _keep_longest_wait(self, step: int | None, passed_ms: float, *, steps_ms: float, most_delay_ms: float) -> None:
         """Keep the longest that training can have waited for a checkpoint between a window and what came next.
 
-        For instance, 10 s passed from one window to the next, which states 8 s for its steps. With a tolerance of 0.2 s
-        and a delay of 1 s, training can have waited for 10 + 0.2 + 1 - 8 = 3.2 s at most.
+        For instance, the next window came 10 s later by the log's clock, and states 8 s for its steps. So 2 s are left
+        for a wait. With a tolerance of 0.2 s and a delay of 1 s, training can have waited for 3.2 s at most.
 
         Args:
             step: The step at which the window ended. None: there is no such window, and nothing is kept.
-            passed_ms: The time by the log's clock until the next window ended, or until the epoch ended.
-            stated_ms: The time that the next window states, in milliseconds; 0 without a next window.
-            most_delay_ms: How long before its event the window may have ended, in milliseconds.
+            passed_ms: The time from the event of the window to that of the next one, or to the end of the epoch.
+            steps_ms: How much of this time the steps of the next window took; 0 without a next window.
+            most_delay_ms: How much earlier than its event the window may have ended, in milliseconds.
         """
         if step is not None and len(self.longest_wait_ms) < EVENTS_KEPT:
             most_passed_ms = passed_ms + self._tolerance_ms(passed_ms) + most_delay_ms
-            self.longest_wait_ms[step] = most_passed_ms - stated_ms
+            self.longest_wait_ms[step] = most_passed_ms - steps_ms
 
     def _keep_if_short(self, line: int, last_step: int, epoch: _EpochClock, most_delay_ms: float) -> None:
         """Keep a window in `short_windows` if its epoch's windows so far state less time than has passed.
@@ -229,11 +230,12 @@ class ClockedWindows:
             self.short_windows.append(short)
 
     def unexplained(self, waits: Waits, epoch_steps: int) -> Iterator[ShortWindow]:
-        """Yield the first window of each epoch whose missing time is longer than the log explains.
+        """Yield the first short window of each epoch whose missing time the rest of the log does not explain.
 
-        A window's missing time is explained by the waits for checkpoints before the window's end, and by the settings
-        of the clock ahead in its epoch. For instance, waits of 12 s and a clock that was set ahead by 5 s explain 17 s,
-        so a window with 18 s missing is yielded.
+        At the end of a short window, the windows of its epoch state less time in sum than has passed. The difference is
+        the missing time. It is explained by the waits for checkpoints in the epoch before the window's end, and by
+        settings of the clock ahead. For instance, waits of 12 s and a clock that was set ahead by 5 s explain 17 s, so
+        a window with 18 s missing is yielded.
 
         Call this after the last event of the log, because these events may follow the window.
 
@@ -244,7 +246,7 @@ class ClockedWindows:
         blamed_epoch = None
         for window in self.short_windows:
             if window.epoch == blamed_epoch:
-                continue  # the time that is missing at the end of an earlier window is missing here, too
+                continue  # missing time adds up within an epoch: this is the same fault again
             first_step = (window.epoch - 1) * epoch_steps + 1  # of the epoch; 1 if `epoch_steps` is 0
             # The wait for the checkpoint of the window's last step comes after the window's end, so it is left out.
             waited_ms = waits.between(first_step, window.last_step - 1)

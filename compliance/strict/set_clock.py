@@ -1,5 +1,7 @@
 """The events clock_set of a log of this project: was there room for so long a leap of the clock?"""
 
+from typing import NamedTuple
+
 from compliance.logged_run import LoggedRun, is_number
 from compliance.strict.clocked_windows import MOST_DELAY_MS
 from runlog import schema
@@ -9,6 +11,13 @@ from runlog.text import printable
 
 _LEAST_S = 1.0  # that a run calls a setting of the clock; less is the clock's own correction
 _MOST_ROUNDING = 0.01  # of the times of windows and of the log's clock, as a share
+
+
+class _LastWindow(NamedTuple):
+    """The last window of steps, by what limits how far the clock can have leapt since the window before it."""
+
+    logged_ms_of_previous: float | None  # when the window before it was logged; None: there is none, or it is not known
+    took_s: float  # as the window states
 
 
 class SetClock:
@@ -21,10 +30,9 @@ class SetClock:
 
     def __init__(self, run: LoggedRun) -> None:
         self._run = run
-        self._last_window_ms: float | None = None  # when the last window was logged; None: not known
-        self._previous_window_ms: float | None = None  # when the window before the last was logged; None: not known
-        self._last_window_took_s = 0.0  # how long the last window took, as it states
-        self._leaps_s = 0.0  # the sum of the leaps since the last window
+        self._last_window = _LastWindow(logged_ms_of_previous=None, took_s=0.0)
+        self._logged_ms: float | None = None  # when the last window was logged; None: not known
+        self._leaps_since_window_s = 0.0  # the sum of the leaps that were logged after the last window
 
     def window_ends(self, time_ms: float, time_s: float) -> None:
         """Take the next window: the events clock_set that follow are held against its time.
@@ -33,20 +41,19 @@ class SetClock:
             time_ms: The time of the window's event.
             time_s: How long the window took, as it states, in seconds.
         """
-        self._previous_window_ms = self._last_window_ms
-        self._last_window_ms = time_ms
-        self._last_window_took_s = time_s
-        self._leaps_s = 0.0
+        self._last_window = _LastWindow(logged_ms_of_previous=self._logged_ms, took_s=time_s)
+        self._logged_ms = time_ms
+        self._leaps_since_window_s = 0.0
 
     def forget(self) -> None:
-        """Note that a window could not be read."""
-        self._last_window_ms = None
+        """Note that a window could not be read, so that the time from it to the next one is not known."""
+        self._logged_ms = None
 
     def take(self, event: Event, last_step: int | None) -> str:
-        """Take an event clock_set, such as one of 60 s, and return what is wrong with it.
+        """Return how a clock_set is impossible: by its value, by its step, or as a leap for which no time has passed.
 
         Args:
-            event: The event clock_set.
+            event: The event clock_set, such as one of 60 s.
             last_step: The last step that was done. None if this step is not known: any step is right then.
 
         Returns:
@@ -60,29 +67,41 @@ class SetClock:
         was_set_back = event.value < 0
         if was_set_back:  # possible at any time; `Policy` reports it
             return ""
-        self._leaps_s += event.value
-        return self._leap_without_time(event.time_ms)
-
-    def _leap_without_time(self, now_ms: float) -> str:
-        """Return a complaint if too little time passed on the log's clock for a leap; an empty text if enough did.
-
-        For instance, the clock was set ahead by 60 s during a window of 5 s. So at least 65 s must lie between the line
-        of the window before and the line of the clock_set:
-
-            10:00:00  step_window of the window before
-            10:01:05  step_window of the last window, which took 5 s
-            10:01:05  clock_set of 60 s
-
-        Args:
-            now_ms: The time of the event clock_set by the log's clock, in milliseconds.
-        """
-        if self._previous_window_ms is None:
+        self._leaps_since_window_s += event.value
+        since_ms = self._last_window.logged_ms_of_previous
+        if since_ms is None:  # there is no time to compare the leaps with
             return ""
-        needed_ms = 1000 * (self._last_window_took_s + self._leaps_s)
-        passed_ms = now_ms - self._previous_window_ms
-        # In favour of the run, because times are rounded and lines are logged late.
-        allowed_ms = passed_ms * _MOST_ROUNDING + MOST_DELAY_MS + self._run.clock_tolerance_ms
-        if needed_ms <= passed_ms + allowed_ms:
-            return ""
-        passed = f"{six_digits(passed_ms / 1000)} s have passed since the window before"
-        return f"a clock that was set ahead by {six_digits(self._leaps_s)} s; {passed}"
+        return _leap_without_time(
+            leaps_s=self._leaps_since_window_s,
+            window_s=self._last_window.took_s,
+            passed_ms=event.time_ms - since_ms,
+            clock_tolerance_ms=self._run.clock_tolerance_ms,
+        )
+
+
+def _leap_without_time(*, leaps_s: float, window_s: float, passed_ms: float, clock_tolerance_ms: float) -> str:
+    """Return a complaint if less time passed by the log's clock than a window of steps and the clock's leaps make up.
+
+    For instance, the clock was set ahead by 60 s during a window of 5 s. So at least 65 s must lie between the line of
+    the window before and the line of the clock_set:
+
+        10:00:00  step_window of the window before
+        10:01:05  step_window of the last window, which took 5 s
+        10:01:05  clock_set of 60 s
+
+    Args:
+        leaps_s: By how much the clock was set ahead, in seconds.
+        window_s: How long the last window took, as it states, in seconds.
+        passed_ms: The time by the log's clock from the line of the window before to that of the clock_set.
+        clock_tolerance_ms: How far two times of the log's clock may disagree with a duration.
+
+    Returns:
+        The complaint; an empty text if enough time passed.
+    """
+    needed_ms = 1000 * (window_s + leaps_s)
+    # In favour of the run, because times are rounded and lines are logged late.
+    allowed_ms = passed_ms * _MOST_ROUNDING + MOST_DELAY_MS + clock_tolerance_ms
+    if needed_ms <= passed_ms + allowed_ms:
+        return ""
+    passed = f"{six_digits(passed_ms / 1000)} s have passed since the window before"
+    return f"a clock that was set ahead by {six_digits(leaps_s)} s; {passed}"
