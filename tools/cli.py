@@ -93,23 +93,21 @@ def answer_completion() -> int:
     """Print the completions that a user asks a shell for with Tab, and end the process.
 
     `paddle-reference wa<Tab>` completes the name of a command, and `paddle-reference watch --on<Tab>` completes the
-    options of the command `watch`. In both cases an argument parser prints the completions and ends the process.
+    options of the command `watch`.
 
     Returns:
-        The exit status, only if no parser has ended the process: 2 for an unknown command, or the status of a command
-        that ended before its parser could print, such as 2 for a missing package.
+        The exit status if nothing can be completed: 2 for an unknown command, or the status of a command that ended
+        before its parser could print, such as 2 for a missing package.
 
     Raises:
         ValueError: The shell does not say where the cursor is.
     """
     words = completion.words_before_cursor()  # ["paddle-reference", "watch"] for `paddle-reference watch --on<Tab>`
-    has_command_name = len(words) >= 2  # the first word is the program's own name
-    if not has_command_name:
-        _complete_command_name()  # never returns: its parser ends the process
+    if len(words) < 2:  # only the program's own name
+        _complete_command_name()  # ends the process
     name = words[1]
-    if name not in PUBLISHING | TRAINING:
-        return 2
-    return _complete_options(name)  # returns only if the command ends before its parser prints
+    is_known = name in PUBLISHING | TRAINING
+    return _complete_options(name) if is_known else 2
 
 
 def _complete_command_name() -> NoReturn:
@@ -124,9 +122,8 @@ def _complete_command_name() -> NoReturn:
 def _complete_options(name: str) -> int:
     """Print the completions of a command's options for the shell that asks for them, and end the process.
 
-    Only the command's own argument parser knows the command's options. So the `main` of the command is called, which
-    first makes the parser. The parser sees that a shell asks, prints the completions and ends the process: the command
-    does nothing else.
+    Only the command's own argument parser knows the options. So the command is started: its parser sees that a shell
+    asks, prints the completions and ends the process.
 
     Args:
         name: Name of the command, such as "watch".
@@ -134,11 +131,10 @@ def _complete_options(name: str) -> int:
     Returns:
         The exit status, only if the command ends before its parser prints: 2 if a package is missing, for example.
     """
+    # The parser finds the words that the user has typed in the environment, so no options are passed on. The parser of
+    # `watch` takes only what stands behind `paddle-reference watch`. One with subcommands needs the command's name.
     if not _has_subcommands(name):
-        # The parser of `watch` takes only what stands behind `paddle-reference watch`, so these two words are hidden. A
-        # parser with subcommands needs the second word, the command's name.
         completion.hide_words_from_parser(2)
-    # The words that the user has typed are not passed on as options: the parser finds them in the environment.
     return run(name, options=[])
 
 

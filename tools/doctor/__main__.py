@@ -35,9 +35,7 @@ TIMED_OUT = 124  # status of timeout, which ends mpirun by a signal that it hand
 def _clock_offsets_s(comm: "MPI.Comm", *, is_leader: bool) -> list[float]:
     """Return on rank 0 by how many seconds the clock of each node is ahead of rank 0's. Every rank must call this.
 
-    The first rank of each node, the leader, answers for its node. With 3 nodes of 8 ranks, the leaders are the ranks 0,
-    8 and 16. Rank 0 first asks rank 8 for its clock, then rank 16. Each of these two waits until rank 0 asks. No other
-    rank is asked.
+    The first rank of each node, the leader, answers for its node.
 
     Args:
         comm: MPI's communicator of all ranks.
@@ -47,12 +45,12 @@ def _clock_offsets_s(comm: "MPI.Comm", *, is_leader: bool) -> list[float]:
         On rank 0 a number for each node, in the order of the leaders, such as [0.0, 0.002, -0.001]. The first one, 0.0,
         is of rank 0's own node. On any other rank all numbers are 0.0 and mean nothing.
     """
+    # Every rank gets the same list, such as [0, 8, 16] for 3 nodes of 8 ranks.
+    leaders = [rank for rank, leads_its_node in enumerate(comm.allgather(is_leader)) if leads_its_node]
     offsets_s = [0.0]  # of rank 0's own node
-    # `allgather` gives every rank the same list, [True, False, ...]: for each rank whether it is a leader.
-    for rank, leads_its_node in enumerate(comm.allgather(is_leader)):
-        if leads_its_node and rank != 0:
-            # Rank 0 asks `rank` here for its clock, and `rank` answers. On all others the call returns 0.0 at once.
-            offsets_s.append(clock_offset_s(comm, rank))
+    for leader in leaders[1:]:
+        # Rank 0 asks `leader` for its clock, and `leader` answers. On all others the call returns 0.0 at once.
+        offsets_s.append(clock_offset_s(comm, leader))
     return offsets_s
 
 

@@ -20,11 +20,8 @@ class ContextCalls(NamedTuple):
     destroy: str
 
 
-# The newest first.
-CONTEXT_CALLS = (
-    ContextCalls("cuCtxCreate_v2", "cuCtxDestroy_v2"),
-    ContextCalls("cuCtxCreate", "cuCtxDestroy"),
-)
+CONTEXT_CALLS = ContextCalls("cuCtxCreate_v2", "cuCtxDestroy_v2")
+CONTEXT_CALLS_OF_OLD_DRIVER = ContextCalls("cuCtxCreate", "cuCtxDestroy")  # with the same arguments
 
 
 def name_of(driver: ctypes.CDLL, code: int) -> str:
@@ -104,8 +101,8 @@ def try_gpu(driver: ctypes.CDLL, number: int) -> None:
     if not call_and_print(driver, step, "cuDeviceGet", ctypes.byref(device), number):
         return
 
-    newest, older = CONTEXT_CALLS
-    calls = newest if hasattr(driver, newest.create) else older  # an old driver has only the older ones
+    has_new_calls = hasattr(driver, CONTEXT_CALLS.create)
+    calls = CONTEXT_CALLS if has_new_calls else CONTEXT_CALLS_OF_OLD_DRIVER
     context = ctypes.c_void_p()
     flags = 0
     if call_and_print(driver, step, calls.create, ctypes.byref(context), flags, device):

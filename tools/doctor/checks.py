@@ -295,12 +295,8 @@ def _judge_infiniband_ports(
 def _judge_infiniband(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     """Yield verdicts on a node's InfiniBand ports, and on whether they can read a GPU's memory.
 
-    The second verdict is given only for a job on GPUs, and is left out if NCCL uses no ACTIVE port.
-
     Args:
-        facts: What was seen of the node: "infiniband" has the state of each port, "nccl_settings" the variables of
-            NCCL's network (missing for a job on CPUs), "can_open_infiniband" whether a port's device can be opened, and
-            "peermem" what lets a port read a GPU's memory (empty: nothing).
+        facts: What was seen of the node: "infiniband", "nccl_settings", "can_open_infiniband" and "peermem".
         job: Settings of the training job, with the device ("gpu" or "cpu").
     """
     ports: dict[str, str] = facts["infiniband"]  # {"mlx5_0:1": "ACTIVE 200 Gb/sec (4X HDR)"}
@@ -310,7 +306,8 @@ def _judge_infiniband(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     inactive_ports = [name for name in used_ports if name not in active_ports]
     yield _judge_infiniband_ports(ports, inactive_ports, job, can_open_devices=facts["can_open_infiniband"])
 
-    if active_ports and job.cluster.device == "gpu":
+    gpus_use_ports = active_ports != [] and job.cluster.device == "gpu"
+    if gpus_use_ports:
         way_to_memory: str = facts["peermem"]  # what lets a port read a GPU's memory, in words; empty: nothing does
         found = way_to_memory or "no module is loaded"
         yield judge_check(job, "network.peermem", ok_if(way_to_memory != "", otherwise=WARNING), found=found)

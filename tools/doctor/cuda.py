@@ -109,22 +109,18 @@ def try_start(environ: Mapping[str, str], gpu_count: int) -> CudaStart:
         gpu_count: How many GPUs to try, in CUDA's order.
 
     Returns:
-        The result of the last child, but with the GPUs that any child tried: for each its last step, which is a call of
-        CUDA and what came of it.
+        The result of the last child, but with what came of all GPUs that any child tried.
     """
     until_s = time.monotonic() + ALL_S
-    step_by_gpu: dict[int, Step] = {}
-    first_gpu = 0
-    while True:
-        child = talk(ASK_CUDA, str(first_gpu), str(gpu_count), environ=environ, silent_s=SILENT_S)
+    step_by_gpu_of_all: dict[int, Step] = {}
+    next_gpu: int | None = 0
+    while next_gpu is not None:
+        child = talk(ASK_CUDA, str(next_gpu), str(gpu_count), environ=environ, silent_s=SILENT_S)
         start = _read_answers(child)
-        step_by_gpu.update(start.step_by_gpu)
-        next_gpu = _next_gpu(child, start, gpu_count)
+        step_by_gpu_of_all |= start.step_by_gpu
         is_out_of_time = time.monotonic() > until_s
-        if next_gpu is None or is_out_of_time:
-            steps_of_all_children = dict(sorted(step_by_gpu.items()))
-            return replace(start, step_by_gpu=steps_of_all_children)
-        first_gpu = next_gpu
+        next_gpu = None if is_out_of_time else _next_gpu(child, start, gpu_count)  # None: no other child is needed
+    return replace(start, step_by_gpu=dict(sorted(step_by_gpu_of_all.items())))
 
 
 def _next_gpu(child: Talk, start: CudaStart, gpu_count: int) -> int | None:
@@ -138,20 +134,16 @@ def _next_gpu(child: Talk, start: CudaStart, gpu_count: int) -> int | None:
         gpu_count: How many GPUs the job uses on a node.
 
     Returns:
-        CUDA's number of the GPU. None in these cases:
-
-        - The child ended by itself, so another child would come no further.
-        - A step that is not on a GPU failed, such as cuInit or the child's exit, and would fail in another child, too.
-        - The child hung or died on the last GPU of the job, or on the last GPU that CUDA shows.
+        CUDA's number of the GPU. None if another child would come no further.
     """
-    if not child.hang_or_death:  # the child has ended by itself
+    child_ended_by_itself = child.hang_or_death == ""
+    if child_ended_by_itself:
         return None
+    # A step that is not on a GPU failed, such as cuInit or the child's exit. It would fail in another child, too.
     if start.failed_driver_step is not None:
         return None
-    # So the child hung or died on a GPU: on the greatest one, because the child tried the GPUs in ascending order.
-    gpus_tried = start.step_by_gpu.keys()
-    stopped_on_gpu = max(gpus_tried)
-    next_gpu = stopped_on_gpu + 1
+    # So the child hung or died on a GPU, which is the last one that it tried.
+    next_gpu = max(start.step_by_gpu) + 1
     gpus_shown_by_cuda = start.shown_gpus or 0  # None: CUDA did not say
     is_left = next_gpu < min(gpu_count, gpus_shown_by_cuda)
     return next_gpu if is_left else None
@@ -161,30 +153,24 @@ def _read_answers(child: Talk) -> CudaStart:
     """Return what came of starting CUDA in a child process, from the lines that the child (ask_cuda.py) printed.
 
     CUDA starts in steps named "load", "start", "count", "gpu 0", "gpu 1" and so on. A step is one or more calls of
-    functions. The child prints a line before each call, and another one when the call has ended:
-
-        {"begin": "gpu 0", "call": "cuCtxCreate_v2"}
-        {"end": "gpu 0", "code": 2, "name": "CUDA_ERROR_OUT_OF_MEMORY"}
-
-    Here the result of the step "gpu 0" is code 2. If the child hung or died in the call, there is no second line, and
-    the result of the step is how the child hung or died, such as "no answer in 20 s".
+    functions. The last call of a step decides what came of the step.
 
     Args:
         child: The lines that the child printed, and `hang_or_death`, which is empty if the child neither hung nor died.
     """
     answers = child.answers()
-    step_by_name = _last_ended_calls(answers)  # {"load": Step, ...}: each step with the result of its last ended call
+    step_by_name = _last_ended_calls(answers)  # {"load": Step, ...}
     if child.hang_or_death:
-        # The call that has begun and not ended; if all calls have ended, the exit of the child, as a further step.
+        # The call in which the child hung or died is later than the ended calls of its step, so it replaces them. If no
+        # call was running, the child's exit counts as a step.
         running = _running_call(answers)
-        # If an earlier call of the same step has ended, this result replaces the result of the earlier call.
         step_by_name[running.step_name] = Step(call=running.function, hang_or_death=child.hang_or_death)
     return CudaStart(
         library=_last_value(answers, "path") or "",  # the value that the child printed under the key "path"
         version=_last_value(answers, "version"),
         shown_gpus=_last_value(answers, "count"),
-        failed_driver_step=_failed_driver_step(step_by_name),  # of the steps that are not on a GPU
-        step_by_gpu=_step_by_gpu(step_by_name),  # the steps "gpu 0", "gpu 1" and so on, by 0, 1 and so on
+        failed_driver_step=_failed_driver_step(step_by_name),
+        step_by_gpu=_step_by_gpu(step_by_name),
     )
 
 
@@ -255,8 +241,8 @@ def _last_ended_calls(answers: list[JsonObject]) -> dict[str, Step]:
             step_name = answer["begin"]
             begun_call_by_step[step_name] = answer["call"]
         elif "end" in answer:
-            # If the driver lacks a function, the child prints an "end" of "load", with a "reason" and the code None, in
-            # place of the "end" of the function's own step.
+            # Usually the step of the call that has begun last. But if the driver lacks a function, the child prints
+            # "load" as the step, with a "reason" and the code None.
             step_name = answer["end"]
             ended_call_by_step[step_name] = Step(
                 call=begun_call_by_step[step_name],

@@ -37,7 +37,7 @@ WHY_AN_OLDER_DRIVER_RUNS = (
 JPEG_UNIT_DRIVER = "455"  # DALI's documentation of fn.decoders.image
 JPEG_UNIT_IS_UNUSED = f"before {JPEG_UNIT_DRIVER} DALI leaves the GPU's JPEG decoder unused, and input is slower"
 CUDA_VERSION = 12010 if provenance.is_for_cuda_12() else 11080  # of this Paddle, as cuDriverGetVersion has it
-NO_NVML = "NVML Shared Library Not Found"
+NO_NVML = "NVML Shared Library Not Found"  # in the message of NVML's error if the library is missing
 ROW_REMAPPING_FROM = 80  # compute capability of the first GPUs that replace rows of their memory
 COMPUTE_MODES = {  # nvml.h: nvmlComputeMode_t
     pynvml.NVML_COMPUTEMODE_DEFAULT: "Default",
@@ -105,8 +105,8 @@ def _judge_count(facts: Facts, job: env.Job) -> Verdict:
 
     if shown_by_nvml >= needed_gpus:
         return judge_check(job, "gpu.count", OK, found=found)
-    only_nvml_is_missing = NO_NVML in reason and shown_by_cuda >= needed_gpus
-    if only_nvml_is_missing:
+    nvml_is_missing = NO_NVML in reason
+    if nvml_is_missing and shown_by_cuda >= needed_gpus:
         found += f", while CUDA shows {shown_by_cuda}"
         fix = f"start the container with NVIDIA_DRIVER_CAPABILITIES={CAPABILITIES}: it has CUDA and no NVML"
         return judge_check(job, "gpu.count", FATAL, found=found, fix=fix)
@@ -173,13 +173,7 @@ def _judge_compute_capability(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
 def _judge_driver(gpu: nvidia.Gpu, facts: Facts, job: env.Job) -> Verdict:
     """Return the verdict on whether the GPU's driver runs the CUDA of this Paddle.
 
-    DRIVERS.bundled is the driver that comes with this CUDA, DRIVERS.oldest the oldest one that runs this CUDA:
-
-        at least DRIVERS.bundled   ok
-        at least DRIVERS.oldest    a warning if the GPU's JPEG unit would decode the job's images, and this driver is
-                                   too old for DALI to use that unit; otherwise ok
-        older, or unknown          ok if CUDA has started all the same, in the version of this Paddle or a later one;
-                                   otherwise a warning if the driver is unknown, and fatal if the driver is older
+    DRIVERS.bundled is the driver that comes with this CUDA, DRIVERS.oldest the oldest one that runs this CUDA.
 
     Args:
         gpu: Properties of the GPU by NVML, with the driver's version.
@@ -200,27 +194,24 @@ def _judge_driver(gpu: nvidia.Gpu, facts: Facts, job: env.Job) -> Verdict:
             return verdict(WARNING, found=f"{shown_driver}: {JPEG_UNIT_IS_UNUSED}")
         return verdict(OK, found=f"{shown_driver}: {WHY_AN_OLDER_DRIVER_RUNS}")
     # From here on the driver is older than DRIVERS.oldest, or its version is unknown (None).
-    if _cuda_has_started(facts):  # all the same, as with NVIDIA's package cuda-compat
-        return verdict(OK, found=f"{shown_driver}: {_start_in_words(driver, facts['cuda_start'])}")
+    if _cuda_has_started(facts):  # all the same, in the version of this Paddle or a later one
+        library = _library_of_start(facts["cuda_start"], is_driver_too_old=driver is not None)
+        version = facts["cuda_start"].version_words
+        return verdict(OK, found=f"{shown_driver}: {library} runs CUDA {version} on it")
     if driver is None:
         return verdict(WARNING, found=shown_driver, fix=NOT_SAID)
     return verdict(FATAL, found=shown_driver)
 
 
-def _start_in_words(driver: str | None, start: CudaStart) -> str:
-    """Return which library runs CUDA on a driver that is too old for this CUDA, or of unknown version.
-
-        too old   "/usr/local/cuda/compat/libcuda.so.530.30.02 (cuda-compat) runs CUDA 12.1 on it"
-        unknown   "/usr/lib64/libcuda.so.530.30.02 runs CUDA 12.1 on it"
+def _library_of_start(start: CudaStart, *, is_driver_too_old: bool) -> str:
+    """Return the file of the library that started CUDA, such as "/usr/local/cuda/compat/libcuda.so.1 (cuda-compat)".
 
     Args:
-        driver: Version of the driver; None if it is unknown.
-        start: The result of starting CUDA, with the path of the library and the version.
+        start: The result of starting CUDA.
+        is_driver_too_old: Whether the driver is too old for this CUDA. Then only the library of NVIDIA's package
+            cuda-compat can have started it, and the package is named.
     """
-    # CUDA can run on the old driver only by the libcuda of NVIDIA's package cuda-compat. An unknown driver may be new,
-    # and then its own libcuda runs.
-    library = start.library if driver is None else f"{start.library} (cuda-compat)"
-    return f"{library} runs CUDA {start.version_words} on it"
+    return f"{start.library} (cuda-compat)" if is_driver_too_old else start.library
 
 
 def _driver_version(gpu: nvidia.Gpu, facts: Facts) -> str | None:

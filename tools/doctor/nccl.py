@@ -45,22 +45,19 @@ def try_start(environ: Mapping[str, str]) -> NcclStart:
 def _read_answer(child: Talk) -> NcclStart:
     """Return the result of NCCL's start, from the lines that a child process, ask_nccl.py, printed.
 
-    The child prints a line after its call of NCCL, or if it could not call NCCL (then the code is null, and the message
-    says why), such as
+    The child prints a line when its call of NCCL has ended or was not possible:
 
         {"end": "ncclGetUniqueId", "code": 0, "message": "no error"}
 
+    NCCL itself prints which network interface it uses.
+
     Args:
         child: The lines that the child and NCCL printed, and how the child hung or died.
-
-    Returns:
-        The code and the message of the child's line (None and empty if the call did not return); how the child hung or
-        died; and the network interface that NCCL named in a message of its own, with the interface's address (both
-        empty if NCCL named none).
     """
-    lines_after_call = [answer for answer in child.answers() if "end" in answer]  # one line, or none
-    call_did_not_return: JsonObject = {"code": None, "message": ""}
-    result = lines_after_call[-1] if lines_after_call else call_did_not_return
+    result: JsonObject = {"code": None, "message": ""}  # if the call did not return
+    for answer in child.answers():
+        if "end" in answer:
+            result = answer
     # NCCL's own message is "Bootstrap : Using eth0:10.0.0.1<0>", maybe with a number before the interface: "[0]eth0".
     bootstrap = re.search(
         r"Bootstrap ?: Using (?:\[\d+\])?(?P<interface>[^\s:]+):(?P<address>\S+?)<\d+>", "\n".join(child.lines)
@@ -189,15 +186,14 @@ def devices_matched_by_accident(setting: str, ports: Sequence[str]) -> list[str]
         return []
     # `_device` cuts off the port's number, and `_devices` does so for several: "mlx5_1:1" -> "mlx5_1".
     fully_named = _devices(choice.entries) & _devices(ports)  # {"mlx5_1"} in the example
-    full_names = [entry for entry in choice.entries if _device(entry) in fully_named]  # ["mlx5_1"]
     beginnings = [entry for entry in choice.entries if _device(entry) not in fully_named]  # ["mlx4"]
-    matched_by_accident = []  # ports at first: ["mlx5_10:1"]
+    matched_by_accident = set()
     for port in ports:
-        # `_matches_any` compares the beginning of the device's name, and the port's number if the entry has a number.
         is_meant = _device(port) in fully_named or _matches_any(beginnings, port, choice)
-        if not is_meant and _matches_any(full_names, port, choice):
-            matched_by_accident.append(port)
-    return sorted(_devices(matched_by_accident))
+        is_matched = _matches_any(choice.entries, port, choice)
+        if is_matched and not is_meant:
+            matched_by_accident.add(_device(port))
+    return sorted(matched_by_accident)
 
 
 def _devices(names: Iterable[str]) -> set[str]:

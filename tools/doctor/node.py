@@ -96,14 +96,12 @@ def probe(job: env.Job, *, rank_cores: list[list[int]], node: int) -> JsonObject
         Facts by name, such as "host", "gpus", "numa", "imports" and "data". For a job on CPUs, CUDA and NCCL are not
         started, and facts on their starts, such as "cuda_start", are missing.
     """
-    # NVML, NVIDIA's library for monitoring, is asked first, because it reports the GPUs' memory in use, and CUDA takes
-    # some memory when it starts. NVML stays open until the end of the `with` block, when CUDA's start has ended: on a
-    # driver without persistence, closing NVML unloads the driver.
+    # NVML, NVIDIA's library for monitoring, is read before CUDA starts, because a start takes memory of the GPUs. It is
+    # closed after the start: on a driver without persistence, closing NVML unloads the driver.
     with _gpus_of_open_nvml(job) as nvml, ThreadPoolExecutor() as pool:
-        # `_try_import` and `_start_cuda_and_nccl` start child processes and wait for seconds, so they run in threads.
+        # Child processes run for seconds, so threads wait for them.
         import_attempts = {name: pool.submit(_try_import, module) for name, module in IMPORTED.items()}
         library_starts = pool.submit(_start_cuda_and_nccl, job, node)
-        # Meanwhile this thread gathers the other facts.
         facts: JsonObject = {"host": socket.gethostname(), "gpus": nvml.gpus, "gpu_absence": nvml.absence}
         facts |= _topology() | _software(job) | {"rank_cores": rank_cores, "numa": _numa()}
         facts |= _resources(job) | _network_devices()
@@ -111,8 +109,7 @@ def probe(job: env.Job, *, rank_cores: list[list[int]], node: int) -> JsonObject
         facts["imports"] = imports
         has_packages = not any(failure.error for failure in imports.values())
         facts["data"] = data_facts(job, has_packages=has_packages)
-        # `result` waits for the starts of CUDA and NCCL, here within the block, where NVML is still open.
-        return facts | library_starts.result()
+        return facts | library_starts.result()  # waits for the starts of CUDA and NCCL
 
 
 def _software(job: env.Job) -> JsonObject:
@@ -187,19 +184,16 @@ def _start_cuda_and_nccl(job: env.Job, node: int) -> JsonObject:
     """
     if job.cluster.device != "gpu":
         return {}
-    environ = {
-        **network.nccl_settings(job.cluster, node),  # NCCL_SOCKET_IFNAME; empty if NCCL is to choose the interface
-        **env.of_ranks(job),  # comes last, so that an NCCL_SOCKET_IFNAME of the user replaces the one above
-    }
+    # An NCCL_SOCKET_IFNAME that the user has set comes before the launcher's.
+    environ = network.nccl_settings(job.cluster, node) | env.of_ranks(job)
     settings_files = (NCCL_CONF, Path("~/.nccl.conf").expanduser())
-    names_of_settings = of_network(environ)  # of the variables that choose a network
     return {
         "cuda_start": cuda.try_start(environ, job.cluster.dgxngpu),
         "cuda_system": cuda.system(),
         "nccl_start": nccl.try_start(environ),
-        "nccl_settings": {name: environ[name] for name in names_of_settings},
+        "nccl_settings": {name: environ[name] for name in of_network(environ)},  # the variables that choose a network
         "nccl_files": [str(path) for path in settings_files if path.is_file()],
-        "address": _address_for_other_nodes(job, node),
+        "address": _address_for_other_nodes(job, node),  # of this node in the network between the nodes
     }
 
 
@@ -504,25 +498,20 @@ def data_facts(job: env.Job, *, has_packages: bool) -> JsonObject | None:
     """Return facts on the training and the validation part of the job's data set; None if there is none to examine.
 
     Facts are {"train": {"samples": 1281167, "notes": [...], ...}, "val": {...}}. A part that cannot be read has only an
-    "error" that says why. The first case that applies counts:
-
-        no folder, and the embedded set cannot be had   {"train": {"error": "..."}}
-        no folder, or the data is synthetic             None
-        Paddle or DALI is missing                       {"train": {"error": "..."}}
-        none of these                                   the facts
-
-    The embedded set is a small data set of this project. A run without a folder of data makes the embedded set in the
-    folder DATA_CACHE, unless the set is there already. Even a run on synthetic data does so, because every run looks
-    for the files of a data set at its start.
+    "error" that says why.
 
     Args:
         job: Settings of the training job: the folder of the data set (DATADIR), which may be empty, and whether the
             data is synthetic.
         has_packages: Whether Paddle and DALI, which read the data, can be imported on this machine.
     """
-    if not job.data.folder and not _can_have_embedded_set(Path(job.data.embedded_in)):
+    if not job.data.folder:
+        # A run without a folder makes a small data set of this project, the embedded set, unless it is there already.
+        # Even a run on synthetic data does so.
+        if _can_have_embedded_set(Path(job.data.embedded_in)):
+            return None
         return {"train": {"error": f"{job.data.embedded_in}: the embedded data set cannot be made there: {SET_CACHE}"}}
-    if not job.data.folder or job.data.is_synthetic:  # without a folder the embedded set is there or can be made
+    if job.data.is_synthetic:  # the folder is not read
         return None
     if not has_packages:
         return {"train": {"error": f"{job.data.folder}: is not looked at without Paddle and DALI"}}

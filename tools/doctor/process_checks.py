@@ -17,15 +17,6 @@ END_SERVICE = "a service holds the GPU, as nvidia-cuda-mps-server does: end it b
 def judge_processes(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
     """Return the verdict on whether the GPU is free for the job.
 
-    The first of these cases counts:
-
-        FATAL    another job computes on the GPU
-        WARNING  too much memory of the GPU is in use, which a display on the GPU may explain
-        FATAL    too much memory of the GPU is in use, and there is no display
-        WARNING  a service such as nvidia-cuda-mps-server computes on the GPU
-        WARNING  the memory in use is unknown
-        OK       none of these
-
     Args:
         gpu: Properties of the GPU by NVML: its memory in use, and the ids of processes that compute (`processes`), that
             are only services (`services`, some of `processes`), and that draw (`displays`).
@@ -36,20 +27,18 @@ def judge_processes(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
     # NVML may list the processes of a display among those that compute, so displays are taken out.
     computing = [pid for pid in gpu.processes or () if pid not in gpu.displays]
     found = f"{gpu_name(gpu)}: {_processes_in_words(gpu, computing)}, {memory_in_use.words}"
-    # Below, `verdict(FATAL)` makes the whole verdict with this status. `most` is the number in the text on what is
-    # wanted, "no process, under 500 MiB in use". Without `fix` a bad verdict advises to end the other processes.
+    # `most` fills the text on what is wanted, "no process, under 500 MiB in use".
     verdict = functools.partial(judge_check, job, "gpu.processes", found=found, most=memory_in_use.most_mib)
 
-    # A process that computes counts as another job's if it is no service.
-    services = [pid for pid in computing if pid in gpu.services]
-    is_used_by_other_job = len(services) < len(computing)  # True for the services [815] of [815, 4711]
-    if is_used_by_other_job:
+    # A process that computes counts as another job's if it is no service, such as nvidia-cuda-mps-server.
+    jobs = [pid for pid in computing if pid not in gpu.services]
+    if jobs:
         return verdict(FATAL)
-    if memory_in_use.is_too_much and gpu.displays:  # the display may explain it
-        return verdict(WARNING, fix=END_DISPLAY)
     if memory_in_use.is_too_much:
+        if gpu.displays:  # which may explain it
+            return verdict(WARNING, fix=END_DISPLAY)
         return verdict(FATAL)
-    if services:
+    if computing:  # only services
         return verdict(WARNING, fix=END_SERVICE)
     if memory_in_use.mib is None:
         return verdict(WARNING, fix=NOT_SAID)

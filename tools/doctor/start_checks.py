@@ -12,7 +12,7 @@ from runlog.verdict import FATAL, OK, WARNING, Verdict
 from tools.doctor import nccl
 from tools.doctor.cuda import CudaStart, Step, System
 from tools.doctor.nccl import NcclStart, choice_of
-from tools.doctor.rows import FAULTS, Facts, gpu_name, judge_check, ok_if
+from tools.doctor.rows import FAULTS, Facts, gpu_name, judge_check
 
 # cuda.h: CUresult, of which MIG, a compute mode or a device that cannot be opened may be the cause
 INVALID_VALUE, NOT_INITIALIZED, DEVICE_UNAVAILABLE, NO_DEVICE, INVALID_DEVICE = 1, 3, 46, 100, 101
@@ -73,13 +73,11 @@ def _judge_cuda(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 
 
 def _judge_context_count(start: CudaStart, facts: Facts, job: env.Job) -> Verdict:
-    """Return the verdict on whether CUDA made a context on each GPU that the job needs.
-
-    A process needs a context to compute on a GPU. The verdict is fatal if CUDA shows fewer GPUs than the job needs.
+    """Return the verdict on a start of CUDA in which no step failed: whether CUDA shows as many GPUs as the job needs.
 
     Args:
-        start: The result of a start of CUDA in which no step failed. So a context was made on each GPU of the job that
-            CUDA shows.
+        start: The result of the start. A context, which a process needs to compute on a GPU, was made on each GPU of
+            the job that CUDA shows.
         facts: What was seen of the node, for the cause if there are too few GPUs.
         job: Settings of the training job, with the number of GPUs that a node uses (DGXNGPU).
     """
@@ -171,10 +169,7 @@ def _cuda_cause(step: Step, facts: Facts) -> dict[str, str]:
 
 
 def _name_of_evidence(step: Step, evidence: dict[str, str]) -> str:
-    """Return the key under "evidence" in faults.yaml that explains a failed step of CUDA's start.
-
-    A hang, a death of the process and a function that could not be called explain the step by themselves ("hang",
-    "death", "load"). Else a sign counts only if it can cause the step's error code.
+    """Return the name of what explains a failed step of CUDA's start: a key under "evidence" in faults.yaml.
 
     Args:
         step: The step that failed.
@@ -182,7 +177,7 @@ def _name_of_evidence(step: Step, evidence: dict[str, str]) -> str:
             found.
 
     Returns:
-        The key, such as "mig"; empty if no evidence explains the step.
+        The key, such as "mig"; empty if nothing explains the step.
     """
     if step.has_hung:
         return "hang"
@@ -190,6 +185,7 @@ def _name_of_evidence(step: Step, evidence: dict[str, str]) -> str:
         return "death"
     if step.could_not_call:
         return "load"
+    # Otherwise the first sign that was found and can cause the step's error code.
     for sign, codes_it_can_cause in CODES_BY_SIGN.items():
         was_found = evidence[sign] != ""
         if was_found and step.code in codes_it_can_cause:
@@ -204,17 +200,8 @@ def _evidence(facts: Facts) -> dict[str, str]:
         facts: What was seen of the node: "gpus" and "gpu_absence" by NVML, "cuda_system" and "cuda_start".
 
     Returns:
-        Texts by the placeholder's name. What is known of the driver is never empty:
-
-            "driver", "fabric_manager", "kernel_module"   a version, such as "535.104.05", or that it is unknown
-            "library"                                     the file of CUDA; if unknown, the usual name "libcuda.so.1"
-
-        The signs of a fault (`_signs_of_a_fault`) are empty if they were not found:
-
-            "lost"         why NVML does not show a GPU that it has lost
-            "mig"          GPUs that are divided into several, such as "GPU0, GPU3"
-            "prohibited"   GPUs whose compute mode lets no process in, likewise
-            "device"       device files that cannot be opened, and why
+        Texts by the placeholder's name: versions of the driver's parts, the file of CUDA, and the signs of a fault, of
+        which those that were not found are empty.
     """
     gpus: list[nvidia.Gpu] = facts["gpus"]
     system: System = facts["cuda_system"]
@@ -364,22 +351,17 @@ def _judge_interface(start: NcclStart, hosts_address: str, job: env.Job) -> Verd
 def _accident_and_fix(setting: str, names: str) -> tuple[str, str]:
     """Return two texts on a value of NCCL_IB_HCA: which devices are matched by accident, and how to mend the value.
 
-    NCCL compares beginnings of names, so "mlx5_1" also matches the device mlx5_10. The value "=mlx5_1" makes NCCL
-    compare full names. A value that begins with ^ names the devices to leave out.
+    NCCL compares beginnings of names, so "mlx5_1" also matches the device mlx5_10.
 
     Args:
         setting: The value of NCCL_IB_HCA, such as "mlx5_1" or "^mlx5_1".
         names: The devices that are matched by accident, as text: "mlx5_10" or "mlx5_10, mlx5_11".
 
     Returns:
-        (accident, fix). `accident` ends a sentence of the caller, which begins with the ports that NCCL takes:
-
-            "NCCL_IB_HCA=^mlx5_1 takes mlx5_0:1; " + "it leaves out mlx5_10 too, by the beginning of a name"
-            "NCCL_IB_HCA=mlx5_1 takes mlx5_1:1, mlx5_10:1; " + "mlx5_10 by the beginning of a name"
-
-        `fix` ends with the mended value: "NCCL_IB_HCA=^=mlx5_1" or "NCCL_IB_HCA==mlx5_1".
+        (accident, fix). `accident` goes on from a text such as "NCCL_IB_HCA=mlx5_1 takes mlx5_1:1, mlx5_10:1; ".
     """
-    if choice_of(setting).leaves_out:  # the value begins with ^
+    names_devices_to_leave_out = choice_of(setting).leaves_out  # the value begins with ^
+    if names_devices_to_leave_out:
         fix = f"begin it with ^=, so that names count whole: NCCL_IB_HCA=^={setting.removeprefix('^')}"
         return f"it leaves out {names} too, by the beginning of a name", fix
     fix = f"begin it with =, so that names count whole: NCCL_IB_HCA=={setting}"
@@ -389,9 +371,6 @@ def _accident_and_fix(setting: str, names: str) -> tuple[str, str]:
 def _judge_ports(setting: str, ports: dict[str, str], job: env.Job) -> Verdict:
     """Return the verdict on the InfiniBand ports that NCCL uses by its setting NCCL_IB_HCA.
 
-    It is a warning if the setting matches a device by accident, if no port that it takes is ACTIVE, or if of the ACTIVE
-    ones some are of Ethernet and others of InfiniBand.
-
     Args:
         setting: The value of NCCL_IB_HCA, such as "mlx5_0,mlx5_1"; empty takes every port.
         ports: The state of each port of the node: {"mlx5_0:1": "ACTIVE 200 Gb/sec (4X HDR)"}.
@@ -399,7 +378,8 @@ def _judge_ports(setting: str, ports: dict[str, str], job: env.Job) -> Verdict:
     """
     taken = nccl.names_taken(setting, list(ports))
     found = f"NCCL_IB_HCA={setting} takes {', '.join(taken) or 'no port'}"
-    matched_by_accident = nccl.devices_matched_by_accident(setting, list(ports))  # only by the beginning of their names
+    # NCCL compares beginnings of names, so "mlx5_1" takes the device mlx5_10, too, which the user did not mean.
+    matched_by_accident = nccl.devices_matched_by_accident(setting, list(ports))
     if matched_by_accident:
         accident, fix = _accident_and_fix(setting, ", ".join(matched_by_accident))
         return judge_check(job, "nccl.ports", WARNING, found=f"{found}; {accident}", fix=fix)
@@ -409,7 +389,8 @@ def _judge_ports(setting: str, ports: dict[str, str], job: env.Job) -> Verdict:
         return judge_check(job, "nccl.ports", WARNING, found=f"{found}, none of them ACTIVE")
 
     on_ethernet = [port for port in active if ports[port].endswith(nccl.ETHERNET)]
-    are_mixed = 0 < len(on_ethernet) < len(active)
-    if are_mixed:
+    both_kinds_are_active = 0 < len(on_ethernet) < len(active)
+    if both_kinds_are_active:
         found += f"; of Ethernet {', '.join(on_ethernet)}, which cannot be joined with a port of InfiniBand"
-    return judge_check(job, "nccl.ports", ok_if(not are_mixed, otherwise=WARNING), found=found)
+        return judge_check(job, "nccl.ports", WARNING, found=found)
+    return judge_check(job, "nccl.ports", OK, found=found)

@@ -142,16 +142,15 @@ def _judge_binding(topology: Topology, facts: Facts, job: env.Job) -> Verdict:
 
 
 def _cores_in_words(bindings: Sequence[_Binding], cores_of_ranks: Sequence[list[int]]) -> str:
-    """Return which cores the ranks may use: "all ranks 0-47" if these are equal, else "rank 0 0-23, rank 1 24-47".
-
-    Ranks that may use no core have "none" in place of the cores.
+    """Return which cores the ranks may use: "all ranks 0-47" or, if their cores differ, "rank 0 0-23, rank 1 24-47".
 
     Args:
-        bindings: The cores of each rank that has a GPU; only these ranks are listed.
-        cores_of_ranks: The cores of every rank of the node, at least one. "all ranks" means these.
+        bindings: The cores of each rank that has a GPU. Ranks without one are not listed.
+        cores_of_ranks: The cores of every rank of the node, at least one.
     """
     first_cores = cores_of_ranks[0]
-    if all(cores == first_cores for cores in cores_of_ranks):
+    all_are_alike = all(cores == first_cores for cores in cores_of_ranks)
+    if all_are_alike:
         return f"all ranks {ranges(first_cores) or 'none'}"
     return ", ".join(f"rank {binding.rank} {ranges(binding.cores) or 'none'}" for binding in bindings)
 
