@@ -268,18 +268,18 @@ def _bytes_per_s(network_gbps: float | None) -> float | None:
 def _job_of_variables(given: dict[str, str]) -> env.Job:
     """Return the settings of a training job: those of a configuration, changed by the given variables.
 
-    MODE is always set to "throughput" here. If DGXNGPU is given, DGXNNODES is set to 1, too.
-
     Args:
         given: Values by name, such as {"DGXSYSTEM": "DGXA100", "DGXNGPU": "16"}. DGXSYSTEM names the configuration.
-            DGXNGPU, if given, is the number of all ranks, which then count as on one node.
+            DGXNGPU, if given, is the number of all ranks of the job.
 
     Raises:
         ValueError: There is no such configuration, or a value is wrong.
     """
-    variables = given | {"MODE": "throughput"}  # which accepts every strategy; training to a target does not
+    # Any strategy can be inspected, but the mode that trains to a target refuses some.
+    variables = given | {"MODE": "throughput"}
     if "DGXNGPU" in given:
-        variables["DGXNNODES"] = "1"  # the program is the same on one node as on several with as many ranks in all
+        # All ranks count as on one node: the program depends on their number alone.
+        variables["DGXNNODES"] = "1"
     return env.of_system(**variables)
 
 

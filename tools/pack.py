@@ -81,9 +81,7 @@ class PackFiles:
 def pack(source: Path, target: Path, part: str) -> str:
     """Pack the images of one part of a data set into a RecordIO file. Return a line of text that says what was done.
 
-    A pack that was stopped is continued, and a complete one is left as it is. The records are written to a file
-    `growing`, with a journal of them. At the end index and sizes are written, `growing` gets its final name (`packed`),
-    and the journal is removed.
+    A pack that was stopped is continued, and a complete one is left as it is.
 
     Args:
         source: Folder of the image files, with a list or class folders.
@@ -103,13 +101,19 @@ def pack(source: Path, target: Path, part: str) -> str:
         _lock(growing)  # against another process that packs this part
         is_packed_already = files.packed.exists()
         if is_packed_already:
-            # Remove the empty file that open() has just made. There is none if another process finished the pack
-            # between open() and the lock: then open() opened the records, and they have the name `packed` now.
+            # Removes the empty file. It is missing if another process has just given it the name `packed`.
             files.growing.unlink(missing_ok=True)
             _raise_unless_packed_from(images, list_sha256, files)
             return f"{files.packed}: is whole already"
         entries = _write_records(growing, files.journal, images, list_sha256)
-        _write_index_and_sizes(files, images, entries, list_sha256)
+        _write_index(files.index, entries)
+        packed = recordio.find(files.growing, files.index)  # the records, found by the index
+        _check_written(packed, entries, images.labels, images.part)
+        # Looked at last, so that a change of a file is found until now.
+        source_files = images.contents(_show_nothing)  # names, sizes in bytes and labels
+        sizes_in_pack = packed.contents(_show_nothing).sizes
+        _raise_if_changed_since_packed(sizes_in_pack, source_files.sizes, images, files)
+        _write_sizes_and_source(files.sizes, entries, list_sha256, source_files)
         files.growing.rename(files.packed)  # last, because a file of this name counts as whole
         files.journal.unlink()
     size_gib = files.packed.stat().st_size / 2**30
@@ -157,37 +161,26 @@ def _write_records(growing: BinaryIO, journal: Path, images: folder.ImageList, l
     return kept + _append_records(growing, journal, images, done=len(kept))
 
 
-def _write_index_and_sizes(files: PackFiles, images: folder.ImageList, entries: list[Entry], list_sha256: str) -> None:
-    """Check the records of a part, and write the part's two small files: the index and the file of sizes.
+def _write_index(index: Path, entries: list[Entry]) -> None:
+    """Write the index of a part: a line with number and offset in bytes for each record."""
+    lines = [f"{number}\t{entry.offset}\n" for number, entry in enumerate(entries)]
+    index.write_text("".join(lines))
 
-    1. Write the index: where each record begins.
-    2. Read each record back from the disk, and compare image and label with what was to be written (RunError).
-    3. Compare how many bytes each image file has now with how many the image in the record has (ValueError).
-    4. Write the file of sizes, in JSON: width and height in pixels of the largest image, the number of images, and what
-       the part was packed from: the hash of its list, and the passport of its image files. A passport is the number of
-       files, the sum of their bytes and a digest.
+
+def _write_sizes_and_source(
+    file: Path, entries: list[Entry], list_sha256: str, source_files: passport.Contents
+) -> None:
+    """Write the file of sizes: width and height of the largest image, and what the part was packed from.
 
     Args:
-        files: The files of the part. The unfinished file `growing` has all records already.
-        images: The image files of the part, with their labels.
-        entries: The entry of each record, in the order of the images.
+        file: The file, `<part>.sizes.json`.
+        entries: The entry of each record, with the width and height of its image.
         list_sha256: SHA-256 of the part's list.
-
-    Raises:
-        RunError: The disk returns other bytes than were written.
-        ValueError: An image file has another number of bytes than when it was packed, or is absent, a folder or empty
-            now. Of very many files only a sample may be looked at.
+        source_files: Names, sizes in bytes and labels of the image files. Their number, their bytes and a digest are
+            written, by which a change is found later.
     """
-    index_lines = [f"{number}\t{entry.offset}\n" for number, entry in enumerate(entries)]
-    files.index.write_text("".join(index_lines))
-    packed = recordio.find(files.growing, files.index)  # the records, found by the index
-    _check_written(packed, entries, images.labels, images.part)
-    # `contents` gives names, sizes in bytes and labels without decoding. `_show_nothing` shows no progress.
-    files_now = images.contents(_show_nothing)
-    sizes_in_pack = packed.contents(_show_nothing).sizes  # bytes of the image in each record
-    _raise_if_changed_since_packed(sizes_in_pack, files_now.sizes, images, files)
-    packed_from = {"list_sha256": list_sha256, "source": as_json(passport.passport(files_now))}
-    write_sizes(files.sizes, [(entry.width, entry.height) for entry in entries], packed_from)
+    packed_from = {"list_sha256": list_sha256, "source": as_json(passport.passport(source_files))}
+    write_sizes(file, [(entry.width, entry.height) for entry in entries], packed_from)
 
 
 def _raise_if_changed_since_packed(
@@ -578,12 +571,8 @@ def _require_target_outside_parts(source: Path, target: Path) -> None:
 def _files_of_part(source: Path, part: str) -> passport.Contents:
     """Return names, sizes and labels of the image files of one part of a data set; refuse a part of records alone.
 
-    A part without packed records (RecordIO or TFRecord) has image files by a list or in class folders. A part with
-    records may have image files, too. For the part "train" the first case that applies counts:
-
-        train_list.txt is in `source`                            the images of the list are taken
-        the records and a folder train/ are both in `source`     the images of the class folders in train/ are taken
-        neither, for example because the records are in train/   ValueError: there are records alone
+    The part has image files by a list such as train_list.txt, or in class folders such as train/cat/. It may have
+    packed records (RecordIO or TFRecord), too.
 
     Args:
         source: Folder of the data set.
@@ -593,15 +582,14 @@ def _files_of_part(source: Path, part: str) -> passport.Contents:
         ValueError: The part has no image files, or records alone.
         ValueError: The list is wrong, a file is absent or empty, or TFRecord files of a numbered set are absent.
     """
-    # The TFRecord files of the part or, if there are none, the path of its RecordIO file, which may not exist.
-    record_files = tfrecord.files_of(source, part) or (source / recordio.FILE.format(part),)
-    last_record_file = record_files[-1]  # all are in one folder
+    tfrecord_files = tfrecord.files_of(source, part)
+    record_file = tfrecord_files[-1] if tfrecord_files else source / recordio.FILE.format(part)  # may not exist
     has_list = (source / folder.LIST.format(part)).is_file()
     # TFRecord files may lie in train/ instead of `source`. Then train/ has records, not class folders.
-    has_class_folders = (source / part).is_dir() and last_record_file.parent != source / part
+    has_class_folders = (source / part).is_dir() and record_file.parent != source / part
     has_image_files = has_list or has_class_folders
-    if last_record_file.is_file() and not has_image_files:
-        raise ValueError(f"{last_record_file}: {source} is packed already: DATADIR takes it as it is")
+    if record_file.is_file() and not has_image_files:
+        raise ValueError(f"{record_file}: {source} is packed already: DATADIR takes it as it is")
     images = folder.find(source, part, recordio.MOST_CLASSES)
     return passport.contents_of(images, f"files of {part}", print_to_reader)
 

@@ -46,13 +46,7 @@ def _list_of_part(source: Path, part: str, labels: Path | None) -> bytes:
 
     The label of an image is the number of its class folder, from 0 in the order of names as text: of the folders
     train/cat/ and train/dog/, all images in train/dog/ have the label 1. For val with a file `labels`, this file says
-    the labels.
-
-    Warnings are printed on stderr in these cases:
-
-    - val with a file `labels`: the file does not name all images of val/.
-    - class folders: there are files other than images of a class folder.
-    - train with a file `labels`: all class folders are named by numbers, and one by another number than its label.
+    the labels. Warnings are printed on stderr.
 
     Args:
         source: The image folder, which holds train/ and val/.
@@ -71,13 +65,10 @@ def _list_of_part(source: Path, part: str, labels: Path | None) -> bytes:
         return _flat_list(source, labels)  # prints a warning on images of val/ that the file does not name
     images = folder.by_class_folders(source, part, recordio.MOST_CLASSES)
     print_warning(images.passed_over)  # on files that are not images of a class; an empty text is not printed
-    if labels is not None:  # `part` is "train" here, because val with a file of labels has returned above
-        # Folders are labelled in the order of their names as text: "0", "1", "10" and "2" get the labels 0, 1, 2 and 3.
-        # So the label 2 means the folder "10" here, but in the file of labels perhaps the folder "2". The note says to
-        # check this. The note is empty if each number is its folder's label, if a name is no number, or if there is no
-        # file of labels.
+    if labels is not None:  # `part` is "train" here, and `labels` has those of val
+        # Of folders "0", "1", "10" and "2" the folder "10" has the label 2, which in `labels` may mean "2".
         class_names = folder.folder_names(source / part)
-        note = folder.note_on_numbered_folders(source / part, class_names, labels)
+        note = folder.note_on_numbered_folders(source / part, class_names, labels)  # empty if there is no such folder
         print_warning(note)
     return folder.list_text(images)
 

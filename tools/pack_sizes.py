@@ -107,16 +107,12 @@ def write_sizes(file: Path, sizes: Sequence[folder.Size], more: JsonObject) -> N
 def find_sizes(source: Path, part: str) -> str:
     """Write the width and height of a part's largest image to `<part>.sizes.json`; return the file's path and content.
 
-    The file gets the entries "width" and "height" (in pixels) and "images" (the number of images). All other entries of
-    an earlier file are kept, such as the hash of the list that a packed part was made from.
-
     Args:
         source: Folder of the data set, packed or not. The file is written there.
         part: "train" or "val".
 
     Returns:
-        One line, such as `data/train.sizes.json: {"list_sha256": "9f2c", "width": 500, "height": 375, "images": 1000}`,
-        in which "list_sha256" is kept from an earlier file (the hash is shortened here).
+        One line to print, such as `data/train.sizes.json: {"width": 500, "height": 375, "images": 1000}`.
 
     Raises:
         ValueError: The file is damaged, or the images cannot be found or read.
@@ -129,7 +125,8 @@ def find_sizes(source: Path, part: str) -> str:
     images = data.find(source, part, recordio.MOST_CLASSES)
     _raise_unless_writable(file)  # reading all images may take hours
     sizes = _sizes_of_images(images, part)
-    write_sizes(file, sizes, earlier_content)  # writes the largest of `sizes`, and what else the earlier file had
+    # Writes the largest size and the number of images, and keeps what else the earlier file had.
+    write_sizes(file, sizes, earlier_content)
     return f"{file}: {file.read_text().strip()}"
 
 

@@ -155,11 +155,10 @@ class _Clocks:
 def step_time(
     operators: Operators, peak_names: dict[str, str], card: Card, *, ranks: int, link_bytes_per_s: float
 ) -> StepTime:
-    """Return the least time of a training step on a card, which computes the operators one after the other.
+    """Return the least time of a training step on a card, by the roofline model.
 
     An operator takes the time of its FLOPs or of its bytes at peak, whichever is longer. An all-reduce takes the time
-    of the link: on the computing stream the GPU waits for it, on another one the GPU goes on, and waits only before the
-    optimizer. The time in which the GPU waits is called exposed.
+    of the link. The time in which the GPU waits for the link is called exposed.
 
     Args:
         operators: The operators of the step, in their order.
@@ -168,7 +167,7 @@ def step_time(
         ranks: How many ranks, each on one GPU, sum gradients.
         link_bytes_per_s: Peak of the link between the GPUs, in one direction.
     """
-    clocks = _Clocks()
+    clocks = _Clocks()  # when the GPU and the link are done with the operators so far
     for operator in operators:
         if operator.summed_bytes is not None:  # an all-reduce of gradients
             takes_s = _all_reduce_s(operator.summed_bytes, ranks, link_bytes_per_s)

@@ -615,20 +615,23 @@ def main() -> int:
         if not args.logdir.exists():
             raise ValueError(f"{args.logdir}: no such folder or log: give the LOGDIR of a job")
         if args.logdir.is_dir():
-            # Only to raise PermissionError for an unreadable folder, in which the search for logs would find nothing.
-            os.listdir(args.logdir)  # noqa: PTH208
-        _show(args, view, console)  # reads the files and prints; raises RunError if JSON cannot be written
+            _raise_unless_readable(args.logdir)  # the search for logs would find nothing
+        _show(args, view, console)
     except KeyboardInterrupt:
         pass
     except BrokenPipeError:
         drop_output()
     except OSError as error:
-        # A file that cannot be opened is named in the error. Without a name, the output is taken as what could not be
-        # written. `drop_output` drops what is still to be printed, or Python would report the error again at its end.
-        if error.filename is None:
-            drop_output()
+        is_of_output = error.filename is None  # an error of a file has its name
+        if is_of_output:
+            drop_output()  # what is still to be printed, or Python would report the error again at its end
         raise ValueError(named_files.explain(error)) from error
     return 0
+
+
+def _raise_unless_readable(folder: Path) -> None:
+    """Raise OSError, such as PermissionError, if a folder cannot be listed."""
+    os.listdir(folder)  # noqa: PTH208
 
 
 if __name__ == "__main__":
