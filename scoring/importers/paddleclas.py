@@ -16,7 +16,7 @@ dygraph  [Y/M/D h:m:s] ppcls INFO: [Train][Epoch 1/120][Iter: 10/626]lr(..): ..,
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from scoring.importers.evidence import Fact
@@ -102,10 +102,9 @@ class _PaddleClas(Launch):
         self._ended_epochs: set[int] = set()  # epochs whose training ended
 
     def read_before_rows(self, line: int, text: str) -> None:
-        """Read a line before the first row of training figures, also as a line of the printed configuration.
+        """Read a line before the first row of training figures, which may print a key of the configuration.
 
-        The configuration is a tree with a key on each line. The path of a key, here `TRAIN.batch_size`, tells its
-        meaning:
+        The configuration is a tree with a key on each line. Here, the key `TRAIN.batch_size` has the value 64:
 
             12:30:00 INFO: TRAIN :
             12:30:00 INFO:     batch_size : 64
@@ -116,16 +115,16 @@ class _PaddleClas(Launch):
         """
         super().read_before_rows(line, text)
         match = _CONFIG_LINE.search(text) if "INFO: " in text else None
-        if match is None:
+        if match is None:  # the line prints no key
             return
 
-        spaces, name, value = match.groups()
-        key_of_line = Key(indent=len(spaces), name=name)
-        self._config_path = _path_with(self._config_path, key_of_line)  # from the path of the line before
-        path = ".".join(key.name for key in self._config_path)
-        if path in _NAMES_BY_PATH:
+        spaces, name, value = match.groups()  # 4 spaces, "batch_size" and "64"
+        keys_to_line_before = self._config_path
+        self._config_path = _path_with(keys_to_line_before, Key(indent=len(spaces), name=name))
+        path = ".".join(key.name for key in self._config_path)  # "TRAIN.batch_size"
+        if path in _NAMES_BY_PATH:  # a key that states one value of the record, such as the batch size
             self.set_if_unset(_NAMES_BY_PATH[path], value.strip(), line)
-        elif _is_precision_switch(path, name):  # `_precision` decides by all of these together
+        elif _is_precision_switch(path, name):  # kept until all are read: they state the precision only together
             self._precision_switches.setdefault(name, Fact(value.strip(), line))
 
     def read_after_first_row(self, line: int, text: str) -> None:
@@ -145,73 +144,89 @@ class _PaddleClas(Launch):
     def finish_facts(self) -> None:
         """Set the precision and whether the log is truncated, and convert what the log states to numbers and names."""
         first_line = min((fact.line for fact in self._precision_switches.values()), default=0)
-        self.set_if_unset("precision", self._precision(), first_line)
+        switches = {name: fact.value for name, fact in self._precision_switches.items()}
+        self.set_if_unset("precision", _precision_by_switches(switches), first_line)
         super().finish_facts()
         self.truncated = self._is_truncated()
 
-    def _precision(self) -> str | None:
-        """Return the precision by the switches in the printed configuration, or None if they do not state it.
-
-        AMP is automatic mixed precision. Its level O1 computes a part of the network in FP16, and its level O2 nearly
-        all of it, which is called pure FP16.
-
-        Returns:
-            "fp32", "fp16", "amp_o1" or "amp_o2", or "amp" if its level is not known.
-        """
-        switches = {name: fact.value for name, fact in self._precision_switches.items()}
-        # FP16 that is on counts first, whatever the other switches say.
-        if switches.get("use_pure_fp16") == "True":
-            return "amp_o2"
-        if switches.get("use_fp16") == "True":
-            return "fp16"
-        if switches.get("use_amp") == "False":
-            return "fp32"
-
-        has_amp_section = switches.get("AMP", "None") != "None"  # `AMP : None` is no section
-        is_amp_on = has_amp_section or "use_amp" in switches
-        if not is_amp_on:
-            return None  # `use_fp16` or `use_pure_fp16` alone does not state the precision if it is False
-        return self._level_of_amp(switches) or "amp"
-
-    def _level_of_amp(self, switches: Mapping[str, str]) -> str | None:
-        """Return the level of automatic mixed precision, "amp_o1" or "amp_o2", or None if no switch tells it.
-
-        Args:
-            switches: Values of the switches of precision, by name.
-        """
-        level = switches.get("level")  # in the section `AMP`
-        if level in ("O1", "O2"):
-            return f"amp_{level.lower()}"
-        is_pure_fp16_off = switches.get("use_pure_fp16") == "False"
-        return "amp_o1" if is_pure_fp16_off else None
-
     def _is_truncated(self) -> bool | None:
-        """Return whether the log ends before its run does, or None if the log does not show it.
-
-        The epoch of the log's last row decides: whether it is the last one that the configuration asks for, and whether
-        a line says that it ended.
-        """
+        """Return whether the log ends before its run does, or None if it has no row or does not show it."""
         last_epoch = self.last_position.epoch if self.last_position else None
         if last_epoch is None:
             return None
-        epochs_wanted = integer(self.value("epochs_wanted"))
-        if epochs_wanted is not None and last_epoch < self.first_epoch + epochs_wanted - 1:
-            return True  # later epochs are missing
+        epochs_wanted = integer(self.value("epochs_wanted"))  # of the configuration
+        last_wanted = None if epochs_wanted is None else self.first_epoch + epochs_wanted - 1
+        return _is_run_truncated(last_epoch, last_wanted, self._ended_epochs)
 
-        has_ended = last_epoch in self._ended_epochs
-        log_says_ends = bool(self._ended_epochs)  # some public logs say of no epoch that it ended
-        if log_says_ends and not has_ended:
-            return True
-        if has_ended and epochs_wanted is not None:
-            return False
+
+def _is_run_truncated(last_epoch: int, last_wanted: int | None, ended_epochs: Collection[int]) -> bool | None:
+    """Return whether a log ends before its run does, by the epoch of the log's last row.
+
+    Args:
+        last_epoch: The epoch of the last row.
+        last_wanted: The last epoch that the configuration asks for. None if the log does not print it.
+        ended_epochs: The epochs of which a line says that their training ended.
+
+    Returns:
+        True if epochs, or the end of the last one, are missing. None if the log does not show whether any are.
+    """
+    if last_wanted is not None and last_epoch < last_wanted:
+        return True
+    if last_epoch in ended_epochs:
+        return None if last_wanted is None else False
+    # The last epoch has no line of its end. That shows nothing if no epoch has one, as in some public logs.
+    return True if ended_epochs else None
+
+
+def _precision_by_switches(switches: Mapping[str, str]) -> str | None:
+    """Return the precision of a run by the switches in its printed configuration, or None if they do not state it.
+
+    AMP is automatic mixed precision. Its level O1 computes a part of the network in FP16, and its level O2 nearly all
+    of it, which is called pure FP16.
+
+    Args:
+        switches: Texts of the switches by name: {"use_amp": "True", "level": "O2"}.
+
+    Returns:
+        "fp32", "fp16", "amp_o1" or "amp_o2", or "amp" if its level is not known.
+    """
+    # FP16 that is on counts first, whatever the other switches say.
+    if switches.get("use_pure_fp16") == "True":
+        return "amp_o2"
+    if switches.get("use_fp16") == "True":
+        return "fp16"
+
+    use_amp = switches.get("use_amp")  # None: not printed
+    if use_amp == "False":
+        return "fp32"
+    has_amp_section = switches.get("AMP", "None") != "None"  # `AMP : None` is no section
+    is_amp_on = use_amp is not None or has_amp_section
+    if not is_amp_on:  # `use_fp16 : False` or `use_pure_fp16 : False` alone does not state the precision
         return None
+    return _level_of_amp(switches) or "amp"
+
+
+def _level_of_amp(switches: Mapping[str, str]) -> str | None:
+    """Return the level of automatic mixed precision, "amp_o1" or "amp_o2", or None if no switch tells it.
+
+    Args:
+        switches: Texts of the switches of precision, by name.
+    """
+    level = switches.get("level")  # in the section `AMP`
+    if level in ("O1", "O2"):
+        return f"amp_{level.lower()}"
+    is_pure_fp16_off = switches.get("use_pure_fp16") == "False"
+    return "amp_o1" if is_pure_fp16_off else None
 
 
 class _AveragedRow(NamedTuple):
-    """A row of the log, and over how many steps its averages are if they are running averages."""
+    """The means that a row prints, and over how many steps they are by each reading of the log."""
 
     window: Window
-    steps_if_running: int | None  # None: not known
+    mean_s: float | None  # of a step's time; None: not printed
+    mean_wait_s: float | None  # of a step's wait for input; None: not known
+    steps_since_row: int | None  # the means are over these if they are row averages; None: not known
+    steps_if_running: int | None  # and over these if they are running averages; None: not known
     is_first_since_reset: bool  # it is the first row of the log, or the averages were reset since the row before
 
 
@@ -240,16 +255,12 @@ class Dygraph(_PaddleClas):
             row: Values of the row by column, as printed.
         """
         self._resets = Resets(RESET_STEP, steps_of_epoch=int(row["epoch_steps"] or 0))  # `or` is for the types
-        if "max_mem_reserved: " in text:  # a release after 2.5
-            self._release_averages_since_reset = False
-        elif row["unit"] == "images/s":  # the beginning of `images/sec`, of releases 2.1 to 2.3
-            self._release_averages_since_reset = True
-        # With neither, the release is not known: 2.4 and 2.5 average since a reset, later ones since the last row.
+        self._release_averages_since_reset = _averages_since_reset(text, row["unit"])
 
     def steps_of_row(self, last: RowPosition | None, position: RowPosition) -> int | None:
-        """Return how many training steps a row averages, supposing that the program resets its averages after each row.
+        """Return how many training steps a row averages if the program begins new averages after each printed row.
 
-        `finish_rows` replaces the number if all rows together show that the program does not.
+        Some releases of PaddleClas do, and others do not. `finish_rows` replaces the number for the others.
 
         Args:
             last: Epoch and step of the row before, or None for the first row.
@@ -267,102 +278,151 @@ class Dygraph(_PaddleClas):
         A running average is over all steps since a reset. `steps_of_row` has supposed averages since the last row. All
         rows of the log together show which of the two is right.
         """
-        rows = self._averaged_rows()
-        if are_running_averages(self._means_by_reset(rows), release_says=self._release_averages_since_reset):
+        if self._resets is None:  # the first row sets it: the log has no row
+            return
+        rows = _averaged_rows(self.windows, self._resets, self.row_batch.batch)
+        groups = _means_by_reset(rows, self._resets)
+        if are_running_averages(groups, release_says=self._release_averages_since_reset):
             self.cumulative = True
-            self._difference(rows)
+            _set_figures_since_row_before(rows)
 
-    def _averaged_rows(self) -> list[_AveragedRow]:
-        """Return each row with the number of steps that its averages cover, if they are running averages."""
-        rows: list[_AveragedRow] = []
-        last: RowPosition | None = None
-        last_steps: int | None = None
-        for window in self.windows:
-            assert window.step is not None and self._resets is not None  # each row prints its step
-            position = RowPosition(window.epoch, window.step)
-            last_steps = self._resets.steps_of_running_average(last, last_steps, position)
-            is_first_since_reset = last is None or self._resets.were_between(last, position)
-            rows.append(_AveragedRow(window, last_steps, is_first_since_reset))
-            last = position
-        return rows
 
-    def _means_by_reset(self, rows: Sequence[_AveragedRow]) -> list[list[PrintedMean]]:
-        """Return the mean step times that rows print, grouped from each reset of the averages to the next one.
+def _averages_since_reset(text: str, unit: str | None) -> bool | None:
+    """Return over which steps the PaddleClas release averages that printed a row, by the words of the row.
 
-        Left out are rows with an unknown number, and rows before the reset of their epoch, because an evaluation may
-        lie in the time since the row before. If epochs are too short to have a reset, the latter rows are kept.
+    Args:
+        text: The row as it is printed.
+        unit: Unit of its rate, up to the first letter of the time: "images/s" of both `images/s` and `images/sec`.
 
-        Args:
-            rows: All rows of the log.
-        """
-        groups: list[list[PrintedMean]] = []
-        for row in rows:
-            if row.is_first_since_reset:
-                groups.append([])
-            mean_s = self._mean_s(row.window)
-            steps_since_row = row.window.steps  # of `steps_of_row`
-            if self._is_comparable(row.window) and mean_s and steps_since_row and row.steps_if_running:
-                groups[-1].append(PrintedMean(mean_s, steps_since_row, row.steps_if_running, row.window.end_s))
-        return groups
+    Returns:
+        True for all steps since a reset early in the epoch, False for the steps since the last row. None if the row
+        does not tell: releases 2.4 and 2.5 average since the reset, later ones since the last row, in the same words.
+    """
+    if "max_mem_reserved: " in text:  # only releases after 2.5 print it
+        return False
+    if unit == "images/s":  # only releases 2.1 to 2.3 print `images/sec`
+        return True
+    return None
 
-    def _is_comparable(self, window: Window) -> bool:
-        """Return whether a row is not before the reset of its epoch, or epochs are too short to have a reset.
 
-        Args:
-            window: The row.
-        """
-        assert window.step is not None and self._resets is not None
-        is_at_reset_or_later = window.step >= self._resets.reset_step
-        return is_at_reset_or_later or not self._resets.come_in_epochs
+def _averaged_rows(windows: Sequence[Window], resets: Resets, batch: int | None) -> list[_AveragedRow]:
+    """Return the means that each row prints, with the numbers of steps that they may cover.
 
-    def _difference(self, rows: Sequence[_AveragedRow]) -> None:
-        """Turn the running averages of rows into the steps, the seconds and the wait since the last row or reset.
+    Args:
+        windows: All rows of the log, in its order. Their steps, seconds and wait are by the steps since the last row.
+        resets: When the program resets its averages.
+        batch: Images of a step on one device, or None if they are not known.
+    """
+    rows: list[_AveragedRow] = []
+    position_before: RowPosition | None = None  # of the row before; None: there is none
+    steps_before: int | None = None  # the `steps_if_running` of the row before
+    for window in windows:
+        assert window.step is not None  # each row prints it
+        position = RowPosition(window.epoch, window.step)
+        is_first = position_before is None or resets.had_reset_between(position_before, position)
+        mean_wait_s: float | None = None
+        if window.data_wait_s is not None and window.steps:
+            mean_wait_s = window.data_wait_s / window.steps  # as printed: the row's wait was set to mean x steps
+        row = _AveragedRow(
+            window,
+            mean_s=_mean_s(window, batch),
+            mean_wait_s=mean_wait_s,
+            steps_since_row=window.steps,
+            steps_if_running=resets.steps_of_running_average(position_before, steps_before, position),
+            is_first_since_reset=is_first,
+        )
+        rows.append(row)
+        position_before = position
+        steps_before = row.steps_if_running
+    return rows
 
-        The totals of a row are its averages x the number of steps in them. A row gets its totals less those of the row
-        before:
 
-            printed mean                                      totals           figures of the row
-            step 10, first after a reset: 1 s over 6 steps    6 steps, 6 s     6 steps in 6 s
-            step 20: 0.5 s over 16 steps                      16 steps, 8 s    10 steps in 2 s
+def _mean_s(window: Window, batch: int | None) -> float | None:
+    """Return the mean step time that a row prints, or None if it prints none.
 
-        Args:
-            rows: All rows of the log. Where totals are not known, the seconds and the wait become None.
-        """
-        totals_before: Totals | None = NO_TOTALS
-        for row in rows:
-            if row.is_first_since_reset:
-                totals_before = NO_TOTALS
-            totals = self._totals(row)
-            window = row.window
-            if totals is None or totals_before is None:  # no difference can be made
-                window.seconds = window.data_wait_s = None
-            else:
-                window.steps, window.seconds, window.data_wait_s = totals.since(totals_before)
-            totals_before = totals
+    Args:
+        window: The row.
+        batch: Images of a step on one device. If they are known, the time is batch / rate: the rate has more digits.
+    """
+    if batch and window.printed_rate:
+        return batch / window.printed_rate
+    return window.printed_step_time_s
 
-    def _totals(self, row: _AveragedRow) -> Totals | None:
-        """Return the total time and the total wait of the steps in a row's running averages, or None if not known.
 
-        Each total is a printed mean x the number of steps.
+def _means_by_reset(rows: Sequence[_AveragedRow], resets: Resets) -> list[list[PrintedMean]]:
+    """Return the mean step times that rows print, grouped from each reset of the averages to the next one.
 
-        Args:
-            row: The row. Its window still has the figures of `steps_of_row`.
-        """
-        steps = row.steps_if_running
-        mean_s = self._mean_s(row.window)
-        if steps is None or mean_s is None:
-            return None
-        wait_s = None
-        if row.window.data_wait_s is not None and row.window.steps:
-            mean_wait_s = row.window.data_wait_s / row.window.steps  # the mean that the row prints
-            wait_s = mean_wait_s * steps
-        return Totals(steps, mean_s * steps, wait_s)
+    Args:
+        rows: All rows of the log, in its order.
+        resets: When the program resets its averages.
+    """
+    groups: list[list[PrintedMean]] = []
+    for row in rows:
+        if row.is_first_since_reset:  # the first row of the log is one
+            groups.append([])
+        if _may_follow_evaluation(row, resets):  # the time since the row before may then be that of the evaluation
+            continue
+        if row.mean_s and row.steps_since_row and row.steps_if_running:  # else a figure is not known
+            mean = PrintedMean(row.mean_s, row.steps_since_row, row.steps_if_running, row.window.end_s)
+            groups[-1].append(mean)
+    return groups
 
-    def _mean_s(self, window: Window) -> float | None:
-        """Return the mean step time that a row prints; by the rate, whose digits are more, if the batch is known."""
-        if self.row_batch.batch and window.printed_rate:
-            return self.row_batch.batch / window.printed_rate
-        return window.printed_step_time_s
+
+def _may_follow_evaluation(row: _AveragedRow, resets: Resets) -> bool:
+    """Return whether a row is the first of its epoch, or another one before the reset step.
+
+    If epochs are too short to have that step, the result is False for all rows, so that some rows are left to compare.
+
+    Args:
+        row: The row.
+        resets: When the program resets its averages.
+    """
+    assert row.window.step is not None  # each row prints it
+    is_before_reset = row.window.step < resets.reset_step
+    return is_before_reset and resets.come_in_epochs
+
+
+def _set_figures_since_row_before(rows: Sequence[_AveragedRow]) -> None:
+    """Set the steps, the seconds and the wait of each row's window to those since the row before or the reset.
+
+    The rows print running averages. The totals of a row are its averages x the number of steps in them. A row gets its
+    totals less those of the row before:
+
+        printed mean                                      totals           figures of the row
+        step 10, first after a reset: 1 s over 6 steps    6 steps, 6 s     6 steps in 6 s
+        step 20: 0.5 s over 16 steps                      16 steps, 8 s    10 steps in 2 s
+
+    Args:
+        rows: All rows of the log, in its order. The windows of rows are changed.
+    """
+    totals_before: Totals | None = NO_TOTALS
+    for row in rows:
+        if row.is_first_since_reset:
+            totals_before = NO_TOTALS
+        totals = _totals(row)
+        window = row.window
+        if totals is None or totals_before is None:  # no difference can be made: keep the steps alone
+            window.seconds = None
+            window.data_wait_s = None
+        else:
+            window.steps, window.seconds, window.data_wait_s = totals.since(totals_before)
+        totals_before = totals  # None, for a row of unknown totals, also leaves the next row without seconds
+
+
+def _totals(row: _AveragedRow) -> Totals | None:
+    """Return the total time and the total wait of the steps in a row's running averages: printed mean x steps.
+
+    Args:
+        row: The row.
+
+    Returns:
+        The totals. None if the row's mean step time or the number of its steps is not known.
+    """
+    steps = row.steps_if_running
+    if steps is None or row.mean_s is None:
+        return None
+    wait_s = None if row.mean_wait_s is None else row.mean_wait_s * steps
+    return Totals(steps, row.mean_s * steps, wait_s)
 
 
 class Static(_PaddleClas):
@@ -383,18 +443,24 @@ class Static(_PaddleClas):
         self._last_totals = NO_TOTALS  # of the last row
 
     def read_first_row(self, text: str, position: RowPosition, row: Columns) -> None:
-        """Set how the program counts steps and resets its averages, by the PaddleClas release that the first row shows.
+        """Set the first step of an epoch, and the step of the reset, by the PaddleClas release that printed a row.
+
+            epoch:0   train step:10   .. elapse: 0.1s      an old release: steps from 0, a reset at step 5
+            epoch:0  , train step:10  , .. batch_cost: ..  release 2.0: steps from 0, a reset at step 10
+            epoch:0   train step:10   .. batch_cost: ..    the static trainer: steps from 1, a reset at step 5
 
         Args:
-            text: The row as it is printed.
+            text: The row as it is printed, the first one of the log.
             position: Epoch and step of the row.
             row: Values of the row by column. "old" holds the word `elapse`, or None.
         """
-        if row["old"] is not None:  # an old release
-            self.first_step = 0
-        elif re.search(r"epoch:\d+\s*, train step:", text):  # the comma of release 2.0
-            self.first_step = 0
-            self.reset_step = 10
+        is_old_release = row["old"] is not None
+        has_comma_before_step = re.search(r"epoch:\d+\s*, train step:", text) is not None
+        is_release_2_0 = has_comma_before_step and not is_old_release
+        if is_old_release or is_release_2_0:
+            self.first_step = 0  # else 1 stays
+        if is_release_2_0:
+            self.reset_step = 10  # else 5 stays
 
     def time_of_row(self, last: RowPosition | None, position: RowPosition, row: Columns) -> RowTime:
         """Return the steps since the last row or reset, their seconds and their wait, from the running averages.
@@ -425,25 +491,7 @@ class Static(_PaddleClas):
         Returns:
             The time, or None if it is absurdly small or large.
         """
-        return plausible(self._mean_step_s(row))
-
-    def _mean_step_s(self, row: Columns) -> float:
-        """Return the mean step time that a row prints, in seconds, as exactly as its digits allow.
-
-        Old releases print the rate with more digits than the time: `elapse: 0.096s ips: 2656.31 images/sec`. There the
-        time is batch / rate, if the rows so far leave a single possible batch.
-
-        Args:
-            row: Values of the row by column, as printed. It must have a positive "time".
-        """
-        prints_elapse = row["old"] is not None  # an old release
-        rate = positive(row["rate"])
-        batch = self.row_batch.batch  # worked out from the rows so far, or None
-        if prints_elapse and batch and rate:
-            return batch / rate
-        printed_s = positive(row["time"])
-        assert printed_s is not None  # rows without a time are skipped: it is the required column
-        return printed_s
+        return plausible(_mean_step_s(row, self.row_batch.batch))
 
     def _totals_of_row(self, position: RowPosition, row: Columns) -> Totals:
         """Return how many steps a row averages, their total time, and the total wait for input in it.
@@ -457,7 +505,8 @@ class Static(_PaddleClas):
         total_wait_s = None
         if mean_wait_s is not None:
             total_wait_s = mean_wait_s * steps
-        return Totals(steps, self._mean_step_s(row) * steps, total_wait_s)
+        mean_s = _mean_step_s(row, self.row_batch.batch)
+        return Totals(steps, mean_s * steps, total_wait_s)
 
     def _were_averages_reset(self, last: RowPosition, position: RowPosition) -> bool:
         """Return whether the program reset its averages between two successive rows.
@@ -472,3 +521,23 @@ class Static(_PaddleClas):
         if not is_later_in_epoch:
             return True
         return last.step < self.reset_step <= position.step
+
+
+def _mean_step_s(row: Columns, batch: int | None) -> float:
+    """Return the mean step time that a row of the static trainer prints, in seconds, as exactly as its digits allow.
+
+    Old releases print the rate with more digits than the time: `elapse: 0.096s ips: 2656.31 images/sec`. There, with a
+    batch of 256, the time is 256 / 2656.31 = 0.0964 s.
+
+    Args:
+        row: Values of the row by column, as printed. It must have a positive "time". "old" holds the word `elapse`, or
+            None.
+        batch: Images of a step on one device. None if the rows so far do not show them.
+    """
+    is_old_release = row["old"] is not None
+    rate = positive(row["rate"])
+    if is_old_release and batch and rate:
+        return batch / rate
+    printed_s = positive(row["time"])
+    assert printed_s is not None  # rows without a time are skipped: it is the required column
+    return printed_s

@@ -35,7 +35,7 @@ class Resets(NamedTuple):
         return self.reset_step < self.steps_of_epoch
 
     def steps_since_reset(self, position: RowPosition) -> int | None:
-        """Return how many steps came since the last reset, up to a row. An epoch must have come before that of the row.
+        """Return how many steps the averages of a row cover, if they were last reset at the reset step of an epoch.
 
         With a reset at step 5 of 26:
 
@@ -43,17 +43,19 @@ class Resets(NamedTuple):
             step 2     -> 24: steps 5 to 25 of the epoch before, and 0 to 2
 
         Args:
-            position: Epoch and step of the row. The step counts, too.
+            position: Epoch and step of the row, which is not in the first epoch of the run, or is after its reset.
 
         Returns:
-            The number. None if epochs are too short to have a reset.
+            The number of steps. None if epochs are too short to have a reset.
         """
-        if position.step >= self.reset_step:
-            return position.step - self.reset_step + 1
+        has_reset_in_this_epoch = position.step >= self.reset_step
+        if has_reset_in_this_epoch:
+            return position.step - self.reset_step + 1  # the step of the reset and that of the row both count
         if not self.come_in_epochs:
             return None
         steps_of_epoch_before = self.steps_of_epoch - self.reset_step
-        return steps_of_epoch_before + position.step + 1
+        steps_of_this_epoch = position.step + 1  # steps count from 0
+        return steps_of_epoch_before + steps_of_this_epoch
 
     def steps_between(self, earlier: RowPosition, later: RowPosition) -> int | None:
         """Return how many steps came after one row up to a later row of its epoch or of the next epoch.
@@ -62,39 +64,45 @@ class Resets(NamedTuple):
 
         Args:
             earlier: Epoch and step of the one row.
-            later: Epoch and step of the other one, which counts, too.
+            later: Epoch and step of the other one, whose step counts, too.
 
         Returns:
-            The number. None if the rows lie otherwise, or if the step of the earlier row is too high for an epoch.
+            The number of steps. None if the later row is in neither epoch, or if its step in the same epoch is not
+            higher.
         """
         if later.epoch == earlier.epoch:
             return later.step - earlier.step if later.step > earlier.step else None
-        is_next_epoch = (later.epoch or 0) == (earlier.epoch or 0) + 1
-        if is_next_epoch and earlier.step < self.steps_of_epoch:
-            return self.steps_of_epoch - earlier.step + later.step
-        return None
 
-    def were_between(self, earlier: RowPosition, later: RowPosition) -> bool:
-        """Return whether the averages were reset between two successive rows.
+        is_next_epoch = (later.epoch or 0) == (earlier.epoch or 0) + 1  # each row prints its epoch: `or` is for types
+        is_step_of_epoch = earlier.step < self.steps_of_epoch  # else the row is garbled
+        if not is_next_epoch or not is_step_of_epoch:
+            return None
+        rest_of_epoch = self.steps_of_epoch - 1 - earlier.step  # the last step of an epoch is `steps_of_epoch` - 1
+        steps_of_next_epoch = later.step + 1
+        return rest_of_epoch + steps_of_next_epoch
 
-        With a reset at step 5 of 26:
+    def had_reset_between(self, earlier: RowPosition, later: RowPosition) -> bool:
+        """Return whether the averages were reset at the reset step of an epoch between two successive rows.
 
-            step 20, and step 0 of the next epoch   -> False: 22 steps since the reset, 6 since the row
-            step 20, and step 10 of the next epoch  -> True: 6 steps since the reset, 16 since the row
+        They were if the last reset before the later row came after the earlier row. With a reset at step 5 of 26:
+
+            step 20, and step 0 of the next epoch   -> False: the reset is 22 steps ago, the earlier row only 6
+            step 20, and step 10 of the next epoch  -> True: the reset is 6 steps ago, the earlier row 16
 
         Args:
             earlier: Epoch and step of the first of the two rows.
             later: Epoch and step of the second.
         """
         since_reset = self.steps_since_reset(later)
-        if since_reset is None:
+        if since_reset is None:  # epochs are too short to have a reset
             return False
-        since_row = self.steps_between(earlier, later)
-        # Where that is not known, a whole epoch with its reset lies between, or another run has begun.
-        return since_row is None or since_reset <= since_row
+        since_earlier_row = self.steps_between(earlier, later)
+        if since_earlier_row is None:  # a whole epoch with its reset lies between, or another run has begun
+            return True
+        return since_reset <= since_earlier_row
 
     def steps_of_row_average(self, last: RowPosition | None, position: RowPosition) -> int | None:
-        """Return how many steps a row averages in a program that resets its averages after each row, too.
+        """Return how many steps a row averages in a program that begins new averages after each row and at each reset.
 
         With a reset at step 5 of 26, rows that are printed every 10 steps average
 
@@ -116,33 +124,38 @@ class Resets(NamedTuple):
         if since_row is None:  # rows are missing: only the steps of this epoch are known
             return averaged_steps_of_epoch(position.step, first_step=0, reset_step=self.reset_step)
         since_reset = self.steps_since_reset(position)
-        return since_row if since_reset is None else min(since_row, since_reset)
+        if since_reset is None:  # epochs are too short to have a reset
+            return since_row
+        return min(since_row, since_reset)  # the later of the two began the averages
 
     def steps_of_running_average(
-        self, last: RowPosition | None, last_steps: int | None, position: RowPosition
+        self, last: RowPosition | None, averaged_by_last: int | None, position: RowPosition
     ) -> int | None:
-        """Return how many steps a row averages in a program that resets its averages only once in an epoch.
+        """Return how many steps a row averages in a program that begins new averages only at the reset of each epoch.
 
         With a reset at step 5 of 26, rows that are printed every 10 steps average
 
             step 0 of the first epoch   -> 1 step
-            step 10                     -> 6 steps: 5 to 10, since the reset
+            step 10                     -> 6 steps: 5 to 10
             step 20                     -> 16 steps: 5 to 20
-            step 0 of the second epoch  -> 22 steps: 5 to 25, and 0
+            step 0 of the second epoch  -> 22 steps: the 16 of the row before, and the 6 since then
 
         Args:
             last: Epoch and step of the row before, or None for the first row of the log.
-            last_steps: How many steps the row before averages, if that is known.
+            averaged_by_last: How many steps the row before averages. None if that is not known.
             position: Epoch and step of this row.
 
         Returns:
             The number of steps. None if it depends on rows that are missing.
         """
-        if last is None or position.step >= self.reset_step:
+        has_reset_in_this_epoch = position.step >= self.reset_step
+        if last is None or has_reset_in_this_epoch:
             return averaged_steps_of_epoch(position.step, first_step=0, reset_step=self.reset_step)
+
+        # The averages have come over from the epoch before.
         since_row = self.steps_between(last, position)
-        if since_row is None:
+        if since_row is None:  # rows are missing
             return None
-        if self.were_between(last, position):
+        if self.had_reset_between(last, position):
             return self.steps_since_reset(position)
-        return None if last_steps is None else last_steps + since_row
+        return None if averaged_by_last is None else averaged_by_last + since_row

@@ -74,11 +74,6 @@ class PrintedMean(NamedTuple):
     steps_since_reset: int  # steps since the averages were reset in this epoch
     end_s: float | None  # time stamp of the row
 
-    @property
-    def total_since_reset_s(self) -> float:
-        """The time since the reset, if the row averages all steps since then."""
-        return self.mean_s * self.steps_since_reset
-
 
 def are_running_averages(groups: Sequence[Sequence[PrintedMean]], *, release_says: bool | None) -> bool:
     """Return whether the means that a log's rows print are running averages (True) or row averages (False).
@@ -102,16 +97,19 @@ def are_running_averages(groups: Sequence[Sequence[PrintedMean]], *, release_say
 
 
 def _has_total_that_falls(rows: Sequence[PrintedMean]) -> bool:
-    """Return whether mean x steps since the reset falls from some row to the next, by more than its rounding.
+    """Return whether mean x steps since the reset falls from some row to the next.
 
-    For a running average this product is the time since the reset, which never falls.
+    If the means are running averages, this product is the time since the reset, which never falls: with 0.5 s over 16
+    steps, which is 8 s, the next row cannot print 0.2 s over 26 steps, which is 5.2 s.
 
     Args:
         rows: The rows from one reset of the averages up to the next one.
     """
     for before, row in itertools.pairwise(rows):
-        rounding_s = _DIGIT_S * row.steps_since_reset
-        if row.total_since_reset_s < before.total_since_reset_s - rounding_s:
+        total_before_s = before.mean_s * before.steps_since_reset
+        total_s = row.mean_s * row.steps_since_reset
+        rounding_s = _DIGIT_S * row.steps_since_reset  # the total may be too low by so much
+        if total_s < total_before_s - rounding_s:
             return True
     return False
 
@@ -127,13 +125,12 @@ class _TimesToRow(NamedTuple):
 def _are_running_by_stamps(groups: Sequence[Sequence[PrintedMean]]) -> bool | None:
     """Return which kind of averages fits the time stamps of the rows clearly better.
 
-    The error of a kind is the mean distance of its times (`_times_to_later_rows`) from the times by the stamps.
-
     Args:
         groups: The rows from each reset of the averages up to the next one.
 
     Returns:
-        True for running averages, False for row averages, None if neither is clearly better or no stamps are printed.
+        True for running averages, False for row averages, None if neither fits clearly better (`_is_clearly_larger`) or
+        no stamps are printed.
     """
     times: list[_TimesToRow] = []
     for rows in groups:
@@ -143,45 +140,57 @@ def _are_running_by_stamps(groups: Sequence[Sequence[PrintedMean]]) -> bool | No
 
     error_if_running_s = statistics.fmean(abs(time.by_stamps_s - time.if_running_s) for time in times)
     error_if_of_rows_s = statistics.fmean(abs(time.by_stamps_s - time.if_of_rows_s) for time in times)
-    smaller_s = min(error_if_running_s, error_if_of_rows_s)
-    larger_s = max(error_if_running_s, error_if_of_rows_s)
-    both_fit = larger_s <= MOST_STAMP_ERROR_S
-    is_clear = larger_s >= CLEARLY_NEARER * smaller_s
-    if both_fit or not is_clear:
-        return None
-    return error_if_running_s < error_if_of_rows_s
+    if _is_clearly_larger(error_if_of_rows_s, error_if_running_s):
+        return True
+    if _is_clearly_larger(error_if_running_s, error_if_of_rows_s):
+        return False
+    return None
+
+
+def _is_clearly_larger(error_s: float, other_error_s: float) -> bool:
+    """Return whether one mean distance from the time stamps is clearly larger than another.
+
+    It is if it is at least CLEARLY_NEARER (2) times as large, and over MOST_STAMP_ERROR_S (1 s), as the rounding of the
+    stamps to whole seconds explains less.
+
+    Args:
+        error_s: The one distance, in seconds.
+        other_error_s: The other one.
+    """
+    return error_s > MOST_STAMP_ERROR_S and error_s >= CLEARLY_NEARER * other_error_s
 
 
 def _times_to_later_rows(rows: Sequence[PrintedMean]) -> list[_TimesToRow]:
     """Return the time from the first row to each later row with a stamp: by the stamps, and by each kind of averages.
 
-    Of three rows, 10 steps apart, the later two have these times by their means:
+    Three rows print 1.0 s, 0.5 s and 0.4 s as the mean step time, 6, 16 and 26 steps after the reset. From the first
+    one to the third one,
 
-        printed mean    steps since reset    if running averages           if row averages
-        1.0 s           6                    (the first row)
-        0.5 s           16                   0.5 x 16 - 1.0 x 6 = 2 s      0.5 x 10 = 5 s
-        0.4 s           26                   0.4 x 26 - 1.0 x 6 = 4.4 s    0.5 x 10 + 0.4 x 10 = 9 s
+        running averages say    0.4 x 26 - 1.0 x 6 = 4.4 s: the time since the reset grows from 6 s to 10.4 s
+        row averages say        0.5 x 10 + 0.4 x 10 = 9 s: each later row has 10 steps of its own
 
     Args:
         rows: The rows from one reset of the averages up to the next one. Without a stamp of the first one, the result
             is empty.
     """
-    if not rows:
+    if not rows or rows[0].end_s is None:
         return []
     first = rows[0]
+    first_end_s = rows[0].end_s
+    first_since_reset_s = first.mean_s * first.steps_since_reset  # if running averages
     times: list[_TimesToRow] = []
     sum_of_rows_s = 0.0
     for row in rows[1:]:
         sum_of_rows_s += row.mean_s * row.steps_since_row  # also of a row without a stamp: its steps took time, too
-        if row.end_s is None or first.end_s is None:
-            continue
-        times.append(
-            _TimesToRow(
-                by_stamps_s=row.end_s - first.end_s,
-                if_running_s=row.total_since_reset_s - first.total_since_reset_s,
-                if_of_rows_s=sum_of_rows_s,
+        since_reset_s = row.mean_s * row.steps_since_reset
+        if row.end_s is not None:
+            times.append(
+                _TimesToRow(
+                    by_stamps_s=row.end_s - first_end_s,
+                    if_running_s=since_reset_s - first_since_reset_s,
+                    if_of_rows_s=sum_of_rows_s,
+                )
             )
-        )
     return times
 
 

@@ -185,4 +185,4 @@ def test_rows_that_are_missing_leave_the_steps_of_a_running_average_unknown() ->
     assert resets.steps_of_running_average(first, 16, later) is None
     assert resets.steps_of_running_average(first, 16, RowPosition(3, 10)) == 6
     assert resets.steps_of_row_average(None, first) is None
-    assert resets.were_between(first, later) and not resets.were_between(first, RowPosition(2, 0))
+    assert resets.had_reset_between(first, later) and not resets.had_reset_between(first, RowPosition(2, 0))
