@@ -164,9 +164,7 @@ class _Curves(NamedTuple):
 def _curves_over_windows(report: Report, read: Callable[[Window], float | None]) -> _Curves:
     """Return a curve of one quantity, such as the loss, for each run that has a finite value of it.
 
-    A curve has a point for each window, which is the steps between two printed rows of a log. The place of the point on
-    the horizontal axis is the number of steps done at the end of the window. But if this number is not known for some
-    window of any of these runs, the place is the number of the window in its run, from 1 on, for all of them.
+    A curve has a point for each window, which is the steps between two printed rows of a log.
 
     Args:
         report: The content of the report.
@@ -179,10 +177,11 @@ def _curves_over_windows(report: Report, read: Callable[[Window], float | None])
     runs = [run for run in report.runs if _has_values(run, read)]
     steps_of_runs = [_steps_done(run.record) for run in runs]  # for each run a number for each window, or None
     known_steps = [steps for steps in steps_of_runs if steps is not None]
-    axis = "step"
-    places_of_runs: Sequence[Sequence[int]] = known_steps
-    all_are_known = len(known_steps) == len(runs)
-    if not all_are_known:  # then `known_steps` lacks some runs: all runs are placed by their rows, to share one axis
+    places_of_runs: Sequence[Sequence[int]]  # on the horizontal axis, for each window of each run
+    if len(known_steps) == len(runs):
+        axis = "step"
+        places_of_runs = known_steps
+    else:  # the steps of some run are not known, and all must share one axis
         axis = "printed row"
         places_of_runs = [range(1, len(run.record.windows) + 1) for run in runs]
     curves = [_curve_of_run(run, places, read) for run, places in zip(runs, places_of_runs, strict=True)]
@@ -487,20 +486,18 @@ def _cells_of_variance(group: Group, score: Score) -> list[Cell]:
 
 
 def _cells_of_levels(group: Group, score: Score) -> list[Cell]:
-    """Return the row of a group in the table of how much its windows, its runs and its hosts vary.
+    """Return a group's row in the table of how many windows, runs and hosts were measured, and how far they scatter.
 
         system                      windows               runs              hosts
         resnet50_v1.5, 8 devices    40 windows +-1.20%    3 runs +-0.31%    one host
 
-    The percentage is the standard deviation of the windows of a run, of the runs of a host, or of the hosts, as a share
-    of their mean. Without two values to compare, the cell has words on that in its place, as here for the hosts.
-
     Args:
         group: A group of repeated runs.
-        score: The figure of the group.
+        score: The figure of the group. Each of its levels has the standard deviation as a share of the mean, or why
+            there is none.
     """
     cells = [Cell("system", group.name)]
-    for level in score.levels:
+    for level in score.levels:  # window, run and host
         cells.append(Cell(f"{level.name}s", link_to_runs(group, level_in_words(level))))
     return cells
 

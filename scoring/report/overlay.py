@@ -148,11 +148,10 @@ def _ranges_in_words(report: Report, drawn_runs: Sequence[_DrawnRun]) -> str:
 
 
 def _draw_function(report: Report, drawn_runs: Sequence[_DrawnRun], *, starts_at_zero: bool) -> Callable[[Plot], None]:
-    """Return the function that draws a plot of the runs' throughput. It is called when the page is written as HTML.
+    """Return a function that draws the runs' throughput on a plot, which is called when the page is written as HTML.
 
     Args:
-        report: The content of the report. If it has a single group of repeated runs, and their score is a throughput,
-            the score is a dashed line.
+        report: The content of the report.
         drawn_runs: Runs with the points to draw, at least one. All have the same axes.
         starts_at_zero: Whether the vertical axis begins at 0. Otherwise it only spans the rates and the score.
     """
@@ -162,7 +161,7 @@ def _draw_function(report: Report, drawn_runs: Sequence[_DrawnRun], *, starts_at
         runs=[plots.RunOfPlot(_label(report, drawn.run), drawn.points, drawn.style_index) for drawn in drawn_runs],
         axis_unit=first.axis_unit,
         rate_unit=unit_of_rates(first.run),
-        level=_score_of_only_group(report),
+        score=_score_of_only_group(report),  # a dashed line; None if the report has several groups of repeated runs
         starts_at_zero=starts_at_zero,
     )
 

@@ -24,7 +24,7 @@ class _Straggler(NamedTuple):
     """The rank of a group that is most often the slowest."""
 
     text: str  # "rank 3 on node07 computes 12.4% longer"
-    lag_share: float  # how much longer than the median rank it takes, as a share of the time
+    lag_share: float  # how much longer than the median rank it takes, as a share of the window's time
 
 
 def performance(report: Report) -> Table:
@@ -175,11 +175,10 @@ def _lag_of(straggler: _Straggler) -> float:
 
 
 def _straggler_of_group(group: Group, kind: KindOfTime, verb: str) -> _Straggler | None:
-    """Return the rank that is most often the slowest in a group's measured windows, and how far it lags behind.
+    """Return how far the rank that is most often the slowest lags behind the others, as a number and in words.
 
-    If rank 3 computes for 12 s in a window of 20 s, and the median of all ranks is 10 s, rank 3 lags behind by
-    (12 s - 10 s) / 20 s = 0.1 of the window's time. Rank 3 has such a lag in each window in which it is the slowest.
-    The lag that is returned is the median over these windows.
+    A rank that computes for 12 s in a window of 20 s lags by (12 s - 10 s) / 20 s = 0.1, if the median rank computes
+    for 10 s. The text is then "rank 3 on node07 computes 10.0% longer".
 
     Args:
         group: A group of repeated runs.
@@ -187,8 +186,7 @@ def _straggler_of_group(group: Group, kind: KindOfTime, verb: str) -> _Straggler
         verb: What a rank does in these times: "computes" or "waits for its input".
 
     Returns:
-        The lag, such as 0.1, and a text with it, such as "rank 3 on node07 computes 10.0% longer". None if no window
-        has both its own time and these times of the ranks.
+        The lag with the text; None if no window has both its own time and these times of the ranks.
     """
     slowest = most_often_slowest(group.measured, kind)
     if slowest is None:

@@ -55,7 +55,8 @@ def drawn(figure: Figure) -> Plot:
     drawing.size()  # sets the usual height, and moves the axes to leave room for their labels
     figure.draw(drawing)
     stream = io.StringIO()
-    canvas.savefig(stream, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Type", "Format")))
+    left_out: dict[str, None] = dict.fromkeys(("Date", "Creator", "Type", "Format"))  # of matplotlib and the time
+    canvas.savefig(stream, format="svg", metadata=left_out)
     drawing.svg = for_page(stream.getvalue(), figure.name, figure.title, description=figure.words or figure.caption)
     return drawing
 
@@ -66,38 +67,36 @@ def throughput(
     runs: Sequence[RunOfPlot],
     axis_unit: str,
     rate_unit: str,
-    level: float | None,
+    score: float | None,
     starts_at_zero: bool = True,
 ) -> None:
     """Draw the throughput of one or several runs over time, a line for each.
 
     Args:
         drawing: The plot to draw on.
-        runs: The runs with their points, at least one run, each with at least one point. The legend names the runs by
-            their labels, but a single run only "measured".
+        runs: The runs with their points, at least one run, each with at least one point.
         axis_unit: What the horizontal axis counts: "s", "step" or "row".
         rate_unit: Unit of the throughput, such as "images/s".
-        level: The figure of the runs: their throughput as it is scored, in `rate_unit`. It is drawn as a dashed
-            horizontal line. None for no such line.
-        starts_at_zero: Whether the vertical axis begins at 0. Otherwise it only spans the rates and the level.
+        score: The throughput of all the runs together, in `rate_unit`, for a dashed horizontal line; None for no line.
+        starts_at_zero: Whether the vertical axis begins at 0. Otherwise it only spans the rates and the score.
     """
     axis = _shown_axis(axis_unit, longest=max(run.points[-1].end for run in runs))  # may show seconds as minutes
-    is_single = len(runs) == 1  # then the legend need not name it
+    is_single = len(runs) == 1
     for run in runs:
-        shown_run = run._replace(label="measured") if is_single else run
+        shown_run = run._replace(label="measured") if is_single else run  # the legend need not name a single run
         _draw_run(drawing, shown_run, axis, shaded=is_single)
-    shown_values = _rates_of(runs)
-    if level is not None:
-        drawing.draw_level(level)
+    shown_rates = _rates_of(runs)
+    if score is not None:
+        drawing.draw_level(score)
         drawing.add_to_legend("╌", INK, "figure of the run" if is_single else "figure")
-        shown_values.append(level)
+        shown_rates = [*shown_rates, score]
 
     if starts_at_zero:
-        drawing.start_at_zero(shown_values)
+        drawing.start_at_zero(shown_rates)
         first_start = min(axis.place(run.points[0].start) for run in runs)
-        drawing.axes.set_xlim(left=min(0.0, first_start))  # it may be before run_start, which is 0
+        drawing.axes.set_xlim(left=min(0.0, first_start))  # a point may begin before run_start, which is at 0
     else:
-        drawing.enclose(shown_values)
+        drawing.enclose(shown_rates)
     drawing.name_axes(x=axis.name, y=rate_unit)
 
 
@@ -246,28 +245,28 @@ def _device_counts_of(series: Series) -> list[float]:
 def _set_logarithmic(drawing: Plot, values: Sequence[float]) -> None:
     """Make the vertical axis logarithmic, with room below and above the values, and with two ticks or more.
 
-    The fewer decades the axis spans, the more ticks it has in each. On a short axis the ticks are as on a linear one,
-    because multiples of powers of ten may all lie beyond it.
-
     Args:
         drawing: The plot.
         values: All values that are drawn, above 0, at least one.
     """
-    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+    from matplotlib.ticker import Locator, LogLocator, MaxNLocator, NullFormatter
 
     low = min(values) / 1.25
     high = max(values) * 1.25
     axes = drawing.axes
     axes.set_yscale("log")
     axes.set_ylim(low, high)
-    if high / low < 4:
-        axes.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=(1, 2, 5, 10)))
-    elif high / low < 15:  # about one decade
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5, 7)))  # times each power of ten
-    elif high / low < 200:  # about two decades
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 3)))
+    span = high / low
+    locator: Locator
+    if span < 4:  # ticks as on a linear axis: from 410 to 480, say, there is no 1, 2, 3, 5 or 7 times a power of ten
+        locator = MaxNLocator(nbins=6, steps=(1, 2, 5, 10))
+    elif span < 15:  # about one decade
+        locator = LogLocator(subs=(1, 2, 3, 5, 7))  # ticks at these multiples of each power of ten
+    elif span < 200:  # about two decades
+        locator = LogLocator(subs=(1, 3))
     else:
-        axes.yaxis.set_major_locator(LogLocator(subs=(1,)))
+        locator = LogLocator(subs=(1,))
+    axes.yaxis.set_major_locator(locator)
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 

@@ -451,24 +451,15 @@ def _options_to_copy(command: Sequence[str]) -> list[str]:
 def _options_for_what_logs_do_not_say(record: Record) -> list[str]:
     """Return the options that tell the command `score` what a group's logs do not say, such as ["--devices", "16"].
 
-    The report shows a `score` command for each group, which makes the group's figure again.
-
-    - --devices, if the report got the devices by its own option --devices, or from the description of a submission's
-      system
-    - --batch, if the report got the batch by its own option --batch
-
-    The values are taken from `record`. The report's own options are not copied, because they may list a number for each
-    of several systems: of `--devices 8,16`, one group needs 8 and another 16.
-
     Args:
-        record: First run of the group. `from_options` names the values that the options set, even where the log states
-            another value.
+        record: First run of the group. `from_options` names the values that the options of the report set.
     """
+    # The values are those of the record. The report's own options may list a number for each of several systems: of
+    # `--devices 8,16`, one group needs 8 and another 16.
     options: list[str] = []
     are_from_option = "devices" in record.from_options
-    are_from_description = bool(record.described_by)
-    log_lacks_devices = are_from_option or are_from_description
-    if log_lacks_devices and record.devices is not None:
+    are_from_description = bool(record.described_by)  # of a submission's system
+    if (are_from_option or are_from_description) and record.devices is not None:
         options += ["--devices", str(record.devices)]
     if "batch_per_device" in record.from_options:
         options += ["--batch", str(record.batch_per_device)]
@@ -515,13 +506,12 @@ def _read_lines(file: str | os.PathLike[str], wanted: set[int]) -> dict[int, str
         file: Path of the log, which may be a gzip file.
         wanted: Line numbers, counted from 1. A line that the log does not have is left out.
     """
-    # Two characters that are no text of the log: Windows ends a line with "\r\n", of which `LogLines` takes off only
-    # "\n", and `LogLines` puts the character CUT behind a last line that has no line end.
-    not_of_text = f"\r{CUT}"
+    end_on_windows = "\r"  # of "\r\n", `LogLines` takes off only "\n"
+    mark_of_missing_end = CUT  # `LogLines` puts it behind a last line that has no line end
     texts = {}
-    last_wanted = max(wanted, default=0)
+    last_wanted = max(wanted, default=0)  # no line after it is read
     with open_unpacked(file) as stream:
         for number, text in enumerate(itertools.islice(LogLines(stream).texts(), last_wanted), 1):
             if number in wanted:
-                texts[number] = text[:LINE_CHARS].rstrip(not_of_text)  # takes off any of the two characters
+                texts[number] = text[:LINE_CHARS].rstrip(end_on_windows + mark_of_missing_end)
     return texts

@@ -36,10 +36,8 @@ class _AllReduce(NamedTuple):
 def with_step_times(groups: Sequence[Group]) -> list[Group]:
     """Return the groups of one system, each with a breakdown of its mean step: data wait, all-reduce and the rest.
 
-    The all-reduce sums the gradients over all devices. On a single device its time is 0. On several GPUs it is
-    estimated as the time that a step takes longer than on a single device. The time of the all-reduce is not known for
-    several ranks on a CPU, nor for an unknown number of devices, nor if the system has no group on a single device, or
-    the logs of its first such group do not tell how long a step takes.
+    The all-reduce sums the gradients over all devices. On several GPUs it is estimated as the time that a step takes
+    longer than on a single one.
 
     Args:
         groups: Groups of repeated runs, on one or several numbers of devices.
@@ -49,12 +47,12 @@ def with_step_times(groups: Sequence[Group]) -> list[Group]:
     """
     mean_steps = [_mean_step(group) for group in groups]
     single_device_step_s = _step_on_single_device(groups, mean_steps)  # None: not known
+    is_only_group = len(groups) == 1  # for the words on why there is no estimate
     with_times = []
     for group, mean_step in zip(groups, mean_steps, strict=True):
         if mean_step is not None:
-            # The time, or None with a note on why it is not known. `is_only_group` only changes the words of the note.
-            all_reduce = _estimated_all_reduce(
-                group.record, mean_step.total_s, single_device_step_s, is_only_group=len(groups) == 1
+            all_reduce = _estimated_all_reduce(  # 0 on one device, None where it is not known
+                group.record, mean_step.total_s, single_device_step_s, is_only_group=is_only_group
             )
             group = replace(group, step_time=_step_time(mean_step, all_reduce))
         with_times.append(group)

@@ -125,7 +125,7 @@ def _plot_of_run(report: Report, run: ReportedRun, rates_over_time: Timeline) ->
         title=f"Throughput of run {run.number} over time",
         caption=_caption_of_run(run, points, window_count, axis_unit),
         draw=functools.partial(
-            plots.throughput, runs=runs, axis_unit=axis_unit, rate_unit=rate_unit, level=scored_rate
+            plots.throughput, runs=runs, axis_unit=axis_unit, rate_unit=rate_unit, score=scored_rate
         ),
         numbers=blocks.table(table_caption, [_cells_of_point(run, point, axis_unit, rate_unit) for point in points]),
     )
@@ -285,14 +285,11 @@ def scaling(report: Report) -> Section:
     """Return the report's section on scaling: how throughput grows with the number of devices.
 
     The section has plots, a table for each system that was run on several numbers of devices or nodes, and a table of
-    published figures to compare with. The words next to the section's title are the efficiency of each such system on
-    its most devices, such as "95.2% on 16 devices"; without any such system, "efficiency not measured".
+    published figures to compare with.
 
     Args:
         report: The content of the report. `report.scaling` has the rows of each such system, by ascending number of
-            devices, and `report.curves` has the published figures. Each may be empty. If `report.scaling` is empty, a
-            sentence says that efficiency was not measured; if `report.curves` is empty, there is no table of published
-            figures; if both are empty, there are no plots.
+            devices, and `report.curves` has the published figures. Each may be empty.
     """
     parts: list[Block] = [Paragraph(text=report.curves_note)]  # which published figures are shown, or why none are
     if not report.scaling:
@@ -308,6 +305,7 @@ def scaling(report: Report) -> Section:
         parts.append(Fold(summary="published figures beside", blocks=[_published(report.curves)], in_markdown=True))
 
     rows_of_most_devices = [rows[-1] for rows in report.scaling]  # a row for each system
+    # The words next to the section's title, such as "95.2% on 16 devices"
     gist = "; ".join(f"{efficiency_in_words(row.efficiency)} on {row.devices} devices" for row in rows_of_most_devices)
     if not gist:
         gist = f"efficiency {NOT_MEASURED}"
@@ -388,9 +386,9 @@ def _scaling_figures(report: Report) -> list[Figure]:
         report: The content of the report.
     """
     our_rates = _our_rates(report)
-    # Styles are numbered from 0. Ours have the first numbers, the published curves the next ones. Without a curve of
-    # ours the published ones begin at 1, so that none of them looks like "this report" does in other reports.
-    first_published_style = max(len(our_rates), 1)
+    first_published_style = len(our_rates)  # styles are numbered from 0, ours first
+    if not our_rates:
+        first_published_style = 1  # style 0 stays free: in other reports it is that of "this report"
     return [
         _throughput_figure(report, our_rates, first_published_style),
         _efficiency_figure(report, first_published_style),

@@ -219,24 +219,15 @@ class _Failures(NamedTuple):
 def _judge_failed_runs(failed: Sequence[ReportedRun], groups: Sequence[Group], protocol: Protocol) -> Verdict:
     """Return the verdict on the runs that ended without success: fatal, unknown or a warning.
 
-    The result of a group may drop some of its slowest runs, and a failed run counts as one of the slowest. So as many
-    runs of a group may fail as its result drops: if 1 of 5 runs is dropped, one failure is a warning, and two are
-    fatal.
-
-    - fatal: in one of the groups, more runs failed than are allowed
-    - unknown, if none is fatal: in one of the groups runs failed, and the rounds of MLPerf differ in how many they
-      allow
-    - a warning, in any other case: each group has no more failed runs than are allowed
-
-    The text of the verdict has each status that a failed run has. As a rule, the status of all of them is "aborted".
+    A failed run counts as one of the slowest of its group, of which the group's result may drop some. So if the result
+    of 5 runs drops 1, one failure is a warning, and two are fatal.
 
     Args:
         failed: Training runs that ended without success, at least one.
         groups: All groups of repeated runs of the report.
-        protocol: Rules by which runs become a figure. The number of runs that they drop counts only if the benchmark is
-            not known, or no round of MLPerf has it; the rules of the rounds count for any other benchmark.
+        protocol: Rules by which runs become a figure.
     """
-    statuses = ", ".join(dict.fromkeys(str(run.record.status) for run in failed))
+    statuses = ", ".join(dict.fromkeys(str(run.record.status) for run in failed))  # as a rule "aborted" alone
     text = f"{_numbers_in_words(failed, runs_of(groups))} ended without success ({statuses})"
     fix = "Read the ends of their logs for why they stopped."
     failures_of_groups = []  # for each group: how many runs failed, and how many may fail (None: the rounds differ)
@@ -260,32 +251,26 @@ def _count_failures(group: Group) -> int:
 
 
 def _allowed_failures(group: Group, protocol: Protocol) -> int | None:
-    """Return how many runs of a group of repeated runs may fail without harm to the group's result.
-
-    The rules of a result drop some of its slowest runs, and a failed run counts as one of the slowest. So as many runs
-    may fail as the rules drop:
-
-    - No MLPerf round has the benchmark of the group, or the benchmark is not known: the number that the protocol drops.
-    - Otherwise: the number that the rules of a round drop. It is 0 if the group has fewer runs than a result of the
-      round takes, because these make no result. Logs do not say their round, so all rounds with the benchmark must
-      give the same number.
+    """Return how many runs of a group may fail without harm to its result: as many of the slowest as the result drops.
 
     Args:
         group: The repeated runs.
-        protocol: Rules by which runs become a figure.
+        protocol: Rules by which runs become a figure, which count if no round of MLPerf has the group's benchmark.
 
     Returns:
-        The number of runs; None if the rounds disagree.
+        The number of runs; None if the rounds of MLPerf disagree.
     """
     run_count = len(group.runs)
-    # Of each round that has the benchmark: how many runs a result takes, and how many of the slowest it drops.
-    submission_by_round = mlperf.submission_runs_by_round(benchmark_of(group.record) or "")  # "": not known
+    benchmark = benchmark_of(group.record) or ""  # "": not known, so no round has it
+    submission_by_round = mlperf.submission_runs_by_round(benchmark)
     if not submission_by_round:
         return _dropped_by_protocol(run_count, protocol)
+
+    # Logs do not say their round, so all rounds with the benchmark must drop the same number.
     dropped_in_rounds: set[int] = set()
     for submission in submission_by_round.values():
         makes_a_result = run_count >= submission.runs
-        dropped_in_rounds.add(submission.dropped if makes_a_result else 0)
+        dropped_in_rounds.add(submission.dropped if makes_a_result else 0)  # no result drops no runs
     all_agree = len(dropped_in_rounds) == 1
     return dropped_in_rounds.pop() if all_agree else None
 

@@ -216,7 +216,7 @@ def test_the_labels_of_an_axis_that_spans_the_rates_differ_and_are_not_cut(rate:
         runs=[plots.RunOfPlot("run 1", windows)],
         axis_unit="s",
         rate_unit="images/s",
-        level=None,
+        score=None,
         starts_at_zero=False,
     )
     plot = plots.drawn(Figure(name="rates", title="", caption="", draw=draw))
