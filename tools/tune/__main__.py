@@ -112,9 +112,8 @@ def _print_plan(runner: Runner, chosen: list[Candidate], repeats: int, path: Pat
 def _measure_and_judge(runner: Runner, chosen: list[Candidate], repeats: int) -> tuple[Verdicts, list[str]]:
     """Measure the candidates, then the best of them again; return the last verdicts and the lines of all tables.
 
-    The base (BASE), the user's own job without changes, runs in both measurements, and the candidates are compared with
-    the base. The control (CONTROL) is the base with an input changed by rounding. The control only shows how much
-    rounding changes a loss: from this follows how far a candidate's loss may be from the base's.
+    Candidates are compared with the base (BASE), the user's own job without changes. The control (CONTROL) is the base
+    with an input changed by rounding, which shows how far a candidate's loss may be from the base's.
 
     Args:
         runner: Starts the runs of the job.
@@ -129,7 +128,7 @@ def _measure_and_judge(runner: Runner, chosen: list[Candidate], repeats: int) ->
         RunError: The base or the control fails.
     """
     screened = runner.measure("screen", (BASE, CONTROL, *chosen), repeats)
-    # `pop` takes the runs of base and control out of `screened`, which then has only the candidates to judge.
+    # Taken out of `screened`, so that only candidates are left to judge.
     base_runs = screened.runs.pop(BASE)
     control_runs = screened.runs.pop(CONTROL)
     allowed = allowed_loss([*base_runs, *control_runs])  # of each window of steps, for both measurements
@@ -232,17 +231,9 @@ def _export_unless_set(variable: str, value: str) -> str:
 def provenance(job: env.Job, repeats: int, record: Record) -> list[str]:
     """Return five lines of text for the config file: where a search's figures come from, and how to read the figures.
 
-    In the file one table of figures follows these lines, or two: the second is of what was measured again. A table has
-    a row for the base and one for each candidate. For a faster candidate the row reads
+    The last line explains the columns of the table that follows in the file, with rows such as
 
         ok  <candidate>  403.20 (401.10 to 405.90); 1.0312 (1.0290 to 1.0335) of the base; loss 0.12: faster
-
-    and the last of the five lines explains the columns of the row:
-
-        ok                          the candidate is better than the base (the base's own row has "ok", too)
-        403.20 (401.10 to 405.90)   images/s, the mean of all runs, and the range
-        1.0312 (1.0290 to 1.0335)   the speed divided by the base's speed, with the 95 % interval
-        0.12                        the largest quotient of a loss's difference from the base's and the allowed one
 
     Args:
         job: The user's own job (the base), which the candidates change.
@@ -345,7 +336,7 @@ def _stop(number: int, _frame: FrameType | None) -> None:
 
 
 def _parse() -> argparse.Namespace:
-    """Return the options of the command line."""
+    """Return the options of the command line; end the process if one is wrong or a shell asks for completions."""
     parser = Parser(
         prog="python -m tools.tune", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -104,7 +104,7 @@ def judge_candidate(name: str, runs: Sequence[Record], base_runs: Sequence[Recor
     """
     rates = [rate(run) for run in runs]
     ratio = _speed_ratio(rates, [rate(run) for run in base_runs])
-    excess = _loss_excess(runs, base_runs, allowed)
+    excess = _loss_excess(runs, base_runs, allowed)  # the largest difference of a loss over the allowed one
     outcome = _outcome(excess, ratio)
     speed = f"{mean_and_range(rates)}; {ratio.mean:.4f} ({ratio.low:.4f} to {ratio.high:.4f}) of the base"
     return Verdict(
@@ -115,7 +115,7 @@ def judge_candidate(name: str, runs: Sequence[Record], base_runs: Sequence[Recor
             "images_per_s": rates,  # of each turn
             "ratio": ratio.mean,  # of the speed to the base's
             "interval_95": (ratio.low, ratio.high),
-            "loss_excess": excess,  # the largest difference of a loss from the base's over the allowed one
+            "loss_excess": excess,
         },
     )
 
@@ -194,19 +194,14 @@ def better(verdicts: Verdicts) -> list[Candidate]:
 def finalists(verdicts: Verdicts) -> list[Candidate]:
     """Return at most two candidates to measure again: the fastest, and a new one that joins the fastest with others.
 
-    Only candidates that are faster than BASE, the user's unchanged job, count.
-
-        no candidate is faster than BASE                [], an empty list
-        none of the others can join the fastest         [fastest]
-        otherwise                                       [fastest, joined]
-
-    `joined` makes the changes of the fastest and, from fast to slow, of each other candidate that can be joined with
-    all that are in it already. For example, two candidates that set the same option cannot be joined.
+    Only candidates that are faster than BASE, the user's unchanged job, count. Two that set the same option, for
+    example, cannot be joined.
 
     Args:
         verdicts: The verdict on each candidate (a change to the job) and on BASE.
     """
-    joinable = _compatible(better(verdicts))  # the fastest, then each that can be joined with all before it
+    faster_than_base = better(verdicts)  # the fastest first
+    joinable = _compatible(faster_than_base)  # the fastest, then each that can be joined with all before it
     if not joinable:
         return []
     fastest = joinable[0]
