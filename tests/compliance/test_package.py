@@ -16,7 +16,7 @@ from compliance.submission.verify import verify
 from tests import jobs, make_log
 from tests.browser import UNFOLD, Opened, opened  # noqa: F401
 from tests.compliance.altered import Altered, answer, compliance, foreign
-from tests.compliance.packages import arguments, description, five, of_commit
+from tests.compliance.packages import arguments, description, five, little, of_commit
 
 CODE = "benchmarks/hrnet/implementations/paddle"
 OF_BUILT = pytest.mark.xdist_group("package")  # one worker alone builds it
@@ -117,6 +117,18 @@ def test_a_commit_with_what_the_official_tool_refuses_gives_no_code(tmp_path: Pa
     content.unlink()
     with pytest.raises(ValueError, match=r"git lacks the content of train\.py"):
         committed_code.code_of(commit)
+
+
+@pytest.mark.parametrize("name", ["café.py", "caf\udce9.py", "two\nlines.py"])
+def test_a_commit_with_a_name_that_verify_refuses_gives_no_package(name: str, tmp_path: Path, monkeypatch) -> None:
+    repository = tmp_path / "repository"
+    repository.mkdir()
+    monkeypatch.setattr(committed_code, "REPOSITORY", repository)
+    (repository / name).write_text("")
+    logs = five(tmp_path, little(repository))
+    said = answer(*arguments(description(tmp_path), tmp_path / "out", logs), status=1)
+    assert [reason.endswith(".py is a name that no package holds") for reason in said["refused"]] == [True]
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow
