@@ -395,14 +395,16 @@ _FUSIONS = (
 
 
 def _check_cudnn_flags(block: Block, asked: Strategy) -> None:
-    """Prove that the options of cuDNN that the user set in STRATEGY are in force and can have an effect.
+    """Prove that the options of cuDNN that the user set in STRATEGY are in force.
+
+    Of the one for normalizations, prove too that it can have an effect.
 
     Args:
         block: Main block of a built training program.
         asked: The options as the user set them; None for an option that the user left open, which is not checked.
 
     Raises:
-        Refused: An option is not in force, or the program has nothing on which it could have an effect.
+        Refused: An option is not in force, or the one for normalizations is set and cuDNN computes none of the program.
     """
     for flag, value in asked.flags.items():  # as {"FLAGS_cudnn_exhaustive_search": True}: only what the user set
         value_in_force = paddle.get_flags(flag)[flag]
