@@ -44,6 +44,7 @@ LEAST_FRAME = 10  # bytes of a JPEG's frame: marker, length, bits, height, width
 WEBP_HEAD = 12  # bytes: RIFF, length, WEBP
 WEBP_LEAST = 30  # bytes up to the end of the longest field of its size
 WEBP_SIDE = (1 << 14) - 1  # the bits of a side
+VP8L_START, VP8_START = b"\x2f", b"\x9d\x01\x2a"  # stand before the sides in these chunks
 
 
 TIFF_COLOURS, TIFF_COMPRESSION = 262, 259  # tags
@@ -218,20 +219,23 @@ def jpeg_size(content: bytes) -> tuple[int, int] | None:
 
 
 def webp_size(content: bytes) -> tuple[int, int] | None:
-    """Return (height, width) of a WebP in pixels, by its first chunk; None if the file is none or its chunk is unknown.
+    """Return the size of a WebP, by its first chunk.
 
     Args:
         content: The bytes of the file; its first 30 are enough.
+
+    Returns:
+        (height, width) in pixels; None if the file is no WebP, or the chunk is damaged or of an unknown kind.
     """
     if not _is_webp(content) or len(content) < WEBP_LEAST:
         return None
     kind = content[WEBP_HEAD : WEBP_HEAD + 4]
     if kind == b"VP8X":  # 24 bits each, of the number less 1
         return int.from_bytes(content[27:30], "little") + 1, int.from_bytes(content[24:27], "little") + 1
-    if kind == b"VP8L":  # 14 bits each, of the number less 1
+    if kind == b"VP8L" and content[20:21] == VP8L_START:  # 14 bits each, of the number less 1
         bits = int.from_bytes(content[21:25], "little")
         return (bits >> 14 & WEBP_SIDE) + 1, (bits & WEBP_SIDE) + 1
-    if kind == b"VP8 ":  # 14 bits each, and 2 for a scale
+    if kind == b"VP8 " and content[23:26] == VP8_START:  # 14 bits each, and 2 for a scale
         width, height = struct.unpack_from("<HH", content, 26)
         return height & WEBP_SIDE, width & WEBP_SIDE
     return None

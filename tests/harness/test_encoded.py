@@ -202,3 +202,5 @@ def test_the_size_of_a_webp_is_that_of_each_of_its_forms(
     content = file.getvalue()
     assert content[12:16] == kind and encoded.webp_size(content) == size[::-1]
     assert encoded.webp_size(content[:20]) is None and encoded.webp_size(BASELINE) is None
+    zeros_in_place_of_its_start = content[:20] + bytes(4 + 3) + content[27:]  # the size of a VP8 was 0 x 0 then
+    assert kind == b"VP8X" or encoded.webp_size(zeros_in_place_of_its_start) is None
