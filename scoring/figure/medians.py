@@ -8,6 +8,9 @@ from collections.abc import Sequence
 
 from runlog.stats import CONFIDENCE
 
+MOST_QUOTIENTS_TO_COUNT = 2500  # of two sets; the time to count their rankings grows with the square of this number
+LEAST_FOR_NORMAL = 10  # values of each set, for a normal distribution in place of a count
+
 
 def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """Return the 95 % interval of the median of some values of any distribution.
@@ -152,6 +155,8 @@ def _rank_of_bounds(m: int, n: int) -> int:
     Returns:
         The rank k; 0 for too few values.
     """
+    if m * n > MOST_QUOTIENTS_TO_COUNT and min(m, n) >= LEAST_FOR_NORMAL:
+        return _rank_by_normal_distribution(m, n)
     # If one set is divided by the true ratio, both have the same distribution. All rankings are then equally likely.
     all_rankings = math.comb(m + n, m)  # 252 in the example
     most_rankings = (1 - CONFIDENCE) / 2 * all_rankings  # 6.3
@@ -163,6 +168,22 @@ def _rank_of_bounds(m: int, n: int) -> int:
         rank += 1
         rankings_below_next_rank += rankings_by_u[rank]
     return rank
+
+
+def _rank_by_normal_distribution(m: int, n: int) -> int:
+    """Return about the rank that `_rank_of_bounds` describes: the same for 50 and 50 values, 17734 of 17735 for 200.
+
+    The number of quotients below the true ratio, Mann and Whitney's U, is nearly normal for many values (Mann and
+    Whitney, Annals of Mathematical Statistics 18, 1947). U is a whole number, so U < k counts as U < k - 1/2.
+
+    Args:
+        m: The number of values of one set, 10 or more.
+        n: The number of values of the other set, 10 or more.
+    """
+    mean = m * n / 2
+    deviation = math.sqrt(m * n * (m + n + 1) / 12)
+    normal_quantile = statistics.NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)  # 1.96
+    return math.floor(mean + 0.5 - normal_quantile * deviation)
 
 
 def _rankings_by_u(m: int, n: int) -> list[int]:
