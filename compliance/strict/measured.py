@@ -44,6 +44,13 @@ class Fastest(NamedTuple):
     line: int
 
 
+class _TrainedEpoch(NamedTuple):
+    """An epoch that has ended, and how long it trained by the log's clock."""
+
+    number: int | None  # None: its epoch_start states none
+    training_ms: float  # from epoch_start to epoch_stop, without the evaluations between them
+
+
 class _StatedTime(NamedTuple):
     """The time of an epoch as an event epoch_throughput states it, and the line of the event."""
 
@@ -81,12 +88,11 @@ class Measured:
         self._epoch_sums = WindowSums()
         self._clocked_windows = ClockedWindows(self._tolerance_ms)
         self._set_clock = SetClock(run)
-        self._windows_seen = 0  # events step_window, also malformed ones
+        self._has_plan = False  # True from the first step_window on, also if this is malformed
         self._losses_not_read = 0  # of the first LOSSES_KEPT windows, those of malformed ones
         self._last_step: int | None = 0  # where the last window ended; None: not known, because it could not be read
         self._open_epoch: int | None = None
-        self._last_epoch: int | None = None
-        self._last_epoch_training_ms: float | None = None  # without the evaluations in it
+        self._last_epoch_trained: _TrainedEpoch | None = None  # None until the first epoch_stop
         self._stated_times_of_open_epoch: list[_StatedTime] = []
         self._checkpoints = Checkpoints(run, self._tolerance_ms)
         self._short_throughputs: list[_ShortThroughput] = []
@@ -163,21 +169,22 @@ class Measured:
         """
         self._open_epoch = None
         self._clocked_windows.epoch_stops(training_ms)
-        self._last_epoch = number
-        self._last_epoch_training_ms = training_ms
+        trained = _TrainedEpoch(number, training_ms)
         for stated in self._stated_times_of_open_epoch:
-            self._compare_time(stated)  # with the two values above
+            self._compare_time(stated, trained)
         self._stated_times_of_open_epoch.clear()
+        self._last_epoch_trained = trained  # for times of this epoch that are stated later
 
     def _take_clock_set(self, event: Event) -> None:
-        """Report a clock_set that no run can have logged, and allow for a setting ahead where times are compared.
+        """Report an impossible clock_set, and note by how much the clock was set ahead in the open epoch.
 
         Args:
             event: A clock_set, such as one of 60 s, which a run logs once it sees that its clock was set.
         """
         self._report_if_any(event.line, self._set_clock.take(event, self._last_step))
         was_set_ahead = is_number(event.value) and event.value > 0
-        if was_set_ahead:  # so the epoch seems longer by the log's clock than its throughput and its windows state
+        if was_set_ahead:
+            # The epoch seems longer by the log's clock than its throughput and its windows state: both are compared.
             ahead_ms = 1000 * event.value
             self._epoch_sums.add_leap(ahead_ms)
             self._clocked_windows.clock_was_set_ahead(ahead_ms)
@@ -218,7 +225,16 @@ class Measured:
             self.report_if_project_log(window.line, window.words)
         if self._run.is_project_log:
             self._warn_of_long_waits(waits)
+        self._report_impossible_checkpoints(epoch_steps)
 
+    def _report_impossible_checkpoints(self, epoch_steps: int) -> None:
+        """Report waits that are longer than the log's clock allows, and more checkpoints than the settings ask for.
+
+        It is only reported if the log is of this project.
+
+        Args:
+            epoch_steps: The steps of an epoch; 0 if they are not known.
+        """
         longest_wait_ms = self._clocked_windows.longest_wait_ms
         for line, what in self._checkpoints.waits_longer_than_possible(longest_wait_ms, epoch_steps):
             self.report_if_project_log(line, what)
@@ -261,6 +277,7 @@ class Measured:
 
         A resumed run begins after a later step than 0, which only its first window tells.
         """
+        self._has_plan = True
         self._plan = plan_of_run(self._run)
         summary = self._run.summary
         if summary is not None and summary.resumed:
@@ -272,13 +289,11 @@ class Measured:
         Args:
             event: The step_window.
         """
-        self._windows_seen += 1
-        is_first = self._windows_seen == 1
-        if is_first:
+        if not self._has_plan:
             self._make_plan()
         window = from_json(schema.StepWindow, event.value)  # None if it does not fit the schema
         position = from_json(schema.InWindow, event.metadata)  # None if it does not fit the schema
-        self._keep_loss_and_time(window)  # of a malformed window, too, because runs are compared window by window
+        self._keep_loss_and_time(window)
         if window is not None and position is not None and is_possible_window(window, position.step):
             self._take_possible_window(event, window, position)
         else:
@@ -287,9 +302,9 @@ class Measured:
             self._note_unknown_window()
 
     def _take_possible_window(self, event: Event, window: schema.StepWindow, position: schema.InWindow) -> None:
-        """Add a window to all sums, and compare it with the plan of the steps, the log's clock and the ranks' times.
+        """Add a window to all sums, and report where it disagrees with the plan, the log's clock or the ranks' times.
 
-        What disagrees is reported if the log is of this project.
+        It is only reported if the log is of this project.
 
         Args:
             event: The event step_window.
@@ -301,18 +316,40 @@ class Measured:
             previous_step = position.step - window.steps
         self._last_step = position.step
         self._add_to_sums(event.line, window)
+        self._check_window(event, window, position, previous_step)
+        self._begin_next_window(event.time_ms, window, position.step)
 
+    def _check_window(
+        self, event: Event, window: schema.StepWindow, position: schema.InWindow, previous_step: int
+    ) -> None:
+        """Compare a window with the plan of the steps, the log's clock and the ranks' times.
+
+        Call this when the sums contain the window, and before `_begin_next_window`.
+
+        Args:
+            event: The event step_window.
+            window: Its value.
+            position: Its metadata: the step at which the window ends, the epoch and the phase.
+            previous_step: The step at which the window before it ended.
+        """
         self._compare_with_plan(event.line, window, position, previous_step)
-        self._compare_sum_with_clock(event)  # the sum must have this window in it already
+        self._compare_sum_with_clock(event)
         self._clocked_windows.take(
             event.line, last_step=position.step, time_s=window.time_s, end_ms=self._end_of_window_ms(event)
         )
         self._report_if_any(event.line, self._rank_times.compare_with_window(event, window, position.step))
 
-        # For what follows this window: rank_times, checkpoints and settings of the clock.
-        self._rank_times.window_ends(event.time_ms)
-        self._checkpoints.window_ends(position.step, window.steps)
-        self._set_clock.window_ends(event.time_ms, window.time_s)
+    def _begin_next_window(self, time_ms: float, window: schema.StepWindow, step: int) -> None:
+        """Note where a window ended, for the rank_times, checkpoints and settings of the clock that follow it.
+
+        Args:
+            time_ms: The time of the window's event.
+            window: The window.
+            step: The step at which it ended.
+        """
+        self._rank_times.window_ends(time_ms)
+        self._checkpoints.window_ends(step, window.steps)
+        self._set_clock.window_ends(time_ms, window.time_s)
 
     def _end_of_window_ms(self, event: Event) -> float:
         """Return when a window ended: the time of its first event, its rank_times, or without one its step_window.
@@ -372,7 +409,8 @@ class Measured:
     ) -> None:
         """Report at most one fault of a window by the planned steps or by its own times, if the log is of this project.
 
-        With epochs of 12 steps and windows of 5, for instance, the windows of an epoch must have 5, 5 and 2 steps.
+        The fault is a wrong number of steps or images, or else a wrong phase or epoch, or else a time that no window
+        has. With epochs of 12 steps and windows of 5, the windows of an epoch must have 5, 5 and 2 steps.
 
         Args:
             line: The line of the event step_window.
@@ -381,17 +419,11 @@ class Measured:
             previous_step: The step at which the window before it ended.
         """
         planned = self._plan.next_window(previous_step, position.epoch_num)
-        begins_at_previous = position.step - window.steps == previous_step
-        has_planned_steps = window.steps == planned.steps
-        has_planned_images = window.images == window.steps * self._plan.batch
-        has_planned_size = begins_at_previous and has_planned_steps and has_planned_images
-        is_in_planned_phase = position.phase == planned.phase
-        is_in_open_epoch = position.epoch_num == self._epoch_of_windows
-        if not has_planned_size:
+        if not _has_planned_size(window, position.step, previous_step, planned.steps, self._plan.batch):
             done = f"{counted(window.steps, 'step')}, {counted(window.images, 'image')}"
             what = f"a window of {done}, to step {position.step}; {previous_step} was the last"
             self.report_if_project_log(line, what)
-        elif not (is_in_planned_phase and is_in_open_epoch):
+        elif position.phase != planned.phase or position.epoch_num != self._epoch_of_windows:
             what = f"a window of phase {printable(position.phase)} and epoch {position.epoch_num} here"
             self.report_if_project_log(line, what)
         elif has_impossible_time(window):
@@ -487,7 +519,7 @@ class Measured:
         """
         is_epoch_open = self._open_epoch == stated.epoch
         if not is_epoch_open:
-            self._compare_time(stated)
+            self._compare_time(stated, self._last_epoch_trained)
         elif len(self._stated_times_of_open_epoch) < FINDINGS_PER_RULE:  # others of this epoch are reported anyway
             self._stated_times_of_open_epoch.append(stated)  # `epoch_stops` will compare it
 
@@ -573,34 +605,35 @@ class Measured:
         if planned_last_step > 0 and self._is_not_at_step(planned_last_step):
             self.report_if_project_log(line, f"epoch {epoch} ends with step {self._last_step}, not {planned_last_step}")
 
-    def _compare_time(self, stated: _StatedTime) -> None:
-        """Compare the time stated for the last epoch with the log's clock, and report a time that is too long.
+    def _compare_time(self, stated: _StatedTime, trained: _TrainedEpoch | None) -> None:
+        """Report a time stated for an epoch that is longer than the epoch was by the log's clock.
 
-        A time that is too short is kept for the end of the log, because waits for checkpoints may explain it.
+        A stated time that is shorter is kept for the end of the log, because waits for checkpoints may explain it.
 
         Args:
             stated: The time that an event epoch_throughput states, with its epoch and its line.
+            trained: The last epoch that was trained, by the log's clock. None if there is none.
         """
-        training_ms = self._last_epoch_training_ms
-        if stated.epoch != self._last_epoch or training_ms is None:
+        if trained is None or stated.epoch != trained.number:
             actual = f"a throughput of epoch {stated.epoch}, which is not the last one trained"
             self._collector.add_breach(THROUGHPUT_RULE, stated.line, actual)
             return
-        between = f"{training_ms / 1000:.3f} s lie between its epoch_start and epoch_stop"
-        actual = f"{stated.time_s:.3f} s for epoch {stated.epoch}; {between}"  # what to report
         stated_ms = stated.time_s * 1000
         # What a setting of the clock ahead added to the training time is subtracted, in favour of the stated time.
-        clock_ms = self._epoch_sums.ms_without_leaps(training_ms, stated_ms)
-        most_ms = clock_ms + self._tolerance_ms(clock_ms)
+        clock_ms = self._epoch_sums.ms_without_leaps(trained.training_ms, stated_ms)
+        tolerance_ms = self._tolerance_ms(clock_ms)
         # At the end of the epoch rank 0 may wait for the other ranks, which no stated time contains.
-        least_ms = clock_ms - self._tolerance_ms(clock_ms) - most_wait_for_ranks_ms(self._run)
-        if stated_ms > most_ms:
-            actual += "; the clock was set back, or the throughput is wrong"
-            self._collector.add_breach(THROUGHPUT_RULE, stated.line, actual)
-        elif stated_ms < least_ms and len(self._short_throughputs) < EVENTS_KEPT:
-            actual += "; the clock was set ahead, the run stood still, or the throughput is wrong"
-            missing_ms = least_ms - stated_ms
-            self._short_throughputs.append(_ShortThroughput(stated.line, stated.epoch, missing_ms, actual))
+        most_wait_ms = most_wait_for_ranks_ms(self._run)
+        missing_ms = clock_ms - tolerance_ms - most_wait_ms - stated_ms  # above 0 if the stated time is too short
+
+        between = f"{trained.training_ms / 1000:.3f} s lie between its epoch_start and epoch_stop"
+        both_times = f"{stated.time_s:.3f} s for epoch {stated.epoch}; {between}"
+        if stated_ms > clock_ms + tolerance_ms:
+            breach = f"{both_times}; the clock was set back, or the throughput is wrong"
+            self._collector.add_breach(THROUGHPUT_RULE, stated.line, breach)
+        elif missing_ms > 0 and len(self._short_throughputs) < EVENTS_KEPT:
+            breach = f"{both_times}; the clock was set ahead, the run stood still, or the throughput is wrong"
+            self._short_throughputs.append(_ShortThroughput(stated.line, stated.epoch, missing_ms, breach))
 
     def _check_foreign_throughput(self, event: Event) -> None:
         """Report a throughput in another project's log that does not fit the time of the epoch that has just ended.
@@ -627,7 +660,24 @@ class Measured:
     @property
     def _ms_of_epoch_just_ended(self) -> float | None:
         """The training time of the last epoch; None while an epoch is open, or if the last one took no time above 0."""
-        training_ms = self._last_epoch_training_ms
-        if self._open_epoch is not None or training_ms is None or training_ms <= 0:
+        trained = self._last_epoch_trained
+        if self._open_epoch is not None or trained is None or trained.training_ms <= 0:
             return None
-        return training_ms
+        return trained.training_ms
+
+
+def _has_planned_size(
+    window: schema.StepWindow, last_step: int, previous_step: int, planned_steps: int, images_of_step: int
+) -> bool:
+    """Return whether a window goes on where the one before ended, with the planned steps and all of their images.
+
+    Args:
+        window: The window, with its numbers of steps and images.
+        last_step: The step at which the window ends.
+        previous_step: The step at which the window before it ended.
+        planned_steps: How many steps the window must have.
+        images_of_step: Images of a step on all devices.
+    """
+    begins_at_previous = last_step - window.steps == previous_step
+    has_all_images = window.images == window.steps * images_of_step
+    return begins_at_previous and window.steps == planned_steps and has_all_images
