@@ -48,14 +48,14 @@ class EventTimes:
         self._latest_ms_before_run = -math.inf  # of all events above run_start, and of it
 
     def note_event_before_run(self, event: Event) -> None:
-        """Keep the first event up to run_start that is too early against the latest event above it.
+        """Keep the first event up to run_start that is more than 100 ms earlier than an event above it.
 
-        It is not reported here: only a log of this project has one clock for all of these events.
+        `Policy` reports it for a log of this project, in which one clock has timed all of these events.
 
         Args:
             event: An event above the first run_start in the log, or this run_start.
         """
-        early_ms = self._latest_ms_before_run - event.time_ms
+        early_ms = self._latest_ms_before_run - event.time_ms  # against the latest time so far
         if early_ms > self._most_early_ms and self.first_early_before_run is None:
             self.first_early_before_run = EarlyEvent(event, early_ms)
         self._latest_ms_before_run = max(self._latest_ms_before_run, event.time_ms)

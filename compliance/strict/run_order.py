@@ -17,7 +17,8 @@ from runlog.text import printable
 # Rules that a missing or wrong number breaks, by the event's key; ORDER for all others. ORDER only warns, but scores
 # need the epochs of accuracies.
 _RULES_OF_NUMBERS = {schema.EVAL_ACCURACY.key: "value-type", schema.EPOCH_THROUGHPUT.key: THROUGHPUT_RULE}
-_TRAINED_UNTIL_EVALUATION = ("epoch_num", "samples_count")  # what the metadata of an evaluation's events states
+# Fields in the metadata of an evaluation's events: after how many epochs or samples of training it is done.
+_FIELDS_OF_TRAINING = ("epoch_num", "samples_count")
 
 
 class RunOrder:
@@ -69,16 +70,19 @@ class RunOrder:
     def take(self, event: Event) -> None:
         """Take the next event of the log: check its time, and then its place in the run.
 
+        `LoggedRun.take` must have counted the event before, because the checks use these counts.
+
         Args:
-            event: The event, in the order of the log. `run` must have counted it before, if its key is known, because
-                the checks use these counts.
+            event: The event, in the order of the log.
         """
         if self._first_run_start is None:
             self.times.note_event_before_run(event)
         self.times.check(event)
         self._report_if_after_run(event)
-        handle = self._handlers.get(event.key, self.measured.take)  # which ignores events of no interest
-        handle(event)
+        if event.key in self._handlers:
+            self._handlers[event.key](event)
+        else:  # a window or a checkpoint, for instance
+            self.measured.take(event)
 
     def _take_throughput(self, event: Event) -> None:
         self.measured.check_epoch_throughput(event, self._whole_number(event, "epoch_num"))
@@ -93,8 +97,7 @@ class RunOrder:
     def _whole_number(self, event: Event, name: str) -> int | None:
         """Return the whole number in a field of an event's metadata; report the field if it has no such number.
 
-        The number is that of an epoch, or in the field epoch_count how many epochs a block has. The key of the event
-        decides which rule the field breaks if it is reported (_RULES_OF_NUMBERS).
+        The number is that of an epoch, or in the field epoch_count how many epochs a block has.
 
         Args:
             event: An event that should have the field.
@@ -104,11 +107,11 @@ class RunOrder:
             The number, from 0 to 2^31 - 1. A float such as 39.0 gives 39. None if the field was reported.
         """
         value: Any = event.metadata.get(name)
-        if is_number(value) and 0 <= value < 2**31 and value == int(value):  # others write 39.0
+        if is_number(value) and 0 <= value < 2**31 and value == int(value):  # logs of other projects may have 39.0
             return int(value)
-        rule = _RULES_OF_NUMBERS.get(event.key, ORDER)  # ORDER, which only warns, for most keys
-        # The first text is what the log has, the second what is expected.
-        self._add_breach(rule, event, f"{event.key} has {name} {printable(value)}", f"{event.key} has {name}, a number")
+        broken_rule = _RULES_OF_NUMBERS.get(event.key, ORDER)
+        actual = f"{event.key} has {name} {printable(value)}"
+        self._add_breach(broken_rule, event, actual, expected=f"{event.key} has {name}, a number")
         return None
 
     def _report_if_after_run(self, event: Event) -> None:
@@ -225,7 +228,7 @@ class RunOrder:
         """Open a block, which is one or more epochs together, and report what is out of order.
 
         The event should state the number of the block's first epoch, and how many epochs the block has. A block that
-        does not state how many counts as one epoch. The epochs of a block that several ranks start count once.
+        does not state how many counts as one epoch.
 
         Args:
             event: A block_start.
@@ -237,12 +240,12 @@ class RunOrder:
         epoch_count = self._whole_number(event, "epoch_count")
         if epoch_count is not None:
             block = replace(block, epochs=epoch_count)
-        if not block.was_started_by_another_rank(self._open_parts.get("block")):
+        is_open_already = self._open_unless_open(block, "block")
+        if not is_open_already:  # another rank may have started it
             self._epochs_announced += block.epochs
-        self._open(block, "block")
 
     def _start_epoch(self, event: Event) -> None:
-        """Open and count an epoch, and report what is out of order. An epoch that several ranks start counts once.
+        """Open and count an epoch, and report what is out of order.
 
         Args:
             event: An epoch_start, which should state the number of the epoch.
@@ -250,15 +253,17 @@ class RunOrder:
         self._check_time_of_start(event)
         self._report_if_open(event, "epoch")
         epoch = self._next_part_in_training(event, "epoch")  # its `number` is None if the event states none
-        if not epoch.was_started_by_another_rank(self._open_parts.get("epoch")):
+        is_open_already = self._open_unless_open(epoch, "epoch")
+        if not is_open_already:  # another rank may have started it
             self._epochs_started += 1
         self._evaluated_in_epoch_ms = 0.0
         gap_ms = event.time_ms - self.times.last_end_ms  # minus infinity if nothing has ended before
         self.measured.epoch_starts(event, epoch.number, gap_ms=gap_ms)
-        self._open(epoch, "epoch")
 
-    def _open(self, part: OpenPart, kind: str) -> None:
-        """Keep a block, epoch or evaluation as the open one of its kind.
+    def _open_unless_open(self, part: OpenPart, kind: str) -> bool:
+        """Keep a block, epoch or evaluation as the open one of its kind, and return whether it was open already.
+
+        It was if another rank has logged the start of the same one.
 
         Args:
             part: What has started.
@@ -267,6 +272,7 @@ class RunOrder:
         is_open_already = part.was_started_by_another_rank(self._open_parts.get(kind))
         if not is_open_already:
             self._open_parts[kind] = part  # in place of one that should have ended, which the caller has reported
+        return is_open_already
 
     def _next_part_in_training(self, start: Event, kind: str) -> OpenPart:
         """Return the block or epoch that starts at an event. Report an epoch number that is not the next one.
@@ -295,11 +301,11 @@ class RunOrder:
         trained_epoch = self._epoch_to_evaluate()
         if stated_epoch is not None:
             self._report_if_other_epoch_was_trained(event, stated_epoch, trained_epoch)
-        # The epochs that later events of this evaluation may state, if its eval_start states none.
+        # The accuracy and eval_stop must be of `stated_epoch`. If the event states none, of the epoch that was trained.
         possible_numbers = () if trained_epoch is None else (trained_epoch,)
         evaluation = OpenPart(event, stated_epoch, possible_numbers=possible_numbers)
-        self._open(evaluation, "eval")
-        self._evaluation_without_accuracy = evaluation  # only now: the checks above are about the one before
+        self._open_unless_open(evaluation, "eval")
+        self._evaluation_without_accuracy = evaluation  # in place of the one before, which the checks above are about
 
     def _report_if_previous_has_no_accuracy(self, event: Event) -> None:
         """Report that the previous evaluation has ended, but still waits for its accuracy.
@@ -361,7 +367,7 @@ class RunOrder:
         if epoch_count != block.epochs:
             self._report_disorder(event, f"{block} of {block.epochs} epochs stops with {printable(epoch_count)}")
         if self._has_epoch_events:
-            self._check_last_epoch_of_block(event, block)
+            self._report_if_stops_within_epochs(event, block)
         else:  # a log of blocks alone: the block's time stands for the times of its epochs
             took_ms = self._take_duration(block, event)
             self._keep_training_time(block, took_ms, event.line)
@@ -433,22 +439,24 @@ class RunOrder:
             epochs = max(part.epochs, 1)  # a block may announce 0
             self.trained.append(TrainedPart(epoch_ms=took_ms / epochs, line=line))
 
-    def _check_last_epoch_of_block(self, event: Event, block: OpenPart) -> None:
-        """Report a block that stops within an epoch, or after another epoch than its last one.
+    def _report_if_stops_within_epochs(self, event: Event, block: OpenPart) -> None:
+        """Report a block that stops while an epoch is open, or before or after the last epoch that it announced.
+
+        For instance, a block_start announces the epochs 5 to 8, and the block_stop comes after epoch 7.
 
         Args:
             event: The block_stop.
             block: The block.
         """
-        announced_last = block.last_epoch  # by the block_start
-        done_last = self.last_epoch  # if an epoch is open, that is the one before it
-        if announced_last is None or done_last is None:
+        announced_last = block.last_epoch  # None if the block_start states no number
+        last_done = self.last_epoch  # if an epoch is open, the one before it; None if its number is not known
+        if announced_last is None or last_done is None:  # then an open epoch is all that can be reported
             self._report_if_open(event, "epoch")
             return
-        stops_within_epoch = "epoch" in self._open_parts
-        if stops_within_epoch or done_last != announced_last:
+        is_epoch_open = "epoch" in self._open_parts
+        if is_epoch_open or last_done != announced_last:
             announced = f"{block} announces epochs {block.number} to {announced_last}"
-            self._report_disorder(event, f"{announced}; the last one done is {done_last}")
+            self._report_disorder(event, f"{announced}; the last one done is {last_done}")
 
     def _take_duration(self, part: OpenPart, stop: Event) -> float:
         """Return how long a block, epoch or evaluation took, in ms, and report a duration that is impossible.
@@ -517,7 +525,9 @@ class RunOrder:
         return self.last_epoch
 
     def _take_accuracy(self, event: Event) -> None:
-        """Check an accuracy, find the epoch that it is of, and keep both.
+        """Check an eval_accuracy against its eval_start and the training so far, and keep it with its epoch.
+
+        An accuracy that only repeats the one before, as where each rank logs it, is reported and not kept.
 
         Args:
             event: An eval_accuracy.
@@ -525,9 +535,10 @@ class RunOrder:
         evaluation = self._evaluation_without_accuracy  # None if there is no eval_start since the last accuracy
         self._evaluation_without_accuracy = None  # this event is the accuracy that the evaluation waited for
         if evaluation is not None:
-            self._check_not_ahead_of_evaluation(event, evaluation.start)
-            self._check_not_before_evaluation(event, evaluation.start)
-        if "epoch_num" not in event.metadata:
+            self._report_if_more_training_than_at_start(event, evaluation.start)
+            self._report_if_earlier_than_start(event, evaluation.start)
+        states_epoch = "epoch_num" in event.metadata
+        if not states_epoch:
             self._keep_accuracy(event, self._epoch_of_evaluation(evaluation))
             return
         epoch = self._stated_epoch_of_accuracy(event)
@@ -535,8 +546,8 @@ class RunOrder:
             line_of_first = self.run.evaluations[-1].line
             self._report_disorder(event, f"the accuracy of epoch {epoch} again, as on line {line_of_first}")
             return
-        self._check_epoch_evaluated(event, epoch, evaluation)
-        self._check_not_ahead_of_training(event, epoch)
+        self._report_if_of_other_evaluation(event, epoch, evaluation)
+        self._report_if_epoch_not_begun(event, epoch)
         self._keep_accuracy(event, epoch)
 
     def _epoch_of_evaluation(self, evaluation: OpenPart | None) -> int:
@@ -578,7 +589,7 @@ class RunOrder:
         stated_epoch = self._whole_number(event, "epoch_num")
         return self.epochs_counted if stated_epoch is None else stated_epoch
 
-    def _check_epoch_evaluated(self, event: Event, epoch: int, evaluation: OpenPart | None) -> None:
+    def _report_if_of_other_evaluation(self, event: Event, epoch: int, evaluation: OpenPart | None) -> None:
         """Warn of an accuracy that is of another epoch than its evaluation, or that has no evaluation.
 
         Args:
@@ -592,36 +603,40 @@ class RunOrder:
         elif self.run.number_of_events(schema.EVAL_START) > 0:  # otherwise the log states no starts of evaluations
             self._report_disorder(event, f"an accuracy of epoch {epoch} without an evaluation of its own")
 
-    def _check_not_ahead_of_evaluation(self, event: Event, start: Event) -> None:
-        """Report an accuracy that states more training than the eval_start of its evaluation, in epochs or samples.
+    def _report_if_more_training_than_at_start(self, event: Event, start: Event) -> None:
+        """Report an accuracy whose epochs or samples of training are more than its eval_start states.
+
+        For instance, the eval_start states the samples_count 5,000,000, and the accuracy 6,000,000. No training lies
+        between the two events.
 
         Args:
             event: An eval_accuracy.
-            start: The eval_start. What one of the two does not state as a number is not compared.
+            start: The eval_start of its evaluation. A number that one of the two does not state is not compared.
         """
         most_ahead = self._collector.strict_rules["accuracy-ahead"].bounds["ahead"]
-        for name in _TRAINED_UNTIL_EVALUATION:
-            stated: Any = event.metadata.get(name)
-            at_start: Any = start.metadata.get(name)
+        for field in _FIELDS_OF_TRAINING:
+            stated: Any = event.metadata.get(field)
+            at_start: Any = start.metadata.get(field)
             if is_number(stated) and is_number(at_start) and stated - at_start > most_ahead:
-                actual = f"an accuracy of {name} {stated}; the eval_start of line {start.line} has {at_start}"
+                actual = f"an accuracy of {field} {stated}; the eval_start of line {start.line} has {at_start}"
                 self._add_breach("accuracy-ahead", event, actual)
 
-    def _check_not_before_evaluation(self, event: Event, start: Event) -> None:
-        """Report an accuracy that is earlier than the start of its evaluation by more than ranks' clocks may differ.
+    def _report_if_earlier_than_start(self, event: Event, start: Event) -> None:
+        """Report an accuracy that is earlier than its eval_start by more than two ranks' clocks may be apart (1 s).
 
         Args:
             event: An eval_accuracy.
             start: The eval_start above it.
         """
+        is_of_start = all(event.metadata.get(field) == start.metadata.get(field) for field in _FIELDS_OF_TRAINING)
+        if not is_of_start:  # the two are of different evaluations
+            return
         early_ms = start.time_ms - event.time_ms
-        # If the two do not state the same epoch and the same samples, they are of two evaluations.
-        is_of_start = all(event.metadata.get(name) == start.metadata.get(name) for name in _TRAINED_UNTIL_EVALUATION)
-        if is_of_start and early_ms > self.times.allowed_between_ranks_ms:
+        if early_ms > self.times.allowed_between_ranks_ms:
             early = f"{significant(early_ms, digits=10)} ms"
             self._add_breach("run-time", event, f"eval_accuracy {early} before the eval_start of line {start.line}")
 
-    def _check_not_ahead_of_training(self, event: Event, number: int) -> None:
+    def _report_if_epoch_not_begun(self, event: Event, number: int) -> None:
         """Report an accuracy of an epoch that is too far ahead of the epochs started or announced so far.
 
         Nothing is checked if the log has no epochs or blocks so far, or if the run was resumed, so that earlier epochs
@@ -649,6 +664,7 @@ class RunOrder:
         """
         if not is_number(event.value):
             return
-        del self.run.evaluations[EVENTS_KEPT - 1 :]  # makes room for this one; nothing while there are fewer
+        if len(self.run.evaluations) == EVENTS_KEPT:
+            self.run.evaluations.pop()
         accuracy = float(event.value)
         self.run.evaluations.append(Evaluation(number, accuracy, event.line, self.epochs_counted, event.time_ms))
