@@ -60,9 +60,8 @@ class Policy:
             target_reached_ms: When the earliest evaluation met the official target, in Unix milliseconds; None if none
                 did, or if there is no target, as for most benchmarks in the open division.
         """
-        run = self.run
-        name = run.stated_text(schema.SUBMISSION_BENCHMARK)
-        division = run.stated_text(schema.SUBMISSION_DIVISION)
+        name = self.run.stated_text(schema.SUBMISSION_BENCHMARK)
+        division = self.run.stated_text(schema.SUBMISSION_DIVISION)
         benchmark = self.ruleset.benchmarks.get(name)  # None if this project has no rules for it
         self._check_benchmark_asked(benchmark_asked)
         self._check_status(benchmark)
@@ -75,11 +74,19 @@ class Policy:
             self._check_target_reached_in_time(name, target_reached_ms)
         else:
             self._check_benchmark(benchmark, division)
-        if run.is_project_log:
+        if self.run.is_project_log:
             self._check_project_log(benchmark)
+            self._warn_of_early_event_before_run()
+        self._settle_findings(name, division)
 
-        # All findings are there now, also those of the events. The three steps below change them, in this order.
-        if run.is_project_log:
+    def _settle_findings(self, name: str, division: str) -> None:
+        """Change the findings, once all checks were made: repeat some as errors, and drop or note rules not applied.
+
+        Args:
+            name: The benchmark that the log states.
+            division: The division that the log states.
+        """
+        if self.run.is_project_log:
             self._repeat_breaches_of_form_as_errors()
         self.collector.drop_inapplicable_rules(name, division)  # and note that these rules were not applied
         if self._is_refused_for_other_data():
@@ -188,12 +195,13 @@ class Policy:
         lines_ahead = []
         ahead_s = 0.0  # in all
         for event in self.run.all_events[schema.CLOCK_SET.key]:
-            set_s = event.value if is_number(event.value) else 0.0
-            if set_s > 0:
+            if not is_number(event.value):
+                continue
+            if event.value > 0:
                 lines_ahead.append(event.line)
-                ahead_s += set_s
+                ahead_s += event.value
             else:
-                self._check_setting_back(event, back_s=-set_s)
+                self._check_setting_back(event, back_s=-event.value)
         if lines_ahead:  # the run's time is no shorter for it
             actual = f"the system's clock was set ahead {counted(len(lines_ahead), 'time')}, by {six_digits(ahead_s)} s"
             actual += " in all: the times of the windows are not held to it there"
@@ -213,11 +221,10 @@ class Policy:
 
     def _check_batch(self) -> None:
         """Report a log whose first or last global_batch_size is no whole number above 0, or whose two values differ."""
-        first = self.run.first_event(schema.GLOBAL_BATCH_SIZE)
-        is_missing = first.line == 0
-        if is_missing:  # the official rules say where one is needed
+        if self.run.number_of_events(schema.GLOBAL_BATCH_SIZE) == 0:  # the official rules say where one is needed
             return
-        last_value = self.run.as_tools_read.batch  # which rcp_checker takes; some rule files allow several events
+        first = self.run.first_event(schema.GLOBAL_BATCH_SIZE)
+        last_value = self.run.as_tools_read.batch  # of the last such event, which rcp_checker takes
         for value in (first.value, last_value):
             if not is_count(value):
                 self._add_breach("global-batch", first.line, f"global_batch_size is {visible(as_json(value), 160)}")
@@ -232,46 +239,45 @@ class Policy:
         Args:
             benchmark: The benchmark of the run. The checkpoints of some are evaluated after the run: they are left out.
             reached_ms: When the earliest evaluation met the official target. None if none did, or if there is no
-                target. Then nothing is checked here: whether a target must be met is a matter of the official rules.
+                target: nothing is checked then.
         """
         stop = self.run.stop
         if reached_ms is None or stop is None or benchmark in _EVALUATED_AFTER_THE_RUN:
             return
-        late_ms = reached_ms - stop.time_ms
-        # Another node may have logged the evaluation: `repeat_ms` is by how much the clocks of two nodes may be apart.
-        if late_ms > self.collector.strict_rules["run-time"].bounds["repeat_ms"]:
-            actual = (
-                f"run_stop {significant(late_ms, digits=10)} ms before the first evaluation that reached the target"
-            )
-            self._add_breach("run-time", stop.line, actual)
+        after_stop_ms = reached_ms - stop.time_ms
+        # Another node, whose clock is a little apart, may have logged the evaluation.
+        most_between_clocks_ms = self.collector.strict_rules["run-time"].bounds["repeat_ms"]
+        if after_stop_ms > most_between_clocks_ms:
+            before = f"{significant(after_stop_ms, digits=10)} ms before the first evaluation that reached the target"
+            self._add_breach("run-time", stop.line, f"run_stop {before}")
 
     # --- rules of this project's benchmarks ---
 
     def _check_benchmark(self, benchmark: Benchmark, division: str) -> None:
-        """Report what is wrong with a run of one of this project's benchmarks.
+        """Check the times, accuracies, target and numbers of samples of a run of one of this project's benchmarks.
 
         Args:
             benchmark: The benchmark of the run.
             division: The division of MLPerf that the log states: "closed", "open", or "" if it states none.
         """
-        run = self.run
-        is_closed = division == "closed"
         self.order.measured.judge_waits_for_checkpoints()
         self._check_accuracies_are_shares()
-        check_pace(run, self.order, benchmark, self.collector)
+        check_pace(self.run, self.order, benchmark, self.collector)
         self._check_target(benchmark, division)
 
-        data = stated_data(run, benchmark)  # which data set the run is on, and whether it states the right numbers
-        if not is_closed and data.is_of_benchmark:
+        data = stated_data(self.run, benchmark)
+        is_closed = division == "closed"
+        if data.is_of_benchmark and not is_closed:
             self._note_lower_target(benchmark)
-        if run.is_project_log and data is StatedData.BENCHMARK:
+        are_samples_right = data is StatedData.BENCHMARK  # not so if only eval_samples is wrong
+        if are_samples_right and self.run.is_project_log:
             self._check_bytes_of_data_set(benchmark)
         if is_closed:
             self._check_closed_run(data, benchmark)
         if benchmark.name == "resnet":
             self._check_evaluations_of_resnet(data, benchmark, is_closed=is_closed)
         elif is_closed and data.is_of_benchmark:
-            check_best_miou(run.evaluations, self.collector)
+            check_best_miou(self.run.evaluations, self.collector)
 
     def _check_closed_run(self, data: StatedData, benchmark: Benchmark) -> None:
         """Report wrong values of single keys in a closed run, and wrong numbers of samples.
@@ -433,7 +439,9 @@ class Policy:
         self.collector.add_note("target-status", f"{what}; the benchmark's is {six_digits(target_of_closed)}")
 
     def _check_run_that_reached_target(self, reaching: Evaluation, stop: Event, division: str) -> None:
-        """Report what contradicts that a run reached its target; in a closed run, note that it went on after that.
+        """Report a run that reached its target without the status success, or only after its run_stop.
+
+        It is noted if a closed run went on after that.
 
         Args:
             reaching: The first evaluation that reached the target.
@@ -442,7 +450,7 @@ class Policy:
         """
         run = self.run
         reached = f"epoch {reaching.epoch} reached {six_digits(reaching.value)}"
-        after_stop_ms = reaching.time_ms - stop.time_ms
+        after_stop_ms = reaching.time_ms - stop.time_ms  # mostly below 0
         most_after_stop_ms = self.collector.strict_rules["target-status"].bounds["after_stop_ms"]  # 100
         went_on = reaching is not run.evaluations[-1]
         if run.status != "success":
@@ -481,17 +489,19 @@ class Policy:
     # --- a log of this project ---
 
     def _check_project_log(self, benchmark: Benchmark | None) -> None:
-        """Report what no log of this project has, such as values that contradict each other, and a clock set back.
-
-        The former are errors of the rule `own-log`. The latter is a warning of the rule `time-order`, because somebody
-        may have set the clock: it is about the first event up to run_start whose time is more than 100 ms
-        (`back_ms`, a bound of this rule) before that of an event on a line above it.
+        """Report what no log of this project has, such as values that contradict each other, by the rule `own-log`.
 
         Args:
             benchmark: The benchmark of the run; None if this project has no rules for it.
         """
         for fault in ProjectLog(run=self.run, order=self.order, benchmark=benchmark).faults():
             self._add_breach("own-log", fault.line, fault.what)
+
+    def _warn_of_early_event_before_run(self) -> None:
+        """Warn of the first event up to run_start that is more than 100 ms earlier than one above it.
+
+        It is no error, because somebody may have set the clock.
+        """
         early = self.order.times.first_early_before_run
         if early is not None:
             key = printable(early.event.key)
@@ -523,8 +533,7 @@ def _breach_of_written_rule(rule: WrittenRule, event: Event, state: State) -> Fi
     is_about_value = check.aspect == "value"
     if is_about_value and not is_number(event.value):  # as the name of a schedule; other rules report most of these
         return None
-    is_met = holds(check.is_met, event, state)  # False, too, if the check raises an exception
-    if is_met:
+    if holds(check.is_met, event, state):  # `is_met` is an expression; one that raises an exception does not hold
         return None
     return Finding(
         rule=f"{rule.key}.{check.aspect}",

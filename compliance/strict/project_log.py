@@ -67,6 +67,9 @@ class ProjectLog:
     def faults(self) -> Iterator[Fault]:
         """Yield each fault that shows that this is not the whole log of a run of this project.
 
+        First come missing and malformed parts of the log, then statements that contradict each other or what the run
+        did. Those of the header are only compared if header and run_summary fit the schema, and so have all fields.
+
         Yields:
             The fault in words, with the line to blame or None.
         """
@@ -83,6 +86,15 @@ class ProjectLog:
         if summary is not None and does_summary_fit and does_header_fit:  # the two checks read their fields
             yield from self._wrong_statements(summary)
             yield from faults_of_claims(self.run, summary, self.order.measured.sensors, self.order.last_epoch or 0)
+        yield from self._faults_of_course()
+        if does_header_fit:
+            yield from self._missing_convolutions()
+
+    def _faults_of_course(self) -> Iterator[Fault]:
+        """Yield the faults of what the run did: of its end, windows, checkpoints, rates, evaluations and telemetry.
+
+        These checks need no header that fits the schema.
+        """
         yield from self._wrong_ending()
         yield from self.order.measured.faults  # kept before this call, such as those of windows and checkpoints
         yield from rates_beyond_peak(self.run, self.order, self._described_nodes())
@@ -90,8 +102,6 @@ class ProjectLog:
         yield from faults_of_evaluations(self.run, self.order.last_epoch or 0, are_shares_of_samples=self._is_resnet)
         yield from self._wrong_number_of_telemetry_samples()
         yield from self._repeated_mious()
-        if does_header_fit:
-            yield from self._missing_convolutions()
 
     @property
     def _is_planned_by_paddle(self) -> bool:
@@ -219,11 +229,11 @@ class ProjectLog:
         count = run.number_of_events(schema.TELEMETRY_SUMMARY)
         asks_for_telemetry = bool(run.settings.get("TELEMETRY_S"))
         wanted_count = 1 if asks_for_telemetry and run.status == "success" else 0
-        was_cut_off = run.stop is None  # then the log may end before or after the telemetry_summary
-        telemetry = run.first_event(schema.TELEMETRY_SUMMARY)  # an event of line 0 if the log has none
-        if count != wanted_count and not was_cut_off:
-            what = f"{count} telemetry_summary, {wanted_count} by TELEMETRY_S and the status"
-            yield Fault(telemetry.line or None, what)
+        has_ended = run.stop is not None  # a log that was cut off may lack its telemetry_summary
+        telemetry = run.first_event(schema.TELEMETRY_SUMMARY)
+        if has_ended and count != wanted_count:
+            line = telemetry.line if count > 0 else None
+            yield Fault(line, f"{count} telemetry_summary, {wanted_count} by TELEMETRY_S and the status")
         elif count > 0:
             yield from self._wrong_telemetry_summary(telemetry)
 
@@ -289,15 +299,10 @@ class ProjectLog:
     def _early_end(self) -> Iterator[Fault]:
         """Yield a fault if a run ended with success before its recipe's last epoch, and did not reach its target.
 
-        A run with the setting MAX_EPOCHS may end earlier. Nothing is checked if the recipe states no number of epochs
-        or no target, nor in a run that only measures throughput.
+        Nothing is checked if the recipe states no number of epochs or no target.
         """
         run = self.run
-        only_measures_throughput = run.summary is not None and run.summary.mode == "throughput"
-        may_end_earlier = bool(run.settings.get("MAX_EPOCHS"))
-        if only_measures_throughput or may_end_earlier:
-            return
-        if run.stop is None or run.status != "success":
+        if run.stop is None or run.status != "success" or self._may_end_before_last_epoch:
             return
         epochs: Any = run.settings.get("RECIPE.epochs")
         target = run.recipe_target
@@ -308,6 +313,13 @@ class ProjectLog:
         is_target_reached = index_of_target(run.evaluations, target) is not None
         if is_early and not is_target_reached:
             yield Fault(run.stop.line, f"it ends in epoch {last_epoch} of {epochs}, and did not reach its target")
+
+    @property
+    def _may_end_before_last_epoch(self) -> bool:
+        """Whether the run may end before its recipe does: it only measures throughput, or MAX_EPOCHS is set."""
+        only_measures_throughput = self.run.summary is not None and self.run.summary.mode == "throughput"
+        has_own_end = bool(self.run.settings.get("MAX_EPOCHS"))
+        return only_measures_throughput or has_own_end
 
     def _wrong_number_of_telemetry_samples(self) -> Iterator[Fault]:
         """Yield a fault if the log states too few or too many samples of telemetry.
@@ -343,29 +355,36 @@ class ProjectLog:
         log_start_ms = self._log_start_ms()
         if log_start_ms is None:
             return None
+        # A setting of the clock ahead makes a time by the log's clock seem longer.
+        log_ms = telemetry.time_ms - log_start_ms - self._set_ahead_ms()
         return _StatedTelemetry(
             line=telemetry.line,
             samples=samples,
             interval_s=interval_s,
             nodes=max(len(self._described_nodes()), 1),  # a run has one at least
             run_ms=self._least_run_ms(),
-            # A setting of the clock ahead makes a time by the log's clock seem longer.
-            log_ms=telemetry.time_ms - log_start_ms - self._set_ahead_ms(),
+            log_ms=log_ms,
         )
 
     def _log_start_ms(self) -> float | None:
-        """Return the earliest time of the events at the start of the log; None without a run_start or an init_start.
+        """Return the earliest time of submission_benchmark, init_start and run_start, in Unix milliseconds.
 
-        If the clock was set back at the start, a later event may have the earliest time.
+        They are in this order in the log. But if the clock was set back between them, a later event has an earlier
+        time.
+
+        Returns:
+            The time. None if the log lacks init_start or run_start. submission_benchmark may be missing.
         """
         run = self.run
         init_start = run.first_events.get(schema.INIT_START.key)
         if run.start_ms is None or init_start is None:
             return None
-        # The first event of a log, submission_benchmark, comes before init_start. Between the two, page caches are
-        # flushed, maybe for minutes, and samples are taken.
-        first = run.first_events.get(schema.SUBMISSION_BENCHMARK.key, init_start)
-        return min(first.time_ms, init_start.time_ms, run.start_ms)
+        times_ms = [init_start.time_ms, run.start_ms]
+        # Before init_start, page caches are flushed, maybe for minutes, and telemetry is taken already.
+        submission_benchmark = run.first_events.get(schema.SUBMISSION_BENCHMARK.key)
+        if submission_benchmark is not None:
+            times_ms.append(submission_benchmark.time_ms)
+        return min(times_ms)
 
     def _least_run_ms(self) -> float:
         """Return a lower bound of the time that the run took, in milliseconds; 0 without a run_start or run_stop.

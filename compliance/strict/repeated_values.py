@@ -82,8 +82,12 @@ def contradictory_values(run: LoggedRun, summary: schema.RunSummary) -> Iterator
 def _stated_value(run: LoggedRun, name: str) -> _StatedValue:
     """Return the value that the log states under a name, and its line.
 
-    The name may be that of a setting, such as RECIPE.epochs, of a field of the header, such as dataset.train_samples,
-    of an event, such as seed, or of a field of an event's value, such as run_summary.devices.
+    There are four kinds of names:
+
+        RECIPE.epochs            a setting
+        dataset.train_samples    a field of a section of the header
+        seed                     the value of an event
+        run_summary.devices      a field of the value of an event
 
     Args:
         run: The facts that the log states of the run. Sections of the header and values of events must fit the schema,
@@ -93,12 +97,12 @@ def _stated_value(run: LoggedRun, name: str) -> _StatedValue:
     Returns:
         Value and line; both are None if the log does not have the name.
     """
-    line_of_summary = run.first_event(schema.RUN_SUMMARY).line  # stands for the header, whose lines are not kept
-    if name in run.settings:  # first, as names of settings may have a dot: RECIPE.epochs
-        return _StatedValue(line_of_summary, run.settings[name])
+    line_for_header = run.first_event(schema.RUN_SUMMARY).line  # because the lines of the header are not kept
+    if name in run.settings:
+        return _StatedValue(line_for_header, run.settings[name])
     section_or_key, _, field = name.partition(".")  # "run_summary" and "devices"; "seed" and ""
     if section_or_key in run.headers:
-        return _StatedValue(line_of_summary, run.headers[section_or_key][field])
+        return _StatedValue(line_for_header, run.headers[section_or_key][field])
     event = run.first_events.get(section_or_key)
     if event is None:
         return _StatedValue(None, None)
@@ -141,12 +145,14 @@ def _consequences_of_workload(run: LoggedRun) -> list[_Expectation]:
 def _consequences_of_job_settings(run: LoggedRun, summary: schema.RunSummary) -> list[_Expectation]:
     """Return the values that the log must state because of the job's settings, each with the name of its setting.
 
+    If a setting is impossible, the expected value is None, which no run states, so that there is a fault in any case.
+
     Args:
         run: The facts that the log states of the run.
         summary: The value of the event run_summary, with the number of nodes.
     """
     settings = run.settings
-    parts = parts_of_batch(str(settings["STRATEGY"]))  # None if STRATEGY divides a batch into no possible number
+    parts = parts_of_batch(str(settings["STRATEGY"]))  # None if the setting is impossible
     devices_per_node = settings["DGXNGPU"]
     is_whole_number = type(devices_per_node) is int  # not by isinstance, for which True is an int, too
     devices = devices_per_node * summary.nodes if is_whole_number else None
@@ -260,48 +266,72 @@ def _consequences_of_recipe(run: LoggedRun, summary: schema.RunSummary) -> list[
             because it is not known what the settings of its recipe mean.
         summary: The value of the event run_summary: the devices, and the images of a step on each.
     """
-    settings = run.settings
     if run.workload_name not in own_log_rules().recipe_settings:
         return []
     span = _bn_span(run, summary)
-    expectations = [_Expectation("model_bn_span", follows_from="the batch, STRATEGY and the recipe", expected=span)]
-    if settings.get("RECIPE"):  # such as mlperf_lars; without one, the recipe is the workload's default
-        expectations.append(_Expectation("RECIPE.name", follows_from="RECIPE", expected=settings["RECIPE"]))
-    optimizer = schema.OPTIMIZERS.get(run.stated_text(schema.OPT_NAME))  # None: not known
-    if optimizer is not None:
-        key = optimizer.hyperparameters["learning_rate_decay_steps"].key  # such as lars_opt_learning_rate_decay_steps
-        steps = _decay_steps(run, summary)
-        expectations.append(_Expectation(key, follows_from="the recipe, MAX_EPOCHS and the batch", expected=steps))
-    return expectations
+    return [
+        _Expectation("model_bn_span", follows_from="the batch, STRATEGY and the recipe", expected=span),
+        *_consequence_of_recipe_name(run.settings),
+        *_consequence_of_decay(run, summary),
+    ]
+
+
+def _consequence_of_recipe_name(settings: JsonObject) -> list[_Expectation]:
+    """Return that RECIPE.name, which the log states, must be the recipe that the setting RECIPE names.
+
+    Args:
+        settings: The settings of the run. RECIPE may be missing or empty, for the default recipe of the workload.
+
+    Returns:
+        A list of one expectation. Empty for the default recipe.
+    """
+    recipe = settings.get("RECIPE")  # such as mlperf_lars
+    if not recipe:
+        return []
+    return [_Expectation("RECIPE.name", follows_from="RECIPE", expected=recipe)]
+
+
+def _consequence_of_decay(run: LoggedRun, summary: schema.RunSummary) -> list[_Expectation]:
+    """Return what an event such as lars_opt_learning_rate_decay_steps must have as its value.
+
+    Args:
+        run: The facts that the log states of the run.
+        summary: The value of the event run_summary: the devices, and the images of a step on each.
+
+    Returns:
+        A list of one expectation. Empty if the optimizer is not known.
+    """
+    optimizer = schema.OPTIMIZERS.get(run.stated_text(schema.OPT_NAME))
+    if optimizer is None:
+        return []
+    key = optimizer.hyperparameters["learning_rate_decay_steps"].key
+    steps = _decay_steps(run, summary)
+    return [_Expectation(key, follows_from="the recipe, MAX_EPOCHS and the batch", expected=steps)]
 
 
 def _values_fixed_by_recipe(run: LoggedRun) -> list[_Expectation]:
     """Return the values that settings must have by the recipe that the log names, such as 0.759 for RECIPE.target_top1.
 
-    Without this check, somebody could lower the target in a log and cut off its last epochs, and the log would pass.
-
-    runlog/workloads.json has the values of each recipe of this project: target, length, epochs from one evaluation to
-    the next and image size. The file has no length for mlperf_lars, because the length of this recipe depends on the
-    batch.
+    runlog/workloads.json has the values of each recipe: its target and its image size, for instance.
 
     Args:
         run: The facts that the log states of the run. The recipe is the one that its setting RECIPE.name names.
 
     Returns:
-        The expected values. Empty if the WORKLOAD of the run has no recipe of this name. The image size is left out if
-        the setting IMAGE_SIZE is not 0, because the job then sets the size itself. With 0, the size is the recipe's.
+        The expected values. Empty if the WORKLOAD of the run has no recipe of this name.
     """
     settings = run.settings
     workload = workloads.find(run.workload_name)
     name = settings.get("RECIPE.name")
     if workload is None or not isinstance(name, str):
         return []
+    is_size_set_by_job = settings["IMAGE_SIZE"] != 0  # with 0, the images have the recipe's own size
     expectations = []
     for field, value in workload.recipes.get(name, {}).items():
         setting = f"RECIPE.{field}"  # such as RECIPE.target_top1
-        has_size_of_job = setting in _SIDES_OF_IMAGES and settings["IMAGE_SIZE"] != 0
-        if not has_size_of_job:
-            expectations.append(_Expectation(setting, follows_from=f"the recipe {name}", expected=value))
+        if setting in _SIDES_OF_IMAGES and is_size_set_by_job:
+            continue
+        expectations.append(_Expectation(setting, follows_from=f"the recipe {name}", expected=value))
     return expectations
 
 
@@ -335,6 +365,9 @@ def _bn_span(run: LoggedRun, summary: schema.RunSummary) -> int | None:
 def _decay_steps(run: LoggedRun, summary: schema.RunSummary) -> float | None:
     """Return what a run must log as the decay steps of its learning rate, by the settings of its recipe.
 
+    These are the steps up to the end of the decay, in some recipes without those of the warm-up. For instance, the
+    decay ends with step 1000 after 2 epochs of warm-up with 100 steps each: 1000 steps, or 800 without the warm-up.
+
     Args:
         run: The facts that the log states of the run, with all settings that `missing_settings` looks for.
         summary: The value of the event run_summary: the devices, and the images of a step on each.
@@ -347,20 +380,20 @@ def _decay_steps(run: LoggedRun, summary: schema.RunSummary) -> float | None:
     if global_batch < 1:
         return None
     steps_of_epoch = run.stated_count(schema.TRAIN_SAMPLES) // global_batch
-    decay_end: Any = settings.get("RECIPE.decay_ends")  # a step; not every recipe has this setting
-    if decay_end is None:
-        decay_end = _steps_of_training(settings, steps_of_epoch)  # the last step of the training
+    last_step: Any = settings.get("RECIPE.decay_ends")
+    if last_step is None:  # the decay ends with the training
+        last_step = _steps_of_training(settings, steps_of_epoch)
     warmup_epochs: Any = settings["RECIPE.warmup_epochs"]
-    if not is_number(decay_end) or not is_number(warmup_epochs):
+    if not is_number(last_step) or not is_number(warmup_epochs):
         return None
     # A polynomial schedule that warms up from zero counts from the end of the warm-up, as the MLPerf reference does.
     counts_from_warmup = settings["RECIPE.schedule"] == "polynomial" and settings.get("RECIPE.warmup_from_zero")
     if not counts_from_warmup:
-        return float(decay_end)
+        return float(last_step)
     warmup_steps: float = warmup_epochs * steps_of_epoch
     if not is_number(warmup_steps):  # the product of two large numbers may be infinite, which round() refuses
         return None
-    return float(decay_end) - round(warmup_steps)
+    return float(last_step) - round(warmup_steps)
 
 
 def _steps_of_training(settings: JsonObject, steps_of_epoch: int) -> Any:
