@@ -59,13 +59,13 @@ def _start_of_repeated_losses(losses: Sequence[float | None]) -> int | None:
     Returns:
         The index; None if none do, or only losses that an honest run may have twice.
     """
-    no_accidents = set()  # tuples: each 5 losses in a row so far that no honest run has twice
+    rows_before = set()  # tuples: each 5 losses in a row so far that an honest run has only once
     for start in range(len(losses) - _REPEATED_LOSSES + 1):
-        in_a_row = tuple(losses[start : start + _REPEATED_LOSSES])
-        if in_a_row in no_accidents:
+        row = tuple(losses[start : start + _REPEATED_LOSSES])
+        if row in rows_before:
             return start
-        if not _may_come_twice(in_a_row):
-            no_accidents.add(in_a_row)
+        if not _may_come_twice(row):
+            rows_before.add(row)
     return None
 
 

@@ -32,7 +32,7 @@ def own_log_rules() -> OwnLogRules:
 
 
 def recipe_settings_of_hyperparameters(run: LoggedRun) -> dict[str, str]:
-    """Return which events about hyperparameters must have the value of a setting of the recipe.
+    """Return which setting of the recipe each event about a hyperparameter of the optimizer must be equal to.
 
     For a run with the optimizer lars, "lars_opt_momentum" must have that of "RECIPE.optimizer.momentum", and
     "lars_opt_learning_rate_warmup_epochs" that of "RECIPE.warmup_epochs".
@@ -47,11 +47,11 @@ def recipe_settings_of_hyperparameters(run: LoggedRun) -> dict[str, str]:
     optimizer = run.stated_text(schema.OPT_NAME)
     if optimizer not in schema.OPTIMIZERS:
         return {}
-    events_of_optimizer = schema.OPTIMIZERS[optimizer]
-    setting_by_hyperparameter = own_log_rules().setting_by_hyperparameter  # such as momentum: RECIPE.optimizer.momentum
-    setting_by_event_key = {events_of_optimizer.warmup_epochs.key: "RECIPE.warmup_epochs"}
-    for hyperparameter, event in events_of_optimizer.hyperparameters.items():
+    known_optimizer = schema.OPTIMIZERS[optimizer]
+    setting_of = own_log_rules().setting_by_hyperparameter  # such as "momentum": "RECIPE.optimizer.momentum"
+    setting_by_event_key = {known_optimizer.warmup_epochs.key: "RECIPE.warmup_epochs"}
+    for hyperparameter, event in known_optimizer.hyperparameters.items():
         # The base learning rate and the decay steps are no copies of a setting: they depend on the batch, too.
-        if hyperparameter in setting_by_hyperparameter:
-            setting_by_event_key[event.key] = setting_by_hyperparameter[hyperparameter]
+        if hyperparameter in setting_of:
+            setting_by_event_key[event.key] = setting_of[hyperparameter]
     return setting_by_event_key

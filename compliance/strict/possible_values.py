@@ -153,7 +153,9 @@ def _exists(host: str, hosts: Container[str] | None) -> bool:
 
 
 def contradiction_of_ranks(times: schema.RankTimes, window: schema.StepWindow, passed_s: float, *, ranks: int) -> str:
-    """Return in words how the ranks' times contradict their window of steps; an empty text if they do not.
+    """Return in words how the ranks' waits or a rank's computing contradict their window of steps, or an empty text.
+
+    An example is "a window of 5.0 s; by its rank_times a rank computed for 90.0 s".
 
     Args:
         times: The ranks' least, median and most times in the window. The times of computing may be missing (None).
@@ -164,7 +166,8 @@ def contradiction_of_ranks(times: schema.RankTimes, window: schema.StepWindow, p
     contradiction = _contradiction_of_waits(times, window.data_wait_s, ranks=ranks)
     if contradiction:
         return f"a window in which {contradiction}"
-    available_s = max(window.time_s, passed_s)  # the time in which a rank can have computed
+    # A rank may also compute between two windows, so the longer of the window's own time and the passed time counts.
+    available_s = max(window.time_s, passed_s)
     most_compute_s = available_s * _MOST_COMPUTED_SHARE + _MOST_COMPUTED_MORE_S
     if times.compute_most_s is not None and times.compute_most_s > most_compute_s:
         return f"a window of {window.time_s} s; by its rank_times a rank computed for {times.compute_most_s} s"
@@ -174,23 +177,29 @@ def contradiction_of_ranks(times: schema.RankTimes, window: schema.StepWindow, p
 def _contradiction_of_waits(times: schema.RankTimes, waited_s: float, *, ranks: int) -> str:
     """Return in words how the wait of rank 0 for data contradicts the ranks' least and most wait, but for rounding.
 
+    For instance, the ranks waited from 1 s to 3 s. Then rank 0 waited 3 s if it is the one that waited longest, 1 s if
+    it is the other one of two ranks, and from 1 s to 3 s otherwise.
+
     Args:
         times: The ranks' least and most wait, and the rank that waited longest.
         waited_s: How long rank 0 waited, in seconds.
         ranks: How many ranks the run has.
+
+    Returns:
+        The contradiction; an empty text if there is none.
     """
     least_s = times.data_wait_least_s
     most_s = times.data_wait_most_s
     is_between = least_s - ROUNDING_ERROR_S <= waited_s <= most_s + ROUNDING_ERROR_S
-    is_above_least = waited_s > least_s + ROUNDING_ERROR_S
-    is_below_most = waited_s < most_s - ROUNDING_ERROR_S
     if not is_between:
         return f"rank 0 waited {waited_s} s for data; the ranks' rank_times have {least_s} to {most_s}"
-    if times.data_wait_rank == 0 and is_below_most:
+
+    waited_longest = times.data_wait_rank == 0
+    if waited_longest and waited_s < most_s - ROUNDING_ERROR_S:
         return f"rank 0 waited {waited_s} s for data; by its rank_times it waited longest, {most_s} s"
-    # With more ranks than two, another one may have waited least.
-    waited_least = ranks == 2 and times.data_wait_rank == 1
-    if waited_least and is_above_least:
+
+    waited_least = ranks == 2 and times.data_wait_rank == 1  # of more ranks, another one may have waited least
+    if waited_least and waited_s > least_s + ROUNDING_ERROR_S:
         least = f"by its rank_times the other one waited longer, and it {least_s} s"
         return f"rank 0 of two waited {waited_s} s for data; {least}"
     return ""

@@ -27,7 +27,9 @@ _BUCKETS = re.compile(r".*: buckets (\d{1,9})")
 
 
 def faults_of_program(run: LoggedRun, summary: schema.RunSummary) -> Iterator[str]:
-    """Yield in words each contradiction in a log's description of its training program, or with the rest of the log.
+    """Yield in words what is impossible in a log's description of its training program, or contradicts the log.
+
+    An example is "a program of 0 all-reduces for 2 devices".
 
     Args:
         run: The facts that the log states of the run. The header's section `program`, which describes the program, must
@@ -44,18 +46,35 @@ def faults_of_program(run: LoggedRun, summary: schema.RunSummary) -> Iterator[st
         if count < 1:
             yield f"a program of {count} {printable(kind)}"
     yield from _updates_of_other_optimizer(operators, run.stated_text(schema.OPT_NAME))
+    yield from _wrong_list_of_fused_operators(program)
+    yield from _other_precision(operators, summary.precision)
+    yield from _faults_of_proofs(run, program, summary.devices)
 
+
+def _wrong_list_of_fused_operators(program: JsonObject) -> Iterator[str]:
+    """Yield a fault if the list `fused` does not repeat the fused operators of the program, such as fused_adam.
+
+    Args:
+        program: The header's section `program`. Its `operators` and its `fused` have a count of each kind of operator.
+    """
+    operators = program["operators"]
     fused = {kind: count for kind, count in operators.items() if kind.startswith(_PREFIXES_OF_FUSED)}
-    if program["fused"] != fused:  # which lists these operators once more
+    if program["fused"] != fused:
         yield f"a program whose fused operators are {printable(program['fused'])}, not {printable(fused)}"
 
-    is_half_precision = summary.precision in schema.HALF_PRECISIONS
-    if is_half_precision and operators.get("cast", 0) < 1:
-        yield f"a program that casts nothing, for precision {summary.precision}"
-    if not is_half_precision and _LOSS_SCALING in operators:
-        yield f"a program that scales its loss for half precision, for precision {summary.precision}"
 
-    yield from _faults_of_proofs(run, program, summary.devices)
+def _other_precision(operators: JsonObject, precision: str) -> Iterator[str]:
+    """Yield a fault if a program for half precision casts nothing, or if another one scales its loss.
+
+    Args:
+        operators: The operators of the program: the count of each by its kind.
+        precision: The precision that run_summary states, such as "fp32" or "amp_o2".
+    """
+    is_half_precision = precision in schema.HALF_PRECISIONS
+    if is_half_precision and operators.get("cast", 0) < 1:
+        yield f"a program that casts nothing, for precision {precision}"
+    if not is_half_precision and _LOSS_SCALING in operators:
+        yield f"a program that scales its loss for half precision, for precision {precision}"
 
 
 def _updates_of_other_optimizer(operators: JsonObject, optimizer: str) -> Iterator[str]:
@@ -73,7 +92,7 @@ def _updates_of_other_optimizer(operators: JsonObject, optimizer: str) -> Iterat
 
 
 def _impossible_all_reduces(run: LoggedRun, program: JsonObject, devices: int) -> Iterator[str]:
-    """Yield in words what is wrong with the number and the size of a program's all-reduces.
+    """Yield in words that a program's all-reduces do not fit its devices, its operators or their stated size.
 
     An all-reduce is an operator c_allreduce_sum that sums gradients over the ranks. A program for several devices has
     some, and a program for one device has none.
@@ -84,9 +103,8 @@ def _impossible_all_reduces(run: LoggedRun, program: JsonObject, devices: int) -
         devices: How many ranks the run has.
     """
     all_reduces = program["all_reduces"]
-    has_all_reduces = all_reduces > 0
-    needs_all_reduces = devices > 1
-    if all_reduces < 0 or has_all_reduces != needs_all_reduces:
+    is_number_possible = all_reduces > 0 if devices > 1 else all_reduces == 0
+    if not is_number_possible:
         yield f"a program of {counted(all_reduces, 'all-reduce')} for {counted(devices, 'device')}"
         return
 
@@ -99,16 +117,16 @@ def _impossible_all_reduces(run: LoggedRun, program: JsonObject, devices: int) -
         yield f"a program of {all_reduces} all-reduces, and {operators} operators {_ALL_REDUCE}"
 
     mib = program["all_reduce_mib"]
-    is_size_right = mib > 0 if has_all_reduces else mib == 0
-    if not is_size_right:
+    is_size_possible = mib > 0 if all_reduces > 0 else mib == 0
+    if not is_size_possible:
         yield f"a program of {all_reduces} all-reduces of {six_digits(mib)} MiB"
 
 
 def _faults_of_proofs(run: LoggedRun, program: JsonObject, devices: int) -> Iterator[str]:
-    """Yield in words each proof about the training program that the rest of the log contradicts.
+    """Yield in words each proof about the training program that the rest of the log contradicts, or that is missing.
 
-    Before training, a run proves that its program does what the settings ask for. The list `verified` in the log's
-    header has a line for each proof, such as "161 gradients summed over 2 ranks once, scaled by 1/2 once".
+    A proof is a line of the list `verified` in the log's header, such as "161 gradients summed over 2 ranks once,
+    scaled by 1/2 once". It says what a run has found in its program before training.
 
     Args:
         run: The facts that the log states of the run, with its optimizer and its STRATEGY.
@@ -117,7 +135,7 @@ def _faults_of_proofs(run: LoggedRun, program: JsonObject, devices: int) -> Iter
     """
     parts = parts_of_batch(str(run.settings.get("STRATEGY", "")))  # into how many a batch is divided; None: not known
     optimizer = run.stated_text(schema.OPT_NAME)
-    gradients = None  # how many there are, by a line of the list; None until such a line comes
+    gradients = None  # how many there are, by a proof; a proof about updates of weights must come after it
     for proof in program["verified"]:
         sum_of_gradients = _GRADIENTS.fullmatch(proof)  # None for a line of another form
         if sum_of_gradients is not None:

@@ -27,8 +27,8 @@ class RankTimesOfWindows:
     def __init__(self, run: LoggedRun) -> None:
         self.logged_ms: float | None = None  # the time of the latest one since the last window; None: there is none
         self._run = run
-        self._seen = 0  # how many since the last window, also wrong ones
-        self._kept: _RankTimesAtStep | None = None  # the first one since the last window, if it is right
+        self._logged_since_window = 0  # how many `take` has been given since the last window, also wrong ones
+        self._times_of_next_window: _RankTimesAtStep | None = None  # the first of these, if it is right
         self._window_began_ms = 0.0  # by the log's clock: the time of the last window, or of the start of its epoch
 
     def begin_window(self, time_ms: float) -> None:
@@ -46,8 +46,8 @@ class RankTimesOfWindows:
             event: The event rank_times.
         """
         self.logged_ms = event.time_ms
-        self._seen += 1
-        if self._seen > 1:
+        self._logged_since_window += 1
+        if self._logged_since_window > 1:
             return "a second rank_times of one window"
         times = from_json(schema.RankTimes, event.value)  # None if it does not fit the schema
         if times is None or not self._are_of_this_run(times):
@@ -55,7 +55,7 @@ class RankTimesOfWindows:
         position = from_json(schema.AtStep, event.metadata)  # None if it does not fit the schema
         if position is None:
             return "a rank_times that states no step"
-        self._kept = _RankTimesAtStep(position.step, times)
+        self._times_of_next_window = _RankTimesAtStep(position.step, times)
         return ""
 
     def _are_of_this_run(self, times: schema.RankTimes) -> bool:
@@ -78,6 +78,8 @@ class RankTimesOfWindows:
     def compare_with_window(self, event: Event, window: schema.StepWindow, step: int) -> str:
         """Return in words how a window contradicts its rank_times, or that it has none in a run of several ranks.
 
+        Its rank_times are those that `take` was given since the window before.
+
         Args:
             event: The event step_window, before `window_ends` is called for it.
             window: Its value: how long the window took, and how much of it rank 0 waited for data.
@@ -86,14 +88,15 @@ class RankTimesOfWindows:
         summary = self._run.summary
         if summary is None:  # then no rank_times are kept
             return ""
-        if self._seen == 0 and summary.devices > 1:
+        if self._logged_since_window == 0 and summary.devices > 1:
             return f"a window without the rank_times of its {summary.devices} ranks"
-        if self._kept is None:  # `take` has said what is wrong with it, or the run has one rank
+        of_ranks = self._times_of_next_window
+        if of_ranks is None:  # the rank_times were wrong, as `take` has said, or the run has one rank
             return ""
-        if self._kept.step != step:
-            return f"a window to step {step} after the rank_times of step {self._kept.step}"
+        if of_ranks.step != step:
+            return f"a window to step {step} after the rank_times of step {of_ranks.step}"
         passed_s = (event.time_ms - self._window_began_ms) / 1000
-        return contradiction_of_ranks(self._kept.times, window, passed_s, ranks=summary.devices)
+        return contradiction_of_ranks(of_ranks.times, window, passed_s, ranks=summary.devices)
 
     def window_ends(self, time_ms: float) -> None:
         """Begin the next window.
@@ -107,5 +110,5 @@ class RankTimesOfWindows:
     def forget(self) -> None:
         """Forget the events since the last window: they were of a window that ended or could not be read."""
         self.logged_ms = None
-        self._seen = 0
-        self._kept = None
+        self._logged_since_window = 0
+        self._times_of_next_window = None

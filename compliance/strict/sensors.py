@@ -48,20 +48,22 @@ class Sensors:
             self.time_s += window.time_s  # power * time is compared with the run's energy later
 
     def _take_memory(self, line: int, memory_mib: float) -> None:
-        """Note the GPU memory that a window states: a fall since earlier windows, the most, the least and the first.
+        """Add the GPU memory of a window to the first, the least and the most, and note where it falls first.
+
+        It cannot fall in an honest log, because each window states the most that was held since the run began.
 
         Args:
             line: The line of the window's event.
-            memory_mib: The memory in MiB: the most that was held since the run began.
+            memory_mib: The memory in MiB.
         """
         if self.first_memory_mib is None:
             self.first_memory_mib = memory_mib
-        self.least_memory_mib = min(self.least_memory_mib, memory_mib)  # below 0, it is reported as impossible later
+        self.least_memory_mib = min(self.least_memory_mib, memory_mib)
 
-        most_so_far_mib = self.most_memory_mib or 0.0
-        has_fallen = 0 < memory_mib < most_so_far_mib  # which it cannot; 0 is of an allocator that counts nothing
-        if has_fallen and not self.line_of_less_memory:
-            self.line_of_less_memory = line
-        if memory_mib > most_so_far_mib:
+        most_before_mib = 0.0 if self.most_memory_mib is None else self.most_memory_mib
+        if memory_mib > most_before_mib:
             self.most_memory_mib = memory_mib
             self.line_of_memory = line
+        has_fallen = 0 < memory_mib < most_before_mib  # 0 is no fall: some allocators of Paddle count nothing
+        if has_fallen and not self.line_of_less_memory:
+            self.line_of_less_memory = line
