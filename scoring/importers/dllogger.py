@@ -28,8 +28,8 @@ from scoring.importers.text import NUMBER, RowPattern, field, integer
 _STAMP = r"(?:DLL (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+) - )?"
 _STEP_HEAD = re.compile(_STAMP + r"Epoch: (\d{1,9}) Iteration: (\d{1,9})(?= )")
 _LOSS = field(r" train\.loss : ")
-_WAIT = field(r" train\.data_time : ")
-_TIME = field(r" train\.batch_time : ")
+_WAIT = field(r" train\.data_time : ", r"(?=\s|$)")
+_TIME = field(r" train\.batch_time : ", r"(?=\s|$)")
 _IPS = field(r" train\.ips : ", r"(?=\s|$)")
 # Another process's text may follow at once, as in `img/s/opt/conda/lib/`: only known words are of the unit.
 _UNIT = re.compile(
@@ -468,7 +468,7 @@ class Json(MXNet):
         (
             field(r'"train\.batch_time": "?', r'(?=[,}"])'),
             field(r'"train\.loss": "?'),
-            field(r'"train\.data_time": "?'),
+            field(r'"train\.data_time": "?', r'(?=[,}"])'),
         ),
     )
     columns = "stamp epoch step rate time loss wait"

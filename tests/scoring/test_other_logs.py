@@ -8,7 +8,8 @@ import pytest
 
 from runlog import schema
 from scoring.figure.systems import read_described
-from scoring.importers.text import CUT, NUMBER
+from scoring.importers.dllogger import Paddle
+from scoring.importers.text import CUT, NUMBER, rows
 from scoring.published import reproduce
 from scoring.record import InputError
 from tests import make_log
@@ -32,6 +33,20 @@ from tests.scoring.test_published import ROWS, RULES
 def test_a_number_whose_exponent_is_cut_off_is_none(text: str, number: str | None) -> None:
     found = re.match(NUMBER, text)
     assert (found and found[1]) == number
+
+
+def times_of_rows(*lines: str) -> list[str | None]:
+    """The step times in rows of NVIDIA's examples for Paddle, as printed."""
+    found = rows(enumerate(lines, 1), Paddle.row_marker, Paddle.whole_line_marker, Paddle.row_pattern)
+    return [row.values[4] for row in found if row.values is not None]
+
+
+def test_a_row_that_is_broken_within_its_step_time_is_left_out() -> None:
+    """Of 0.123 s, 0.1 stands before another process's line, and 23 behind it."""
+    head = "DLL 2024-05-01 12:00:00.1 - Epoch: 0 Iteration: 10  train.loss : 6.9 train.batch_time :"
+    rate = "s train.ips : 2600.0 images/s"
+    assert times_of_rows(f"{head} 0.1", "another process", f"23 {rate}") == []
+    assert times_of_rows(f"{head} 0.123 ", "another process", rate) == ["0.123"]
 
 
 def mxnet(gpus: str = "") -> str:
