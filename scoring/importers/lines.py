@@ -85,6 +85,16 @@ class _WithLineFeeds(io.RawIOBase):
         return len(data)
 
 
+class _Kept(NamedTuple):
+    """The rank whose rows are kept, by each way in which a line names the rank that wrote it.
+
+    None: no row has named a rank in this way so far, so that no line is left out by it.
+    """
+
+    rank: int | None  # by mpirun's tags
+    label: int | None  # by the labels of another launcher
+
+
 class Restart(NamedTuple):
     """Two successive rows between which the step counter goes back."""
 
@@ -99,6 +109,15 @@ class _PossibleStart:
     line: int
     words: set[str] = field(default_factory=set)  # the START_WORDS on it and since; `note_if_start` adds them
     has_row: bool = False  # a row came since, which makes it the start of a run; `confirm_run` sets it
+
+    def is_over_before(self, word: str) -> bool:
+        """Whether a startup line with one of START_WORDS is of a new start, and not another line of this one.
+
+        It is new if a row came since this start, or if this start has printed the word and prints it only once: then
+        this start has failed.
+        """
+        has_failed = word in _ONCE_PER_START and word in self.words
+        return self.has_row or has_failed
 
 
 class Lines:
@@ -119,14 +138,13 @@ class Lines:
     def note_if_start(self, number: int, text: str) -> None:
         """Note that a training run may begin on this line of a log, if the line shows that a tool was started anew.
 
-        A tool prints several startup lines, such as "powered by PaddlePaddle". One of them is a new start only if a row
-        of training figures came since the last start, or if the last start failed:
+        A tool prints several startup lines as it starts:
 
             line 1   powered by PaddlePaddle        the first start
             line 2   powered by PaddlePaddle        skipped as a copy of line 1: two programs may write one log
-            line 3   --  Configuration Arguments    belongs to the start on line 1
+            line 3   --  Configuration Arguments    another line of the start on line 1
             line 9   powered by PaddlePaddle        a new start: a tool prints this once, so the start on line 1 failed
-            line 20  a row, for which `confirm_run` is called: a run begins on line 9
+            line 20  a row: `confirm_run` is called, and a run begins on line 9
             line 50  --  Configuration Arguments    a new start: a row came since the last start
 
         Args:
@@ -136,14 +154,13 @@ class Lines:
         word = _start_word(text)
         if word is None:  # no startup line
             return
-        line_before = self._last_startup_line
+        startup_line_before = self._last_startup_line
         self._last_startup_line = TaggedLine(number, text, None)
-        is_copy = number == line_before.number + 1 and text == line_before.text
+        is_copy = number == startup_line_before.number + 1 and text == startup_line_before.text
         if is_copy:
             return
 
-        last_start_failed = word in _ONCE_PER_START and word in self._last_start.words
-        if self._last_start.has_row or last_start_failed:
+        if self._last_start.is_over_before(word):
             self._last_start = _PossibleStart(number)
         self._last_start.words.add(word)
 
@@ -167,38 +184,13 @@ class Lines:
     def runs(self, restarts: Iterable[Restart]) -> list[LineRange]:
         """Return the first and the last line of each training run in the log. Call this after all lines are read.
 
-        A run begins at each confirmed start (`confirm_run`), and where the step goes back without one. It ends on the
-        line before the next run.
-
-            a start on line 40, and a step back on line 312  -> [(40, 311), (312, None)]
-            only a step back on line 312                     -> [(1, 311), (312, None)]
-
         Args:
             restarts: Pairs of successive rows between which the step goes back.
 
         Returns:
             Pairs of line numbers in ascending order. None stands for the end of the log.
         """
-        first_lines = list(self._confirmed_starts)
-        for restart in restarts:
-            if not self._has_start_within(restart):
-                first_lines.append(restart.line_after)
-        first_lines.sort()
-        begins_with_start = bool(first_lines) and first_lines[0] in self._confirmed_starts
-        if not begins_with_start:  # the lines before the first step back are a run, too
-            first_lines.insert(0, self.span[0])
-
-        last_lines: list[int | None] = [first_of_next - 1 for first_of_next in first_lines[1:]]
-        last_lines.append(self.span[1])
-        return list(zip(first_lines, last_lines, strict=True))
-
-    def _has_start_within(self, restart: Restart) -> bool:
-        """Return whether a training run has a confirmed start between two rows at which the step counter goes back.
-
-        Args:
-            restart: The two rows. A start on the line of the later one counts, too.
-        """
-        return any(restart.line_before < start <= restart.line_after for start in self._confirmed_starts)
+        return _runs_between(self.span, self._confirmed_starts, restarts)
 
     def texts(self) -> Iterator[str]:
         """Yield the text of each line of the stream, without its newline, terminal colours and NUL bytes.
@@ -254,17 +246,15 @@ class Lines:
         Yields:
             Number of the line, from 1, and its text without mpirun's tags.
         """
-        kept_rank: int | None = None  # by the tags; None: not known yet, so that nothing is left out
-        kept_label: int | None = None  # by the labels; None also if they are the lines' own text
+        kept = _Kept(rank=None, label=None)
         for block in self._blocks_of_lines():
             # Ranks print a row at about the same time, so the first block with a row has rows of all of them.
-            if kept_rank is None:
-                kept_rank = _lowest_rank_with_rows(block, marker)
-            if kept_label is None:
-                kept_label = _lowest_label_with_rows(block, marker)
+            kept = _Kept(
+                rank=_lowest_rank_with_rows(block, marker) if kept.rank is None else kept.rank,
+                label=_lowest_label_with_rows(block, marker) if kept.label is None else kept.label,
+            )
             for line in block:
-                is_of_other = _is_of_other(line.rank, kept_rank) or _is_of_other(line.label, kept_label)
-                is_repeated = is_of_other and _may_repeat(line.text, marker)
+                is_repeated = _is_of_other(line, kept) and _may_repeat(line.text, marker)
                 if not is_repeated:
                     yield line.number, line.text
 
@@ -282,8 +272,8 @@ class Lines:
     def _tagged_line(self, number: int, text: str) -> TaggedLine:
         """Return a line with the rank that a launcher put before it, and note in `ranks` the first tag of each rank.
 
-        mpirun's tags are removed. A label of another launcher, as in `3: loss 0.5`, stays in the text, because its
-        number may also be the line's own text.
+            [1,3]<stdout>: loss 0.5  -> `loss 0.5` of rank 3: a tag of mpirun, which is removed
+            3: loss 0.5              -> `3: loss 0.5` of label 3, which stays in the text: it may be the line's own text
 
         Args:
             number: Number of the line in the log, from 1.
@@ -291,10 +281,53 @@ class Lines:
         """
         tag = _first_tag(text)
         if tag is not None:
-            self.ranks.setdefault(int(tag[1]), number)  # a tag inside the line shows that its rank exists, too
+            rank_in_tag = int(tag[1])
+            self.ranks.setdefault(
+                rank_in_tag, number
+            )  # also by a tag inside the line, which shows that the rank exists
             return _without_tags(number, text, tag)
         label = _LABEL.match(text)
-        return TaggedLine(number, text, rank=None, label=_number_in_label(label) if label else None)
+        if label is not None:
+            return TaggedLine(number, text, rank=None, label=_number_in_label(label))
+        return TaggedLine(number, text, rank=None)
+
+
+def _runs_between(span: LineRange, starts: Sequence[int], restarts: Iterable[Restart]) -> list[LineRange]:
+    """Return the first and the last line of each training run between two lines of a log.
+
+    A run begins where a tool was started, and where the step goes back without a start. It ends on the line before the
+    next run. Of lines 1 to the end,
+
+        a start on line 40, and a step back on line 312  -> [(40, 311), (312, None)]
+        only a step back on line 312                     -> [(1, 311), (312, None)]
+
+    Args:
+        span: The two lines. None as the second one stands for the end of the log.
+        starts: Lines on which a tool was started, and behind which rows of training figures came.
+        restarts: Pairs of successive rows between which the step goes back.
+
+    Returns:
+        Pairs of line numbers in ascending order.
+    """
+    steps_back = [restart.line_after for restart in restarts if not _has_start_within(restart, starts)]
+    first_lines = sorted([*starts, *steps_back])
+    is_first_start_printed = bool(first_lines) and first_lines[0] in starts
+    if not is_first_start_printed:  # the rows before the first step back are a run, too, of which no line shows a start
+        first_lines.insert(0, span[0])
+
+    last_lines: list[int | None] = [first_of_next - 1 for first_of_next in first_lines[1:]]
+    last_lines.append(span[1])
+    return list(zip(first_lines, last_lines, strict=True))
+
+
+def _has_start_within(restart: Restart, starts: Sequence[int]) -> bool:
+    """Return whether a tool was started between two rows at which the step counter goes back.
+
+    Args:
+        restart: The two rows. A start on the line of the later one counts, too.
+        starts: The lines of all starts.
+    """
+    return any(restart.line_before < start <= restart.line_after for start in starts)
 
 
 def _with_ended_lines(stream: BinaryIO) -> BinaryIO:
@@ -375,14 +408,16 @@ def _without_tags(number: int, text: str, first_tag: re.Match[str]) -> TaggedLin
     return TaggedLine(number, _RANK_TAG.sub("", text), None)
 
 
-def _is_of_other(writer: int | None, kept: int | None) -> bool:
-    """Return whether a line is of another rank than the one whose rows are kept.
+def _is_of_other(line: TaggedLine, kept: _Kept) -> bool:
+    """Return whether a tag or a label says that a line is of another rank than the one whose rows are kept.
 
     Args:
-        writer: The rank that wrote the line, or None if nothing names it.
-        kept: The rank whose rows are kept. None means that no rank has printed a row yet.
+        line: The line.
+        kept: The rank whose rows are kept.
     """
-    return kept is not None and writer is not None and writer != kept
+    tag_differs = line.rank is not None and kept.rank is not None and line.rank != kept.rank
+    label_differs = line.label is not None and kept.label is not None and line.label != kept.label
+    return tag_differs or label_differs
 
 
 def _may_repeat(text: str, marker: str) -> bool:
@@ -407,27 +442,38 @@ def _lowest_rank_with_rows(lines: Sequence[TaggedLine], marker: str) -> int | No
 
 
 def _lowest_label_with_rows(lines: Sequence[TaggedLine], marker: str) -> int | None:
-    """Return the lowest number in a label before a row of training figures, if the labels seem to be ranks.
+    """Return the lowest rank that prints a row of training figures, by the labels of a launcher other than mpirun.
 
-    A label is a number at the beginning of a line, as in `3: loss 0.5`. It may also be the line's own text, such as
-    seconds or the line numbers of `grep -n`.
+    A label is a number at the beginning of a line, as in `3: loss 0.5`. It may also be the line's own text.
 
     Args:
         lines: Lines of the log, each with the number in its label or None.
         marker: Text that stands in every row.
 
     Returns:
-        The number, or None if the labels are no ranks.
+        The rank. None if no row has a label, or if the labels do not seem to be ranks (`_are_ranks`).
     """
     labels_of_rows = {line.label for line in lines if line.label is not None and marker in line.text}
-    if len(labels_of_rows) < 2:
-        return None
-    lowest = min(labels_of_rows)
-    count_up_from_0_or_1 = lowest <= 1 and max(labels_of_rows) == lowest + len(labels_of_rows) - 1
-    # Ranks write in turn, as in 0, 1, 0, 1, before rows and other lines. Seconds and line numbers only grow.
-    labels = [line.label for line in lines if line.label in labels_of_rows]
+    labels_in_order = [line.label for line in lines if line.label is not None and line.label in labels_of_rows]
+    return min(labels_of_rows) if _are_ranks(labels_in_order) else None
+
+
+def _are_ranks(labels: Sequence[int]) -> bool:
+    """Return whether the numbers at the beginnings of lines are ranks, and not seconds or line numbers of `grep -n`.
+
+    Ranks count up from 0 or 1 without a gap, and write in turn, as in 0, 1, 0, 1. Seconds and line numbers only grow.
+
+    Args:
+        labels: The numbers, in the order of the lines.
+    """
+    distinct = set(labels)
+    if len(distinct) < 2:
+        return False
+    lowest = min(distinct)
+    highest = max(distinct)
+    have_no_gap = highest - lowest + 1 == len(distinct)
     go_back = any(later < earlier for earlier, later in itertools.pairwise(labels))
-    return lowest if count_up_from_0_or_1 and go_back else None
+    return lowest <= 1 and have_no_gap and go_back
 
 
 def _start_word(text: str) -> str | None:

@@ -114,12 +114,19 @@ class FormatReader:
         self.truncated = True if self.closing_words else None
 
         # What has been learnt so far from the rows, for the next row or for the end of the log.
-        self.usual_steps_per_row: int | None = None  # steps of the first window that shows them
         self.last_position: RowPosition | None = None  # epoch and step of the last row
         self._last_step_wanted: int | None = None  # as the last row prints it: 800 in `[50/800]`
         self.unread_rows = UnreadRows()  # lines of rows whose figures cannot be read
         self.row_batch = RowBatch()  # the batch, worked out from the rows
         self.evidence = Evidence()  # signs of what the samples are, and of half precision
+
+    @property
+    def usual_steps_per_row(self) -> int | None:
+        """The steps of the first window that shows them. None: no window shows them so far."""
+        for window in self.windows:
+            if window.steps is not None:
+                return window.steps
+        return None
 
     def set_if_unset(self, name: str, value: object, line: int = 0) -> None:
         """Set a value that the log states, such as the number of devices, unless this value is set already.
@@ -321,8 +328,8 @@ class FormatReader:
     def _read_evaluation(self, line: int, text: str) -> None:
         """Append the result of an evaluation to `qualities`, if a line prints one and a training row came before.
 
-        In a format that prints epochs with its results, a missing epoch is taken from the last training row. In any
-        other format, a missing step is.
+        A result is of an epoch, if the format's results print their epoch, or else of a step. If this line does not
+        print the number, that of the last training row is taken.
 
         Args:
             line: Number of the line in the log.
@@ -337,11 +344,11 @@ class FormatReader:
         printed = match.groupdict()  # by the named groups of the pattern; None if this line does not print the value
         epoch = integer(printed.get("epoch"))
         step = integer(printed.get("step"))
-        format_prints_epochs = "epoch" in printed  # even if this line prints none
-        if format_prints_epochs:
-            epoch = last_row.epoch if epoch is None else epoch
-        else:
-            step = last_row.step if step is None else step
+        is_of_epoch = "epoch" in printed  # the pattern has this group, even if it does not match on this line
+        if is_of_epoch and epoch is None:
+            epoch = last_row.epoch
+        if not is_of_epoch and step is None:
+            step = last_row.step
         name = printed.get("name") or self.quality_name
         self.qualities.append(Quality(line=line, name=name, value=value, epoch=epoch, step=step))
 
@@ -401,8 +408,10 @@ class FormatReader:
     def time_of_row(self, last: RowPosition | None, position: RowPosition, row: Columns) -> RowTime:
         """Return how many training steps a printed row covers, how long they took, and how long they waited for input.
 
-        A row prints the time of one step. If this is the mean over the row's steps (`prints_mean_times`), a row at step
-        20, after one at step 10, with 0.35 s covers 10 steps in 3.5 s. Else it is the time of the last step alone.
+        A row prints the time of one step. A row at step 20, after one at step 10, that prints 0.35 s covers
+
+            10 steps in 3.5 s           in a format with `prints_mean_times`: 0.35 s is the mean of the row's steps
+            10 steps in unknown time    in any other format: 0.35 s is the time of the last step alone
 
         Args:
             last: Epoch and step of the row before, or None for the first row.
@@ -415,8 +424,8 @@ class FormatReader:
         """
         steps = self.steps_of_row(last, position)
         step_s = self.step_time_of_row(row)
-        holds_for_all_steps = self.prints_mean_times or steps == 1
-        if steps is None or step_s is None or not holds_for_all_steps:
+        is_mean_of_steps = self.prints_mean_times or steps == 1  # the time of a single step is its own mean
+        if steps is None or step_s is None or not is_mean_of_steps:
             return RowTime(steps, seconds=None, wait_s=None)
 
         seconds = step_s * steps
@@ -445,6 +454,8 @@ class FormatReader:
                 MAX_ROWS rows.
         """
         self._read_lines()
+        self._note_unread_rows()
+        self._set_truncated()
         self.finish_rows()  # of the format: turns running averages into figures of each row's own steps
         self._note_lost_rows()
         self.finish_facts()  # of the format: turns the texts of facts into numbers and names
@@ -476,25 +487,26 @@ class FormatReader:
             if row.values is None:
                 self._read_other_line(row.line, row.text)
                 continue
-            self.lines.confirm_run()  # a row: so the start noted last is the start of a run
-            if row.is_joined:
-                self.unread_rows.forget(row.line)  # takes back a note on the first half of this row
+            if row.is_joined:  # its first half came as a line without values, and may be among the unread rows
+                self.unread_rows.forget(row.line)
             self._read_row(row.line, row.text, row.values)
 
+    def _note_unread_rows(self) -> None:
+        """Note a problem that counts the rows whose figures cannot be read, if there are any."""
         if self.unread_rows.lines:
             self.note_problem(self.unread_rows.in_words(rows_read=len(self.windows)))
-        self._set_truncated()
 
     def _read_other_line(self, line: int, text: str) -> None:
-        """Read a line that is no whole row: what it states, whether a run may begin on it, or that it should be a row.
+        """Read a line that is no whole row of training figures, such as a setting, an evaluation or a torn row.
 
         Args:
             line: Number of the line in the log.
             text: The line.
         """
-        if self.row_marker not in text:
-            self.lines.note_if_start(line, text)
-        elif self._has_figure_that_cannot_be_read(text):  # else it is the summary of an epoch or the like
+        has_row_marker = self.row_marker in text
+        if not has_row_marker:
+            self.lines.note_if_start(line, text)  # a run may begin here
+        if has_row_marker and self._has_figure_that_cannot_be_read(text):  # a torn row
             self.unread_rows.note(line)
 
         if self.windows:
@@ -531,7 +543,7 @@ class FormatReader:
         return any(word in text for word in words)
 
     def _read_row(self, line: int, text: str, values: Values) -> None:
-        """Add the figures of one printed row to `windows`, if it is a row of training that can be read.
+        """Read one printed row, and add its figures to `windows` if it is a row of training that can be read.
 
         Args:
             line: Number of the line in the log.
@@ -541,9 +553,10 @@ class FormatReader:
         Raises:
             InputError: The row prints a rate not in images/s or samples/s, or the run has over MAX_ROWS rows.
         """
+        self.lines.confirm_run()  # there is a row: so the start noted last is the start of a run
+        self.note_row(text)  # before `is_training_row`, which uses what earlier rows and this one have shown
         row = self._values_by_column(values)
         position = _position_of(row)
-        self.note_row(text)
         is_repeated = position == self.last_position
         if is_repeated or not self.is_training_row(text):
             return
@@ -552,34 +565,23 @@ class FormatReader:
             return
 
         self._require_image_unit(line, row.get("unit"))
-        self._learn_from_row(line, text, position, row)  # first: `time_of_row` of a format may use it
-        covered = self.time_of_row(self.last_position, position, row)  # since the row before
-        if covered.steps != 0:  # a row whose steps are not known (None) is added, too
-            self.add_window(self._window_of_row(line, position, row, covered))
-            if self.usual_steps_per_row is None:
-                self.usual_steps_per_row = covered.steps
-        self.last_position = position  # also of a row of 0 steps: the next row counts its steps from there
-        self._last_step_wanted = integer(row.get("of"))
-
-    def _learn_from_row(self, line: int, text: str, position: RowPosition, row: Columns) -> None:
-        """Learn from a row of training how the program counts steps, if it is the first one, and its batch.
-
-        Args:
-            line: Number of the line in the log.
-            text: The row as it is printed.
-            position: Epoch and step of the row.
-            row: Values of the row by column, as printed.
-        """
         if self.last_position is None:
             self.read_first_row(text, position, row)
         if self.rows_imply_batch:
             self.row_batch.narrow(line, row.get("rate"), row.get("time"))
+        # After these two, on which the time of a row may depend.
+        covered = self.time_of_row(self.last_position, position, row)
+        is_of_no_step = covered.steps == 0  # a row whose steps are not known (None) is none of these
+        if not is_of_no_step:
+            self.add_window(self._window_of_row(line, position, row, covered))
+        self.last_position = position  # also of a row of no step: the next row counts its steps from there
+        self._last_step_wanted = integer(row.get("of"))
 
     def _set_truncated(self) -> None:
         """Set `truncated` if the rows print the last step, of the run or, in `MMEpochs`, of the epoch.
 
-        Call this after the last line. True means that another row would have fitted: with a row every 10 steps of 105,
-        a log is complete at step 100 and truncated at step 90.
+        True means that another row would have fitted: with a row every 10 steps of 105, a log is complete at step 100
+        and truncated at step 90.
         """
         if self._last_step_wanted is None or self.last_position is None:
             return

@@ -101,7 +101,7 @@ def rows(
     Yields:
         A line with its values, or with None if it is no whole row. Several rows on a line are yielded one by one.
     """
-    first_half: Row | None = None  # of a broken row; it was yielded, and its second half may come
+    first_half: Row | None = None  # the last line with a row, if the row on it is broken: its second half may come
     for number, line in numbered_lines:
         if row_marker in line:
             rows_of_line = _rows_of_line(number, line, row_marker, pattern)
@@ -110,15 +110,17 @@ def rows(
             first_half = last if _is_first_half(last, pattern.head) else None
             continue
 
+        if first_half is not None and number > first_half.line + HALF_ROW_LINES:
+            first_half = None  # too far above
         is_whole_line = whole_line_marker in line
         whole_row: Row | None = None
-        if first_half is not None and not is_whole_line and number - first_half.line <= HALF_ROW_LINES:
+        if first_half is not None and not is_whole_line:
             whole_row = _joined(first_half, line, pattern)
         if whole_row is None:
             yield Row(number, line, None)
         else:
             yield whole_row
-            first_half = None
+            first_half = None  # its second half was found
 
 
 def _rows_of_line(number: int, line: str, row_marker: str, pattern: RowPattern) -> list[Row]:
@@ -138,7 +140,7 @@ def _rows_of_line(number: int, line: str, row_marker: str, pattern: RowPattern) 
 
 
 def _joined(first_half: Row, line: str, pattern: RowPattern) -> Row | None:
-    """Return the row of training figures that its first half and a later line make together, or None if they make none.
+    """Return the row of training figures that its first half and a later line make together.
 
     `iter: 10, loss:` and `0.5, time: 0.1` make the row `iter: 10, loss: 0.5, time: 0.1`.
 
@@ -146,8 +148,12 @@ def _joined(first_half: Row, line: str, pattern: RowPattern) -> Row | None:
         first_half: The line with the beginning of the row, whose line number the row gets.
         line: Text of the later line.
         pattern: Pattern of a row.
+
+    Returns:
+        The row, or None if the two texts make none.
     """
-    # `time: 0.5` may be the beginning of `time: 0.52`. No pattern takes a number right before CUT for a figure.
+    # `time: 0.5` may be the beginning of `time: 0.52`, whose rest another process has cut off. The character CUT marks
+    # this place: no pattern takes a number right before it for a rate or a time.
     may_end_within_number = first_half.text[-1:] in _OF_NUMBERS
     gap = f"{CUT} " if may_end_within_number else " "
     text = f"{first_half.text}{gap}{line}"[:MAX_ROW_CHARS]
@@ -158,21 +164,24 @@ def _joined(first_half: Row, line: str, pattern: RowPattern) -> Row | None:
 def _cut_at_rows(line: str, marker: str, head: re.Pattern[str]) -> list[str]:
     """Return the texts of the printed rows on a line of a log, each cut to MAX_ROW_CHARS characters.
 
-    A row reaches up to the head of the next one. Text before the first head is left out, if the line has several
-    markers or is long. A line without a head is one text.
+    The line `abc Iter [50/800] time: 0.5, Iter [100/800] ti` gives `Iter [50/800] time: 0.5, ` and `Iter [100/800] ti`:
+    a row reaches from its head up to the next head. A line without a head gives one text.
 
     Args:
         line: The line.
-        marker: Text that stands once in every row.
-        head: Pattern of the beginning of a row, such as `epoch:0 train step:10`.
+        marker: Text that stands once in every row, such as "Iter".
+        head: Pattern of the beginning of a row, such as `Iter [50/800]`.
     """
-    is_short = len(line) <= MAX_ROW_CHARS
-    if is_short and line.count(marker) == 1:  # one row, as on most lines: the slow search for heads is saved
+    has_one_row_at_most = line.count(marker) <= 1
+    if has_one_row_at_most and len(line) <= MAX_ROW_CHARS:  # as on most lines: the slow search for heads is saved
         return [line]
 
-    starts = [match.start() for match in head.finditer(line)] or [0]
+    starts = [match.start() for match in head.finditer(line)]
+    if not starts:
+        return [line[:MAX_ROW_CHARS]]
     ends = [*starts[1:], len(line)]
-    return [line[start:end][:MAX_ROW_CHARS] for start, end in zip(starts, ends, strict=True)]
+    texts = [line[start:end] for start, end in zip(starts, ends, strict=True)]
+    return [text[:MAX_ROW_CHARS] for text in texts]
 
 
 def _is_first_half(row: Row, head: re.Pattern[str]) -> bool:
