@@ -219,19 +219,17 @@ def jpeg_size(content: bytes) -> tuple[int, int] | None:
 
 
 def webp_size(content: bytes) -> tuple[int, int] | None:
-    """Return the size of a WebP, by its first chunk.
+    """Return the size of a WebP that is not extended, by its first chunk. DALI takes no extended one.
 
     Args:
         content: The bytes of the file; its first 30 are enough.
 
     Returns:
-        (height, width) in pixels; None if the file is no WebP, or the chunk is damaged or of an unknown kind.
+        (height, width) in pixels; None if the file is no such WebP, or the chunk is damaged.
     """
     if not _is_webp(content) or len(content) < WEBP_LEAST:
         return None
     kind = content[WEBP_HEAD : WEBP_HEAD + 4]
-    if kind == b"VP8X":  # 24 bits each, of the number less 1
-        return int.from_bytes(content[27:30], "little") + 1, int.from_bytes(content[24:27], "little") + 1
     if kind == b"VP8L" and content[20:21] == VP8L_START:  # 14 bits each, of the number less 1
         bits = int.from_bytes(content[21:25], "little")
         return (bits >> 14 & WEBP_SIDE) + 1, (bits & WEBP_SIDE) + 1

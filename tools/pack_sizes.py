@@ -41,8 +41,8 @@ def read_sizes(sizes: Path) -> JsonObject:
 def size_of(name: str, content: bytes) -> folder.Size:
     """Return the (width, height) of an image in pixels, by the header of its file.
 
-    A JPEG, PNG or WebP may have any number of pixels, because DALI takes any number. An image of another kind, or one
-    without a size in its header, may have at most 179 million pixels, which is Pillow's limit.
+    A JPEG, PNG or WebP (not extended) may have any number of pixels, because DALI takes any number. An image of another
+    kind, or a JPEG without a size in its header, may have at most 179 million pixels, which is Pillow's limit.
 
     Args:
         name: Name of the image file, for the message.
@@ -54,10 +54,9 @@ def size_of(name: str, content: bytes) -> folder.Size:
     is_jpeg = content.startswith(encoded.JPEG_START)
     is_png = content.startswith(encoded.PNG_START)
     try:
-        # None if the header has no size, or the file is no WebP.
-        size_by_header = encoded.jpeg_size(content) if is_jpeg else encoded.webp_size(content)
-        if size_by_header is not None:
-            height, width = size_by_header
+        jpeg_size = encoded.jpeg_size(content) if is_jpeg else None  # None if the header has no size
+        if jpeg_size is not None:
+            height, width = jpeg_size
             return width, height
         # `Image.open` raises an error above Pillow's limit. `PngImageFile` reads a PNG without this limit.
         open_image = PngImagePlugin.PngImageFile if is_png else Image.open
@@ -65,6 +64,10 @@ def size_of(name: str, content: bytes) -> folder.Size:
             size: folder.Size = opened.size
             return size
     except Image.DecompressionBombError as error:
+        webp_size = encoded.webp_size(content)  # None if the file is no WebP that DALI takes
+        if webp_size is not None:
+            height, width = webp_size
+            return width, height
         raise ValueError(f"{name}: {error} Make it smaller or remove it from the list") from error
     except (OSError, SyntaxError, ValueError) as error:
         raise ValueError(f"{name}: is no image: replace the file or remove it from the list") from error

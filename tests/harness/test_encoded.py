@@ -190,17 +190,13 @@ def test_a_cmyk_jpeg_without_adobes_marker_is_told() -> None:
     assert not any(encoded.is_cmyk_without_mark(content) for content in WHOLE.values())
 
 
-@pytest.mark.parametrize(
-    ("kind", "size", "mode", "lossless"),
-    [(b"VP8 ", (300, 70), "RGB", False), (b"VP8L", (16383, 3), "RGB", True), (b"VP8X", (2, 700), "RGBA", False)],
-)
-def test_the_size_of_a_webp_is_that_of_each_of_its_forms(
-    kind: bytes, size: tuple[int, int], mode: str, lossless: bool
-) -> None:
+@pytest.mark.parametrize(("kind", "size", "lossless"), [(b"VP8 ", (300, 70), False), (b"VP8L", (16383, 3), True)])
+def test_the_size_of_a_webp_is_that_of_each_of_its_forms(kind: bytes, size: tuple[int, int], lossless: bool) -> None:
     file = io.BytesIO()
-    Image.new(mode, size).save(file, "WEBP", lossless=lossless)
+    Image.new("RGB", size).save(file, "WEBP", lossless=lossless)
     content = file.getvalue()
     assert content[12:16] == kind and encoded.webp_size(content) == size[::-1]
     assert encoded.webp_size(content[:20]) is None and encoded.webp_size(BASELINE) is None
+    assert encoded.webp_size(content.replace(kind, b"VP8X")) is None, "DALI takes no extended one"
     zeros_in_place_of_its_start = content[:20] + bytes(4 + 3) + content[27:]  # the size of a VP8 was 0 x 0 then
-    assert kind == b"VP8X" or encoded.webp_size(zeros_in_place_of_its_start) is None
+    assert encoded.webp_size(zeros_in_place_of_its_start) is None

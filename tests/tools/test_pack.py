@@ -291,6 +291,17 @@ def test_images_of_more_pixels_than_pillow_opens_are_packed(
         pack_sizes.find_sizes(source, "train")
 
 
+def test_the_size_of_a_damaged_webp_is_not_taken_from_its_header() -> None:
+    """Once the size that its header claims counted, such as 0 x 0 pixels."""
+    file = io.BytesIO()
+    Image.new("RGB", (40, 30)).save(file, "WEBP")
+    content = file.getvalue()
+    assert pack_sizes.size_of("a.webp", content) == (40, 30)
+    for damaged in (content[:26] + bytes(4) + content[30:], content[:-2], content[:20] + bytes(len(content) - 20)):
+        with pytest.raises(ValueError, match=r"a\.webp: is no image"):
+            pack_sizes.size_of("a.webp", damaged)
+
+
 def test_sizes_that_cannot_be_written_are_not_looked_for(source: Path) -> None:
     (source / "train/00.jpeg").write_bytes(b"no image")  # which is told once it is read
     read_only = f"mount --bind {source} {source} && mount -o remount,bind,ro {source} && exec "
