@@ -81,14 +81,15 @@ def check_on_gpu(main: static.Program) -> int:
 
 
 def replace_on_cpu(main: static.Program, ranks: int) -> None:
-    """Replace each `sync_batch_norm` and its gradient, which have no CPU kernel, by operators that have one.
+    """Replace each `sync_batch_norm` and its gradient operator, which have no CPU kernel, by operators that have one.
 
         before    sync_batch_norm
-        after     operators for the statistics of all ranks' images, batch_norm with these statistics, 2 lerp
+        after     operators for mean and variance of all ranks' images, batch_norm by these two, 2 lerp
         before    sync_batch_norm_grad
-        after     batch_norm_grad, operators for a and b, batch_norm for x_hat a + b, elementwise_sub
+        after     batch_norm_grad, operators that sum its results over the ranks, batch_norm, elementwise_sub
 
-    a, b and x_hat are those of the module's formulas. A `lerp` moves a running statistic.
+    The methods `forward` and `backward` of `_CpuEquivalent` say what each operator computes. A `lerp` moves a running
+    mean or variance towards the batch's.
 
     Args:
         main: Training program with its gradients; changed in place.
@@ -239,13 +240,14 @@ class _CpuEquivalent:
     def backward(self) -> list[Step]:
         """Return the operators that compute the gradients of a batch normalization over all ranks, in order.
 
-        The image's gradient has two terms, d_x = f d_y - (x_hat a + b); the module's docstring defines them. Paddle has
-        an operator for each:
+        The image's gradient has two terms, d_x = f d_y - (x_hat a + b). Paddle has an operator for each:
 
             f d_y          the gradient of a `batch_norm` whose mean and variance are constants
-            x_hat a + b    a `batch_norm` of x with a as its scale and b as its bias
+            x_hat a + b    a `batch_norm` of x, with a as its scale and b as its bias
 
-        d_gamma and d_bias, the gradients of scale and bias, are written summed over this rank's images alone.
+        x_hat is x normalized to mean 0 and variance 1, and f is gamma / sqrt(variance + epsilon); gamma is the scale.
+        a and b are sums over the ranks, times a factor, of d_gamma and d_bias, the gradients of scale and bias. These
+        two are written summed over this rank's images alone.
         """
         d_gamma, d_bias, d_x = operands(self.op, "Scale@GRAD", "Bias@GRAD", "X@GRAD")
         shape = self.block.var(self.x).shape
@@ -265,10 +267,10 @@ class _CpuEquivalent:
         ]
 
     def _compute_a_and_b(self, d_gamma: str, d_bias: str, *, to: tuple[str, str]) -> list[Step]:
-        """Return the operators that compute a and b of the second term of d_x, which is x_hat a + b.
+        """Return the operators that sum d_gamma and d_bias over the ranks and scale the sums, which gives a and b.
 
-            a = f / m * sum_ranks(d_gamma)
-            b = f / m * sum_ranks(d_bias)
+            a = f / m * sum_ranks(d_gamma)      f = gamma / sqrt(variance + epsilon)
+            b = f / m * sum_ranks(d_bias)       m: number of values of a channel over all ranks
 
         Both are computed as the rows of one [2, channels] variable, so that one all-reduce serves both.
 
@@ -289,50 +291,54 @@ class _CpuEquivalent:
         ]
 
     def _compute_f_over_m(self, gamma: str, *, to: str) -> list[Step]:
-        """Return the operators that compute f / m, where m is the number of values of a channel over all ranks.
+        """Return the operators that compute f / m, by which sums of gradients over the ranks are multiplied.
 
-            f / m = gamma / sqrt(variance + epsilon) / m
-                  = gamma / sqrt(m^2 variance + m^2 epsilon)    which saves an operator for the division
+            f     = gamma / sqrt(variance + epsilon)              gamma: the scale; variance: of all ranks' images
+            f / m = gamma / sqrt(m^2 variance + m^2 epsilon)      m: number of values of a channel over all ranks
+
+        The second form needs no operator for the division by m.
 
         Args:
             gamma: Name of the variable of the scale, of shape [channels].
             to: Name of the variable for the result.
         """
         m_squared = self.values_per_channel**2
-        variance = self.of_all_ranks.variance  # of all ranks' images
+        variance = self.of_all_ranks.variance
         radicand = self._var("radicand", self.channels)
         inverse_root = self._var("inverse_root", self.channels)
         return [
+            # radicand = m^2 variance + m^2 epsilon
             _step("scale", variance, to=radicand, scale=m_squared, bias=m_squared * self.op.attr("epsilon")),
-            _step("rsqrt", radicand, to=inverse_root),
+            _step("rsqrt", radicand, to=inverse_root),  # 1 / sqrt(radicand)
             _step("elementwise_mul", inverse_root, gamma, to=to, axis=-1),
         ]
 
     def _gradient_at_constant_statistics(self, *, d_x: str, d_gamma: str, d_bias: str) -> Step:
-        """Return Paddle's operator for the gradients of a batch norm whose mean and variance are constants.
+        """Return a `batch_norm_grad` that takes mean and variance of all ranks' images for constants.
 
-        The constants are the mean and the variance of all ranks' images.
+            d_x     = gamma / sqrt(variance + epsilon) * d_y      d_y: the gradient of the output
+            d_gamma = sum(d_y x_hat)                              over this rank's images; x_hat: x normalized
+            d_bias  = sum(d_y)                                    likewise
 
         Args:
-            d_x: Name of the variable for f d_y, which is the image's gradient as far as mean and variance do not depend
-                on the image.
-            d_gamma: Name of the variable for the gradient of the scale, summed over this rank's images alone.
-            d_bias: Name of the variable for the gradient of the bias, likewise.
+            d_x: Name of the variable for the image's gradient, as far as mean and variance do not depend on the image.
+            d_gamma: Name of the variable for the gradient of the scale.
+            d_bias: Name of the variable for the gradient of the bias.
         """
         op = self.op
+        mean, variance = [self.of_all_ranks.mean], [self.of_all_ranks.variance]
         inputs = {slot: op.input(slot) for slot in ("X", "Y@GRAD", "Scale", "Bias")}
-        inputs |= {"Mean": [self.of_all_ranks.mean], "Variance": [self.of_all_ranks.variance]}
-        inputs |= {
-            "SavedMean": [self.of_all_ranks.mean],
-            "SavedVariance": [self.of_all_ranks.variance],
-        }  # demanded, not read
+        inputs |= {"Mean": mean, "Variance": variance}
+        # The operator demands these two slots. With `use_global_stats` it reads those of the line above instead.
+        inputs |= {"SavedMean": mean, "SavedVariance": variance}
         outputs = {"X@GRAD": [d_x], "Scale@GRAD": [d_gamma], "Bias@GRAD": [d_bias]}
         attrs = {
             "use_global_stats": True,  # Mean and Variance are constants
             "epsilon": op.attr("epsilon"),
             "data_layout": op.attr("data_layout"),
         }
-        attrs |= {"momentum": op.attr("momentum"), "is_test": False, "trainable_statistics": False}  # without effect
+        # The operator has these attributes too. With `use_global_stats` they change nothing.
+        attrs |= {"momentum": op.attr("momentum"), "is_test": False, "trainable_statistics": False}
         return Step("batch_norm_grad", inputs, outputs, attrs)
 
     def _normalize(self, *, scale: str, bias: str, to: str) -> Step:
