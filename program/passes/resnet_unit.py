@@ -28,7 +28,8 @@ OUT_CHANNELS_MULTIPLE, IN_CHANNELS_MULTIPLE = 32, 8  # NormConvolutionArgs of Pa
 class _ConvNormSlots(NamedTuple):
     """The slots of a `resnet_unit` for one of its convolutions and the batch norm after it.
 
-    Each slot comes with the slot of the `conv2d` or the `batch_norm` whose variable it takes over.
+    Each is mapped to the slot that it replaces: {"FilterX": "Filter"} says that the unit's slot FilterX holds the
+    variable that was in the slot Filter of the `conv2d`.
     """
 
     conv_inputs: dict[str, str]
@@ -48,7 +49,10 @@ class _ConvNormSlots(NamedTuple):
 
 
 def _slots(letter: str) -> _ConvNormSlots:
-    """Return the slots of a `resnet_unit` for one of its two convolutions.
+    """Return the slots of a `resnet_unit` for one of its two convolutions, each mapped to the slot that it replaces.
+
+    A `resnet_unit` computes relu(bn(conv(X)) + bn(conv(Z))). In {"FilterX": "Filter"} the key is a slot of the unit,
+    and the value the slot of the `conv2d` or the `batch_norm` that holds the same variable.
 
     Args:
         letter: "X" for the first convolution, "Z" for the second: the slot of its image, and the end of the names of
@@ -66,7 +70,8 @@ def _slots(letter: str) -> _ConvNormSlots:
         norm_outputs={
             f"SavedMean{letter}": "SavedMean",
             f"SavedInvstd{letter}": "SavedVariance",  # 1 / sqrt(variance + epsilon) in both operators
-            f"RunningMean{letter}": "Mean",  # changed in place
+            # Running statistics are changed in place, so these two write the variables that Mean and Var read.
+            f"RunningMean{letter}": "Mean",
             f"RunningVar{letter}": "Variance",
         },
     )
@@ -154,7 +159,7 @@ def takes_convolution(op: Operator, block: Block) -> bool:
 
 
 def fuse(main: static.Program) -> list[UnitVariables]:
-    """Replace groups of operators by one `resnet_unit` each.
+    """Replace each group of operators that one `resnet_unit` can compute by that operator.
 
         before    conv2d, batch_norm, relu                                           relu(bn(conv(x)))
                   conv2d, batch_norm, elementwise_add, relu                          relu(bn(conv(x)) + image)
@@ -166,21 +171,29 @@ def fuse(main: static.Program) -> list[UnitVariables]:
             `resnet_unit` cannot compute it, or if other operators read a result inside the group.
 
     Returns:
-        For each convolution that was replaced, the variables that were declared in the shapes of a `resnet_unit`. For a
-        training, hand them to `initialize`, which fits the start-up program.
+        For each convolution that was replaced, the names of its weights and of its batch norm's scale, bias, mean and
+        variance. These variables have other shapes now. For a training, hand them to `initialize`, which fits the
+        start-up program.
     """
     block = main.global_block()
+    groups = _Matcher(block).groups()  # found before anything changes
     variables: list[UnitVariables] = []
-    for group in _Matcher(block).groups():  # all of them, found before anything changes
-        variables += [_variables_of(conv_norm) for conv_norm in group.conv_norms]
+    for group in groups:
+        for conv_norm in group.conv_norms:
+            variables.append(_variables_of(conv_norm))
         _insert_unit(block, group)
-        for op in group.operators:
-            block._remove_op(block.ops.index(op), sync=False)  # one sync, below, serves all removals
+        _remove_operators(block, group)
     for variables_of_convolution in variables:
         _declare_shapes(block, variables_of_convolution)
     block._sync_with_cpp()  # Paddle's step after changes: brings its lists in Python and in C++ in line
-    _infer_output_shapes(block)  # from the shapes of the inputs, which are all declared now
+    _infer_output_shapes(block)  # after the shapes of the inputs are declared, from which they follow
     return variables
+
+
+def _remove_operators(block: Block, group: _Group) -> None:
+    """Remove the operators of a group from a block. The caller must call `_sync_with_cpp` after the last removal."""
+    for op in group.operators:
+        block._remove_op(block.ops.index(op), sync=False)
 
 
 def _infer_output_shapes(block: Block) -> None:
@@ -214,20 +227,22 @@ class _Matcher:
         groups = []
         for op in self._block.ops:
             if op.type == "relu":
-                group = self._group_before(op)
+                group = self._group_ending_in(op)
                 if group is not None:
                     groups.append(group)
         return groups
 
-    def _group_before(self, relu: Operator) -> _Group | None:
-        """Return the operators up to a relu that one `resnet_unit` can replace, the relu included.
+    def _group_ending_in(self, relu: Operator) -> _Group | None:
+        """Return the operators that end in a relu and that one `resnet_unit` can replace.
+
+            relu(bn(conv(x)))        without an addition
+            relu(bn(conv(x)) + y)    with one
 
         Args:
             relu: A relu of the block.
 
         Returns:
-            The group, of a relu(bn(conv(x))), with or without an addition before the relu; None if there is no such
-            group.
+            The group; None if the unit cannot compute what ends in this relu.
         """
         (relu_input,) = relu.input("X")
         add = self._writer_for_one_reader(relu_input, "elementwise_add")
@@ -239,23 +254,25 @@ class _Matcher:
         return _Group(first=first, second=None, add=None, relu=relu)
 
     def _group_with_addition(self, add: Operator, relu: Operator) -> _Group | None:
-        """Return the operators of relu(X + Y) that one `resnet_unit` can replace, where X is bn(conv(x)).
+        """Return the operators of a relu(X + Y) that one `resnet_unit` can replace.
+
+            relu(bn(conv(x)) + bn(conv(z)))    the unit computes both convolutions
+            relu(bn(conv(x)) + Y)              the unit computes one, and adds Y, which stays as it is
 
         Args:
             add: The addition, with the inputs X and Y.
             relu: The only reader of its result.
 
         Returns:
-            The group. Its `second` is None if Y is added as an image. None if X is no bn(conv(x)) for a unit; Y is not
-            tried in the place of X.
+            The group; in the second case its `second` is None. None if X is no bn(conv(x)) that a unit can compute.
         """
         x, y = operands(add, "X", "Y")
         first = self._conv_norm(x)
         if first is None:
-            return None
+            return None  # the two inputs are not tried in exchange
         second = self._conv_norm(y)
         if second is not None and _padding(second) != _padding(first):
-            second = None  # the unit has one attribute for the padding of both, so it takes Y as an image
+            second = None  # the unit has one attribute for the padding of both, so Y's convolution stays outside
         return _Group(first=first, second=second, add=add, relu=relu)
 
     def _writer_for_one_reader(self, name: str, kind: str) -> Operator | None:
@@ -322,6 +339,9 @@ def _insert_unit(block: Block, group: _Group) -> None:
 def _unit_inputs(group: _Group) -> Slots:
     """Return the variables that the `resnet_unit` of a group reads, by its slots.
 
+        X, FilterX, ScaleX, ...    what the first convolution and its batch norm read
+        Z, FilterZ, ScaleZ, ...    what the second ones read; without them, Z is the image that is added, if any
+
     Args:
         group: The operators that it replaces.
 
@@ -329,13 +349,13 @@ def _unit_inputs(group: _Group) -> Slots:
         Names by slot, as {"X": ["image"], "FilterX": ["res2a.w"], "Z": ["shortcut"], "FilterZ": [], ...}. All slots are
         there, because the operator's gradient looks them up.
     """
-    inputs = _inputs_of(group.first, _SLOTS_OF_FIRST)
+    first_inputs = _inputs_of(group.first, _SLOTS_OF_FIRST)
     if group.second is not None:
-        return inputs | _inputs_of(group.second, _SLOTS_OF_SECOND)
-    inputs |= {slot: [] for slot in _SLOTS_OF_SECOND.inputs}
+        return first_inputs | _inputs_of(group.second, _SLOTS_OF_SECOND)
+    second_inputs: Slots = {slot: [] for slot in _SLOTS_OF_SECOND.inputs}
     if group.add is not None:
-        inputs["Z"] = group.add.input("Y")  # the image that is added
-    return inputs
+        second_inputs["Z"] = group.add.input("Y")  # the image that is added
+    return first_inputs | second_inputs
 
 
 def _outputs_of_conv_norms(group: _Group) -> Slots:
@@ -359,13 +379,17 @@ def _inputs_of(conv_norm: _ConvNorm, slots: _ConvNormSlots) -> Slots:
 
     Args:
         conv_norm: The convolution and the batch norm.
-        slots: The unit's slots for them, each with the slot that it replaces.
+        slots: The unit's slots for them, each mapped to the slot that it replaces, as {"FilterX": "Filter"}.
 
     Returns:
         Names by slot of the unit, as {"X": ["image"], "FilterX": ["res2a.w"], "ScaleX": ["res2a.scale"], ...}.
     """
-    inputs = {slot: conv_norm.convolution.input(replaced) for slot, replaced in slots.conv_inputs.items()}
-    return inputs | {slot: conv_norm.norm.input(replaced) for slot, replaced in slots.norm_inputs.items()}
+    inputs: Slots = {}
+    for unit_slot, conv_slot in slots.conv_inputs.items():  # as "FilterX", "Filter"
+        inputs[unit_slot] = conv_norm.convolution.input(conv_slot)
+    for unit_slot, norm_slot in slots.norm_inputs.items():
+        inputs[unit_slot] = conv_norm.norm.input(norm_slot)
+    return inputs
 
 
 def _outputs_of(conv_norm: _ConvNorm, slots: _ConvNormSlots) -> Slots:
@@ -373,20 +397,25 @@ def _outputs_of(conv_norm: _ConvNorm, slots: _ConvNormSlots) -> Slots:
 
     Args:
         conv_norm: The convolution and the batch norm.
-        slots: The unit's slots for them, each with the slot that it replaces.
+        slots: The unit's slots for them, each mapped to the slot that it replaces, as {"FilterX": "Filter"}.
 
     Returns:
         Names by slot of the unit, as {"ConvX": ["res2a.conv"], "SavedMeanX": ["res2a.mean"], ...}.
     """
-    outputs = {slot: operands(conv_norm.convolution, replaced) for slot, replaced in slots.conv_outputs.items()}
-    return outputs | {slot: operands(conv_norm.norm, replaced) for slot, replaced in slots.norm_outputs.items()}
+    outputs: Slots = {}
+    for unit_slot, conv_slot in slots.conv_outputs.items():  # as "ConvX", "Output"
+        outputs[unit_slot] = operands(conv_norm.convolution, conv_slot)
+    for unit_slot, norm_slot in slots.norm_outputs.items():
+        outputs[unit_slot] = operands(conv_norm.norm, norm_slot)
+    return outputs
 
 
 def _attributes(group: _Group) -> dict[str, Any]:
-    """Return the attributes of the `resnet_unit` that replaces a group, but for those that it takes from the relu.
+    """Return the attributes of a `resnet_unit` that say what it computes, read off the operators that it replaces.
 
     Args:
-        group: The operators that it replaces. Momentum and epsilon are those of its first batch norm.
+        group: These operators. What the unit has but once, such as momentum and epsilon, is that of the first
+            convolution and its batch norm.
 
     Returns:
         Values by Paddle's names, such as "stride", "padding", "fuse_add" (something is added before the relu) and
@@ -459,7 +488,7 @@ def _transpose_weights(startup: Block, weights: str) -> None:
     (drawing_index,) = writers(startup)[weights]
     oihw_shape = startup.var(weights).shape
     oihw = startup.create_var(name=f"{weights}.oihw", dtype="float32", shape=oihw_shape).name
-    startup.ops[drawing_index].desc._rename_output(weights, oihw)
+    startup.ops[drawing_index].desc._rename_output(weights, oihw)  # the same operator now draws into `oihw`
     unused_shape = startup.create_var(name=f"{weights}.shape", dtype="float32").name  # transpose2 demands it
     outputs = {"Out": [weights], "XShape": [unused_shape]}
     oihw_to_ohwi = [0, 2, 3, 1]
