@@ -222,6 +222,7 @@ def _plan_buckets(block: Block, gradients: list[str], limit_mib: float) -> list[
     computed_at = ops.completed_at(block, gradients)  # the index of the operator that computes each gradient
     sizes = {name: ops.size_bytes(block.var(name)) for name in gradients}
     in_order = sorted(gradients, key=lambda name: (computed_at[name], name))
+    # `_by_type` and `_pack` keep this order. So the last name of a bucket is the gradient that is computed last.
     contents: list[list[str]] = []  # the gradients of each bucket
     for gradients_of_type in _by_type(block, in_order):
         contents += _pack(gradients_of_type, sizes, limit_mib)
@@ -229,9 +230,10 @@ def _plan_buckets(block: Block, gradients: list[str], limit_mib: float) -> list[
 
     buckets = []
     for number, names in enumerate(contents):
-        buffer = f"bucket_{number}.{names[0]}"
-        completed_by = block.ops[computed_at[names[-1]]]
-        buckets.append(_Bucket(buffer, names, completed_by, dtype=block.var(names[0]).dtype))
+        first, last = names[0], names[-1]
+        buffer = f"bucket_{number}.{first}"  # as "bucket_0.fc.w@GRAD"
+        completed_by = block.ops[computed_at[last]]
+        buckets.append(_Bucket(buffer, names, completed_by, dtype=block.var(first).dtype))
     return buckets
 
 
@@ -267,10 +269,16 @@ def remove_redundant_depends(main: static.Program) -> None:
 
 
 def _redundant_depends(block: Block) -> set[Operator]:
-    """Return the `depend` operators all of whose readers wait for the same bucket by another one that stays.
+    """Return the `depend` operators that have no effect, because later ones make the same operators wait.
+
+    A `depend` makes the later readers of a gradient wait for the all-reduce of the gradient's bucket:
+
+        depend(a, bucket 1)     redundant: `update` is its only reader, and waits for bucket 1 by b too
+        depend(b, bucket 1)     stays
+        update(a, b)
 
     Args:
-        block: Main block of a training program. A `depend` without later readers is redundant too.
+        block: Main block of a training program.
     """
     readers_by_variable = ops.readers(block)  # their indices
     redundant: set[Operator] = set()
@@ -284,7 +292,7 @@ def _redundant_depends(block: Block) -> set[Operator]:
         (bucket,) = op.input("Dep")
         later_readers = {reader for reader in readers_by_variable[gradient] if reader > index}
         waiting_anyway = waiting_by_bucket.get(bucket, set())
-        if later_readers.issubset(waiting_anyway):
+        if later_readers.issubset(waiting_anyway):  # also if nothing reads the gradient later
             redundant.add(op)
         else:
             waiting_by_bucket[bucket] = waiting_anyway | later_readers

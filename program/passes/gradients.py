@@ -63,13 +63,14 @@ def _find_shared_gradients(block: Block) -> _Sharing:
     groups = _Groups(block)  # of variables that are to become one; at first each variable is alone in its group
     merged_gradients: dict[Operator, list[str]] = {}
     for index, op in enumerate(block.ops):
-        equal_gradients = _equal_gradients(op)
-        is_gradient_of_addition = bool(equal_gradients)
-        # `merge` returns False, and changes nothing, if an operator could then read another value than it reads now.
-        if is_gradient_of_addition and groups.merge(equal_gradients, index):
+        equal_gradients = _equal_gradients(op)  # as ["z@GRAD", "x@GRAD", "y@GRAD"]
+        if not equal_gradients:
+            continue  # not the gradient operator of an addition
+        # Not merged are gradients of which one changes later while an operator still needs the old value of another.
+        if groups.merge_if_safe(equal_gradients, index):
             merged_gradients[op] = equal_gradients
 
-    # Which variable a group keeps is known only after the last merge: a later one may join the group to another.
+    # Only now, because each merge may change which variable the joined groups keep.
     gradient_by_operator = {op: groups.kept(gradients[0]) for op, gradients in merged_gradients.items()}
     return _Sharing(gradient_by_operator, groups.kept_by_dropped())
 
@@ -96,10 +97,11 @@ def _equal_gradients(op: Operator) -> list[str]:
         return []
     if op.type == "elementwise_add_grad":
         return [*op.input("Out@GRAD"), *addend_gradients]  # dz, dx and dy
-    # "relu_grad" as the first function says that the relu was applied to the sum.
-    if op.type == "fused_elemwise_add_activation_grad" and op.attr("functor_list")[0] == "relu_grad":
-        return addend_gradients  # dx and dy
-    return []
+    if op.type != "fused_elemwise_add_activation_grad":
+        return []
+    # The operator is Paddle's for x + relu(y) as well, whose list of functions begins with the addition.
+    is_of_relu_of_sum = op.attr("functor_list")[0] == "relu_grad"
+    return addend_gradients if is_of_relu_of_sum else []  # dx and dy
 
 
 class _Group(NamedTuple):
@@ -138,18 +140,18 @@ class _Groups:
         """Map each variable that is given up to the one that takes its place."""
         return {name: group.kept for name, group in self._group_of.items() if name != group.kept}
 
-    def merge(self, names: list[str], index: int) -> bool:
-        """Merge the groups of equal variables, if one variable can replace all of them; return whether it can.
+    def merge_if_safe(self, names: list[str], index: int) -> bool:
+        """Merge the groups of equal variables, if one variable can replace all of them in every operator that follows.
 
-        The program itself is not changed here. For example, the operator y = x makes x and y equal. Then the groups {x}
-        and {y} become {x, y}, and x will replace y.
+        For example, the operator y = x makes x and y equal. Then the groups {x} and {y} become {x, y}, and x is to
+        replace y. But if x changes later and y is read after that, the groups stay. The program is not changed here.
 
         Args:
             names: Variables that hold equal values once the operator at `index` has run.
             index: Position of that operator in the block.
 
         Returns:
-            Whether the groups were merged; if not, nothing changes.
+            Whether the groups were merged.
         """
         groups = [self._group_of[name] for name in names]
         kept = self._variable_for_all(groups, index)
@@ -392,8 +394,10 @@ def _input_gradient_steps(block: Block, op: Operator) -> list[Step]:
 
         dx = conv2d(dy, turned)    with turned[i, o] = w[o, i], each kernel turned by 180 degrees
 
-    This holds at stride 1: in y = conv2d(x, w), a weight left of the kernel's center carries each pixel of x to the
-    pixel of y on its right. So in dx it multiplies the dy on the right.
+    In one dimension, with a kernel (a, b, c) and stride 1:
+
+        y[p]  = a x[p-1] + b x[p] + c x[p+1]
+        dx[p] = c dy[p-1] + b dy[p] + a dy[p+1]    because y[p-1] has c x[p], and y[p+1] has a x[p]
 
     Args:
         block: Block of the operator; gets the variables in between.
