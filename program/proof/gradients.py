@@ -6,7 +6,6 @@ operators do to it. When the optimizer reads it, it must have been summed over t
 gradient that it receives, so it hands the history on. Nothing is run.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -49,10 +48,9 @@ def check_gradients(update: Sequence[static.Program], *, ranks: int, scale: floa
     """
     main = update[-1]
     tracker = _GradientTracker(ranks=ranks, loss_scale=scale, dynamic_scales=_dynamic_scales(main))
-    # All micro-steps before the last one run one program: {that program: 3, main: 1} for 4 micro-steps, in this order.
-    runs_by_program = Counter(update)
-    for program, runs in runs_by_program.items():
-        tracker.follow(program.global_block(), runs=runs)
+    # 4 micro-steps are 3 runs of one program and then 1 run of `main`. Each program is read once.
+    for program in dict.fromkeys(update):
+        tracker.follow(program.global_block(), runs=update.count(program))
     tracker.refuse_uncleared_accumulators()
 
     _refuse_parameters_not_updated(main, updated=set(tracker.at_optimizer))
@@ -168,7 +166,10 @@ class _GradientTracker:
         return {name: history for name, history in self._histories.items() if ops.is_accumulator(name)}
 
     def _record(self, op: Operator) -> None:
-        """Record what one operator does to gradients; each kind of operator has a method of its own."""
+        """Record what one operator does to gradients, such as a sum over the ranks; nothing for a forward operator.
+
+        An operator is told by its type, or by its role, which says the part of the training step that it is in.
+        """
         role = op.attr("op_role")  # bits of BACKWARD, OPTIMIZE and LOSS
         is_in_backward = bool(role & ops.BACKWARD)
         starts_gradients = role == (ops.BACKWARD | ops.LOSS)
@@ -212,10 +213,10 @@ class _GradientTracker:
         self._histories[op.output_arg_names[0]] = GradientHistory(factor=constant, micro_steps=self._runs)
 
     def _record_linear_operator(self, op: Operator) -> None:
-        """Give what an operator computes from gradients the history of the gradients that it reads.
+        """Give each variable that an operator writes the history of the gradients that it reads.
 
-        The operator is linear in them, so its results are summed over ranks and scaled as they are. Only a factor of
-        the operator's own comes in addition (`_with_factor_of`).
+        For example, a `relu_grad` that reads a gradient which was scaled by 1/8 writes another one of which this holds,
+        because it is linear in the gradient. A `scale` adds its own factor to the history (`_with_factor_of`).
 
         Args:
             op: Operator of the backward pass or the optimizer. Without a gradient among its inputs, nothing changes.
@@ -241,8 +242,10 @@ class _GradientTracker:
     def _with_factor_of(self, op: Operator, history: GradientHistory, *, gradient: str) -> GradientHistory:
         """Return a gradient's history after an operator, with the factor by which the operator multiplies it.
 
+        For example, a `scale` by 0.5 turns the factor 0.25 of the history into 0.125.
+
         Args:
-            op: The operator.
+            op: The operator. All but a `scale` and the gradient of the loss's scaling leave the history as it is.
             history: History of the gradient that the operator reads.
             gradient: Name of this gradient, for the message.
 
@@ -251,31 +254,30 @@ class _GradientTracker:
         """
         if op.type == "scale":
             bias = op.attr("bias")
-            has_bias = bias != 0
-            scales_by_variable = len(op.input_arg_names) > 1  # the second input is the factor
-            is_constant_factor = not has_bias and not scales_by_variable
+            takes_factor_from_variable = len(op.input_arg_names) > 1
+            is_constant_factor = bias == 0 and not takes_factor_from_variable
             prove(is_constant_factor, f"scale of {gradient} is more than a constant factor: bias {six_digits(bias)}")
             return replace(history, factor=history.factor * op.attr("scale"))
-        # Mixed precision multiplies the loss by the dynamic loss scale, so the gradient of the loss is multiplied by it
-        # too: the derivative of loss * scale is scale. The scale changes in training, so only its power is recorded.
+        # Mixed precision computes scaled_loss = loss * scale by an `elementwise_mul`. The gradient operator of this
+        # multiplies the gradient by scale. As scale changes in training, only its power is recorded.
         reads_loss_scale = bool(self._dynamic_scales.intersection(op.input_arg_names))
         if op.type == "elementwise_mul_grad" and reads_loss_scale:
             return replace(history, loss_scale_power=history.loss_scale_power + 1)
         return history
 
     def _refuse_overwritten_sum(self, op: Operator, written: list[str]) -> None:
-        """Raise Refused if an operator overwrites a gradient that was summed over the ranks.
+        """Raise Refused if an operator writes to a variable whose gradient was summed over the ranks before.
 
-        A further micro-step would do so. A variable counts even if the sum was in an earlier program of the update, or
-        if the variable holds another gradient by now.
+        For example, a further micro-step after the sum would write fc.w@GRAD anew, with this rank's gradient alone.
+        The sum may have been in an earlier program of the update.
 
         Args:
             op: The operator.
             written: Names of the variables that it writes.
         """
-        only_waits_or_scales = op.type in ("depend", "scale")
-        if only_waits_or_scales or ops.is_optimizer(op):
-            return  # these may write a sum
+        keeps_sum = op.type in ("depend", "scale")  # waits for the sum, or multiplies it by a constant
+        if keeps_sum or ops.is_optimizer(op):
+            return
         for name in written:
             prove(name not in self._ever_summed, f"{name} is written by {op.type} after its sum over the ranks")
 
@@ -330,8 +332,11 @@ class _GradientTracker:
     def _gradients_in(self, variable: str) -> list[str]:
         """Return the gradients that an all-reduce of a variable sums: those in a buffer, or the variable itself.
 
+        Args:
+            variable: Name of a buffer in which gradients lie side by side, of a gradient, or of anything else.
+
         Returns:
-            Their names; empty if the variable is neither a buffer nor a gradient that is computed already.
+            Names of the gradients.
 
         Raises:
             Refused: A gradient in the buffer is not computed yet.
@@ -344,7 +349,7 @@ class _GradientTracker:
             return gradients
         if variable in self._histories:
             return [variable]
-        return []
+        return []  # no gradient, or one that is not computed yet
 
     def _record_unscaling(self, op: Operator) -> None:
         """Record that Paddle's mixed precision divides gradients by the dynamic loss scale.

@@ -146,11 +146,7 @@ def _declared_types(op: Operator, block: Block) -> SlotTypes:
 def _selecting_type(op: Operator, declared_types: SlotTypes) -> str | None:
     """Return the data type by which Paddle selects the kernel of an operator.
 
-    It is the type of one tensor. The cases, in order:
-
-        `fill_constant`, `coalesce_tensor`         the first that the operator writes
-        an input slot of _SELECTORS has a tensor   the first in these slots, such as "Input" of a conv2d
-        else                                       the first that the operator reads, or else writes
+    It is the type of one tensor, such as the image in the slot "Input" of a conv2d.
 
     Args:
         op: Any operator of a program.
@@ -159,12 +155,15 @@ def _selecting_type(op: Operator, declared_types: SlotTypes) -> str | None:
     Returns:
         The type, as "float16"; None if the operator has no tensors.
     """
+    # Of `fill_constant` and `coalesce_tensor`: the first output.
     if op.type in _TYPED_BY_OUTPUT:
         return _first_type(declared_types, op.output_names)
+    # Of most operators: the input in the slot "X", else in "Input", and so on through _SELECTORS.
     selecting_slots = [slot for slot in _SELECTORS if slot in op.input_names]
     selecting_type = _first_type(declared_types, selecting_slots)
     if selecting_type is not None:
         return selecting_type
+    # Of the others: the first input, or the first output if there are no inputs.
     return _first_type(declared_types, (*op.input_names, *op.output_names))
 
 

@@ -1,9 +1,8 @@
 """Proof, read off a built training program, that each knob of the strategy did what it says."""
 
-import itertools
 from collections import Counter
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import paddle
 from paddle import static
@@ -30,10 +29,10 @@ _SUMS = ("sum", "grad_add")  # operators that sum the gradients of a variable wi
 
 
 def check_knobs(main: static.Program, decided: Strategy, *, asked: Strategy, ranks: int) -> list[str]:
-    """Prove on a built training program that each option of STRATEGY, a knob, did what it says.
+    """Prove on a built training program that each option of STRATEGY, a knob, had its effect.
 
     Args:
-        main: Training program, before it is fitted to CPUs, which replaces operators.
+        main: Training program as built for all devices; what is changed for CPUs alone comes later.
         decided: The knobs by which the program was built: those that the user set, and those that `resolve` decided
             because the user left them open.
         asked: The knobs as the user set them; a knob that the user left open has its default, which is mostly None.
@@ -43,13 +42,16 @@ def check_knobs(main: static.Program, decided: Strategy, *, asked: Strategy, ran
         Texts on what was proved, such as "fuse_bn_act_ops made 33 fused_batch_norm_act".
 
     Raises:
-        Refused: A knob did not what it says.
+        Refused: A knob is on and had no effect or too little, is off and had one, or can have none in this program.
     """
     block = main.global_block()
+    # `decided` says what the program must be like. Only what the user asked for is refused as useless.
     proved = _check_fusions(block, decided, asked=asked)
     if decided.enable_addto:
         proved += _sums_left_in_words(block)  # a count for the log
-    _check_cudnn_flags(block, asked)
+    _check_cudnn_flags(asked.flags)
+    if asked.cudnn_batchnorm_spatial_persistent is not None:  # on or off; None: left open
+        _check_has_norm_of_cudnn(block)
     if decided.perturb_input:
         proved.append(_check_input_is_moved(block))
     if ranks > 1:
@@ -78,13 +80,14 @@ def _refuse_bucket_limit(asked: Strategy) -> None:
 
 
 def _check_input_is_moved(block: Block) -> str:
-    """Prove that a program with `perturb_input` moves an input; it writes the moved values of NAME to NAME.moved.
+    """Prove that a program with the knob `perturb_input` changes the values of an input by about one rounding error.
 
     Returns:
         The inputs in words, as "perturb_input moved image by one rounding".
     """
     moved = []
     for op in block.ops:
+        # The knob's last operator for the input `image` reads it and writes `image.moved`.
         if any(name.endswith(".moved") for name in op.output_arg_names):
             moved.append(op.input("X")[0])
     prove(bool(moved), "STRATEGY: perturb_input is on and no input is moved")
@@ -394,30 +397,34 @@ _FUSIONS = (
 # ---- cuDNN's flags
 
 
-def _check_cudnn_flags(block: Block, asked: Strategy) -> None:
-    """Prove that the options of cuDNN that the user set in STRATEGY are in force.
-
-    Of the one for normalizations, prove too that it can have an effect.
+def _check_cudnn_flags(flags: dict[str, Any]) -> None:
+    """Prove that Paddle's flags for cuDNN have in this process the values that the user set in STRATEGY.
 
     Args:
-        block: Main block of a built training program.
-        asked: The options as the user set them; None for an option that the user left open, which is not checked.
+        flags: The flags that the user set, with their values, as {"FLAGS_cudnn_exhaustive_search": True}.
 
     Raises:
-        Refused: An option is not in force, or the one for normalizations is set and cuDNN computes none of the program.
+        Refused: A flag has another value.
     """
-    for flag, value in asked.flags.items():  # as {"FLAGS_cudnn_exhaustive_search": True}: only what the user set
+    for flag, value in flags.items():
         value_in_force = paddle.get_flags(flag)[flag]
         knob = flag.removeprefix("FLAGS_")
         prove(value_in_force == value, f"STRATEGY: {knob}={value:d}: Paddle has {flag}={value_in_force}")
-    # This option selects kernels of cuDNN for normalizations. Without such a normalization, neither on nor off has an
-    # effect.
-    is_norm_option_set = asked.cudnn_batchnorm_spatial_persistent is not None
-    if is_norm_option_set:
-        prove(
-            any(_is_norm_of_cudnn(op) for op in block.ops),
-            "STRATEGY: cudnn_batchnorm_spatial_persistent: no normalization here is cuDNN's: leave it out",
-        )
+
+
+def _check_has_norm_of_cudnn(block: Block) -> None:
+    """Prove that cuDNN computes a normalization of a program, so that the user's option for its kernels can matter.
+
+    Args:
+        block: Main block of a built training program.
+
+    Raises:
+        Refused: There is no such normalization.
+    """
+    prove(
+        any(_is_norm_of_cudnn(op) for op in block.ops),
+        "STRATEGY: cudnn_batchnorm_spatial_persistent: no normalization here is cuDNN's: leave it out",
+    )
 
 
 def _is_norm_of_cudnn(op: Operator) -> bool:
@@ -513,9 +520,10 @@ def _check_full(buckets: list[_Bucket], limit_mib: float) -> None:
     Raises:
         Refused: A bucket had room for the next gradient.
     """
-    without_first_and_last = buckets[1:-1]
-    # With buckets 0 to 4 the pairs are (1, 2) and (2, 3): the last but one, 3, is not checked either.
-    for bucket, next_bucket in itertools.pairwise(without_first_and_last):
+    # Of buckets 0 to 4, these are 1 and 2, and the ones after them are 2 and 3.
+    checked = buckets[1:-2]
+    after_checked = buckets[2:-1]
+    for bucket, next_bucket in zip(checked, after_checked, strict=True):
         mib = sum(bucket.sizes_mib)
         next_mib = next_bucket.sizes_mib[0]
         prove(
