@@ -32,7 +32,7 @@ def minimize(
             set for the rest of the process.
         waits_for_ranks: Whether to wait until the other ranks listen on their ports.
     """
-    _set_flags(knobs)
+    _set_flags(knobs)  # not undone
     fleet_strategy = _fleet_strategy(auto=knobs.auto)
     # Each context changes one thing while fleet works, and undoes the change at its end. Their order does not matter.
     with (
@@ -80,17 +80,19 @@ def _with_fusions_of(knobs: Strategy) -> contextlib.AbstractContextManager[None]
 
 
 def _set_flags(knobs: Strategy) -> None:
-    """Set Paddle's global flags for `knobs`, which Paddle reads in fleet's `minimize` and when a program runs.
+    """Set Paddle's global flags for `knobs`: those of cuDNN that the user chose, and how gradients are added up.
+
+    Paddle reads them in fleet's `minimize` and when a program runs.
 
     Args:
         knobs: The options of the training strategy, each of them decided. Their `flags` are those of cuDNN that the
             user chose.
     """
-    # A variable that N > 1 operators read gets N gradients, which Paddle adds up: by a chain of `grad_add` operators if
-    # N is at most this flag, else by one `sum`. The knob `enable_addto` needs the chain.
-    most_readers = 8  # of a variable; in our networks none has more
-    most_added_by_chain = most_readers if knobs.enable_addto else 0
-    paddle.set_flags(knobs.flags | {"FLAGS_max_inplace_grad_add": most_added_by_chain})
+    # A variable with several readers gets a gradient from each of them. Paddle adds these up, by one `sum` operator or
+    # by a chain of `grad_add`: g1 + g2, then + g3 and so on. The chain is for at most as many gradients as the flag
+    # says. The knob `enable_addto` needs it for all variables, of which none in our networks has more than 8 readers.
+    most_gradients_in_chain = 8 if knobs.enable_addto else 0
+    paddle.set_flags(knobs.flags | {"FLAGS_max_inplace_grad_add": most_gradients_in_chain})
 
 
 def _fleet_strategy(*, auto: bool) -> Any:

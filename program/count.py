@@ -189,10 +189,11 @@ class Work:
         Returns:
             A size for each such tensor. Empty if nothing is read twice, as in most operators.
         """
-        if self.kind == "resnet_unit":  # convolutions with batch norms, in one operator
-            return []  # the convolutions compute the sums while they write their outputs, ConvX and ConvZ
+        # A `resnet_unit` computes relu(bn(ConvX) + bn(ConvZ)), where ConvX and ConvZ are outputs of its convolutions.
+        if self.kind == "resnet_unit":
+            return []  # its convolutions compute the sums while they write ConvX and ConvZ
         if self.kind == "resnet_unit_grad":
-            return self._bytes_in("ConvX", "ConvZ", "Y@GRAD")  # what is normalized; the output's gradient
+            return self._bytes_in("ConvX", "ConvZ", "Y@GRAD")  # the images, and the gradient of the output
         is_batch_norm = self._forward_kind in ops.NORMALIZATIONS  # or the gradient of one
         if not is_batch_norm:
             return []
@@ -204,10 +205,10 @@ class Work:
         return self._bytes_in("X")  # the image
 
     def _transposed_bytes(self) -> int:
-        """Return the bytes that this operator's kernel moves to transpose FP32 images between NHWC and NCHW.
+        """Return the bytes that this operator's kernel moves to transpose NHWC images to NCHW and back.
 
-        The kernels of the operators in IMAGES and of their gradients compute in NCHW (ConvCudnnKernel and
-        BatchNormKernel in Paddle's sources). Each image is read and written once more for its transpose.
+        The kernels of convolutions, batch norms and their gradients compute in NCHW, except in FP16 (ConvCudnnKernel
+        and BatchNormKernel in Paddle's sources). Each image is read and written once more for its transpose.
 
         Returns:
             The bytes; 0 if nothing is transposed.
@@ -215,13 +216,11 @@ class Work:
         image_slots = IMAGES.get(self._forward_kind)
         if image_slots is None:
             return 0  # an operator of another kind
-        layout = self._op.attr(image_slots.layout_attribute)
-        if layout != "NHWC":
+        images = self._images(image_slots)  # all of one layout and type
+        is_nhwc = self._op.attr(image_slots.layout_attribute) == "NHWC"
+        is_fp16 = ops.type_in(self._op.block, images[0]) == "float16"
+        if not is_nhwc or is_fp16:
             return 0
-        images = self._images(image_slots)
-        dtype_of_all = ops.type_in(self._op.block, images[0])  # of the gradients too
-        if dtype_of_all == "float16":
-            return 0  # FP16 kernels compute in NHWC
         image_bytes = sum(self._sizes[name] for name in images)
         return 2 * image_bytes
 

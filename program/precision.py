@@ -210,7 +210,7 @@ def make_input_float16(main: static.Program, precision: Precision) -> None:
     if not precision.is_half or not block.has_var(image):
         return
 
-    # Who needs which type has to be found before anything is renamed.
+    # Found before anything is renamed: afterwards, readers of float16 read `image` too.
     casts_to_half = [op for op in block.ops if _casts_to_half(op, image)]  # AMP's
     readers_of_fp32 = [op for op in block.ops if image in op.input_arg_names and op not in casts_to_half]
 
@@ -218,7 +218,8 @@ def make_input_float16(main: static.Program, precision: Precision) -> None:
     if readers_of_fp32:
         _read_from_fp32_copy(block, readers_of_fp32, image, "image.fp32")
     for cast in casts_to_half:
-        _replace_input(block.ops, cast.output("Out")[0], image)
+        (cast_copy,) = cast.output("Out")  # image.cast_fp16
+        _replace_input(block.ops, cast_copy, image)
     remove(main, lambda op: op in casts_to_half)
     block._sync_with_cpp()
 
