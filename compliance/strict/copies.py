@@ -184,8 +184,8 @@ def _describe_equal_evaluations(run: LoggedRun, other: LoggedRun, name_of_other:
     on_counts = _describe_equal_series("counts of right images", counts, other_counts, chance, name_of_other)
     if on_counts:
         return on_counts
-    # A rise is the difference of two counts, so it varies more than a count. So two rises are equal by accident less
-    # often than two counts, and the chance of the counts is on the safe side.
+    # Two rises are equal by accident less often than two counts, because a difference of two counts varies more than
+    # one count. So the chance of the counts is too high for rises, which is on the safe side.
     rises = _rises(counts)
     other_rises = _rises(other_counts)
     return _describe_equal_series("rises of right images", rises, other_rises, chance, name_of_other)
@@ -212,8 +212,8 @@ def _describe_equal_series(
 def _chance_of_equal_counts(accuracies: Sequence[float], samples: int) -> float | None:
     """Return a high estimate of the chance that two runs count equally many right images in one evaluation.
 
-    It is 0.006 for an accuracy of 0.76 on 50,000 samples; in published submissions a share of 0.0012 is equal. A high
-    estimate is on the safe side, because two runs are called copies if more counts are equal than the chance explains.
+    It is 0.006 for an accuracy of 0.76 on 50,000 samples. In published submissions, 0.0012 of the pairs of counts are
+    equal. A high estimate is on the safe side: two runs are called copies if more counts are equal than it explains.
 
     Args:
         accuracies: The accuracies of both runs; their mean is taken.
@@ -228,10 +228,10 @@ def _chance_of_equal_counts(accuracies: Sequence[float], samples: int) -> float 
     variance = _variance_of_difference(mean, samples)
     # The difference of the two counts is taken as normally distributed around 0. The chance of the whole number 0 is
     # then about the density at 0, which is 1 / sqrt(2 pi variance).
-    denominator = math.sqrt(2 * math.pi * variance)
-    if denominator <= 1:  # no chance: the distribution is too narrow for the approximation
+    inverse_of_chance = math.sqrt(2 * math.pi * variance)
+    if inverse_of_chance <= 1:  # the density is 1 or more: the distribution is too narrow for the approximation
         return None
-    return 1 / denominator
+    return 1 / inverse_of_chance
 
 
 def _variance_of_difference(accuracy: float, samples: int) -> float:
@@ -314,7 +314,7 @@ class _EqualIntervals(NamedTuple):
     chance_of_one: float
 
     @property
-    def most_chance(self) -> float:
+    def most_chance_of_accident(self) -> float:
         """Chernoff's upper bound on the chance that so many intervals, or more, are equal by accident.
 
             chance <= exp(-n D(s, c))
@@ -355,13 +355,13 @@ def _describe_equal_intervals(run: LoggedRun, other: LoggedRun, name_of_other: s
         most_chance: The intervals are suspicious if accident makes so many equal with at most this chance.
     """
     kinds = sorted({kind for kind, _ in run.intervals})
-    results = [_compare_intervals(run.durations(kind), other.durations(kind)) for kind in kinds]
-    equal = sum(result.equal for result in results)
-    compared = sum(result.compared for result in results)
+    by_kind = [_compare_intervals(run.durations(kind), other.durations(kind)) for kind in kinds]
+    equal = sum(of_kind.equal for of_kind in by_kind)
+    compared = sum(of_kind.compared for of_kind in by_kind)
     if equal < LEAST_EQUAL_VALUES:
         return ""
     # The kinds are taken as independent, so the chances that so many of each are equal by accident are multiplied.
-    chance = math.prod(result.most_chance for result in results)
+    chance = math.prod(of_kind.most_chance_of_accident for of_kind in by_kind)
     if chance > most_chance:
         return ""
     return f"{equal} of {compared} intervals are, to the clock's tick, those of {name_of_other}"
@@ -389,9 +389,9 @@ def _compare_intervals(intervals: Sequence[float], others: Sequence[float]) -> _
 def _chance_of_equal_neighbours(intervals: Sequence[float], others: Sequence[float], places: Sequence[int]) -> float:
     """Return an estimate of the chance that two runs have an equal interval at one place by accident.
 
-    The estimate is how often an interval of one run equals an interval of the other at a neighbouring place, up to
-    _NEIGHBOURS (3) places before or after. Neighbouring intervals have about the same length, but a copy makes only
-    those at the same place equal.
+    The estimate is how often an interval of one run equals one of the other at a neighbouring place, up to _NEIGHBOURS
+    (3) places before or after. Such intervals have about the same length as those at one place, so accident makes them
+    equal about as often. A copy makes only those at one place equal.
 
     Args:
         intervals: Durations of one kind in the one run.
@@ -450,7 +450,8 @@ def _describe_equal_losses(run: LoggedRun, other: LoggedRun, name_of_other: str)
 def seed_key(seed: Event, ruleset: Ruleset, benchmark: str) -> tuple[str, ...] | None:
     """Return the key by which a seed is compared with seeds of other runs, such as ("7",); None if it need not differ.
 
-    Two runs of a submission must not have seeds of equal keys.
+    Two runs of a submission must not have seeds of equal keys. For this project's benchmarks the key is the text of the
+    seed, for others also its place in the code.
 
     Args:
         seed: An event `seed` of a log, such as one with the value 7.
@@ -463,9 +464,9 @@ def seed_key(seed: Event, ruleset: Ruleset, benchmark: str) -> tuple[str, ...] |
     is_benchmark_of_ours = benchmark in ruleset.benchmarks
     if is_benchmark_of_ours:
         return (text,)
-    # Before this ruleset, MLPerf did not ask runs of all benchmarks for different seeds. The versions, such as "4.0.0",
-    # are compared as texts, which is right while each of their numbers has one digit.
-    if ruleset.version < _FIRST_RULESET_OF_DIFFERENT_SEEDS:
+    # The versions, such as "4.0.0", are compared as texts, which is right while each of their numbers has one digit.
+    must_seeds_differ = ruleset.version >= _FIRST_RULESET_OF_DIFFERENT_SEEDS  # 4.1.0
+    if not must_seeds_differ:
         return None
     # Other projects log several seeds in one run, at several places of their code, such as line 120 of "train.py".
     file_of_code = str(seed.metadata.get("file"))
@@ -506,14 +507,17 @@ def shared_last_accuracy(runs: Sequence[LoggedRun], least_runs: int) -> float | 
         least_runs: How many runs must end with the same accuracy.
 
     Returns:
-        The accuracy at which most runs end. None if fewer than `least_runs` end with it.
+        The accuracy at which most runs end. None if fewer than `least_runs` end with it, or if no accuracy of the runs
+        has more than four decimals, because rounded accuracies may well be equal by chance.
     """
     last_accuracies = [run.evaluations[-1].value for run in runs if run.evaluations]
     if not last_accuracies:
         return None
+    # All accuracies are looked at, not only the last ones: they show how the runs log them.
     all_evaluations = itertools.chain.from_iterable(run.evaluations for run in runs)
-    if all(_has_four_digits(evaluation.value) for evaluation in all_evaluations):
-        return None  # rounded accuracies may well be equal by chance; that all are rounded shows how the runs log them
+    are_all_rounded = all(_has_four_digits(evaluation.value) for evaluation in all_evaluations)
+    if are_all_rounded:
+        return None
     [(most_common, count)] = Counter(last_accuracies).most_common(1)
     is_shared = count >= least_runs
     return most_common if is_shared else None
