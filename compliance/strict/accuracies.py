@@ -42,6 +42,10 @@ def stated_data(run: LoggedRun, benchmark: Benchmark) -> StatedData:
     Args:
         run: The facts that the log states of the run.
         benchmark: The benchmark that the run is of, with the right numbers of samples.
+
+    Returns:
+        BENCHMARK if both numbers are those of the benchmark, WRONG_EVAL_SAMPLES if the accuracies of a ResNet run show
+        that only the stated eval_samples is wrong, otherwise OTHER.
     """
     train_samples = run.first_event(schema.TRAIN_SAMPLES).value  # None if the log does not state train_samples
     eval_samples = run.first_event(schema.EVAL_SAMPLES).value  # None if the log does not state eval_samples
@@ -49,14 +53,11 @@ def stated_data(run: LoggedRun, benchmark: Benchmark) -> StatedData:
         return StatedData.OTHER
     if _is_eval_samples_but_for_padding(eval_samples, benchmark, run.global_batch):
         return StatedData.BENCHMARK
-    # Some ResNet logs state a number of batches as eval_samples. Their accuracies, which are shares of the samples,
-    # still show on how many samples the run was evaluated.
-    are_accuracies_shares = benchmark.name == "resnet"
-    if are_accuracies_shares and _fit_real_samples_only(
-        run.evaluations, real=benchmark.eval_samples, stated=eval_samples
-    ):
-        return StatedData.WRONG_EVAL_SAMPLES
-    return StatedData.OTHER
+    if benchmark.name != "resnet":  # whose accuracy is no share of the samples, such as a mean IoU
+        return StatedData.OTHER
+    # Some ResNet logs state a number of batches as eval_samples, such as 196.
+    is_only_stated_wrongly = _fit_real_samples_only(run.evaluations, real=benchmark.eval_samples, stated=eval_samples)
+    return StatedData.WRONG_EVAL_SAMPLES if is_only_stated_wrongly else StatedData.OTHER
 
 
 def _is_eval_samples_but_for_padding(stated: float, benchmark: Benchmark, batch: int | None) -> bool:
@@ -111,12 +112,14 @@ def check_schedule(run: LoggedRun, order: RunOrder, *, exact: bool, collector: F
         collector: Gets each breach of the rule `eval-schedule`, and has its bounds.
     """
     period = int(collector.strict_rules[SCHEDULE].bounds["epochs"])  # 4
-    # A run that was evaluated after 4, 8 and 12 epochs, by the count of epochs in its log, may call these epochs 5, 9
-    # and 13. If it calls them 4, 8 and 16, the schedule is judged by its own numbers.
     is_on_schedule_by_counting = _are_counted_epochs_on_schedule(run, order, period)
-    are_only_numbers_wrong = is_on_schedule_by_counting and not _do_stated_epochs_leap(run.evaluations, period)
-    if not are_only_numbers_wrong:
-        _check_stated_epochs(run, order.last_epoch, period, exact=exact, collector=collector)
+    do_stated_epochs_leap = _do_stated_epochs_leap(run.evaluations, period)
+    # A run that was evaluated after each 4 epochs, by the count of the epochs in its log, may number them wrongly: as
+    # 5, 9 and 13. This passes, because no number is more than 4 above the one before. With the numbers 4, 8 and 16
+    # the run says itself that an evaluation is missing.
+    if is_on_schedule_by_counting and not do_stated_epochs_leap:
+        return
+    _check_stated_epochs(run, order.last_epoch, period, exact=exact, collector=collector)
 
 
 def _are_counted_epochs_on_schedule(run: LoggedRun, order: RunOrder, period: int) -> bool:
@@ -160,28 +163,35 @@ def _do_stated_epochs_leap(evaluations: Sequence[Evaluation], period: int) -> bo
 def _check_stated_epochs(
     run: LoggedRun, last_epoch: int | None, period: int, *, exact: bool, collector: FindingCollector
 ) -> None:
-    """Report where the stated epochs of a run's evaluations break the schedule.
+    """Report where the epochs that a run's evaluations state break the schedule: too far apart, or none at the end.
 
     Args:
         run: The facts that the log states of the run.
         last_epoch: The number of the last epoch that was trained. If it is None, the end of the run is not checked.
         period: The most epochs from one evaluation to the next.
-        exact: Whether an evaluation that comes earlier than that is reported, too. The first one may be early in any
-            case.
+        exact: Whether less than `period` epochs from one evaluation to the next are reported, too.
         collector: Gets each breach of the rule `eval-schedule`.
     """
-    evaluations = [evaluation for evaluation in run.evaluations if evaluation.epoch != 0]
+    evaluations = [evaluation for evaluation in run.evaluations if evaluation.epoch != 0]  # 0: before any training
     if not evaluations:
         return
     _check_gaps_of_stated_epochs(evaluations, period, exact=exact, collector=collector)
-    count = run.number_of_events(schema.EVAL_ACCURACY)
-    if count > EVENTS_KEPT:  # not all were kept, so the schedule of the whole run is not known
-        collector.add_breach(SCHEDULE, None, f"{count} evaluations")
+    _report_if_not_all_kept(run.number_of_events(schema.EVAL_ACCURACY), collector)
     last = evaluations[-1]
-    is_one_missing_at_end = last_epoch is not None and last_epoch - last.epoch >= period
-    if is_one_missing_at_end:
+    if last_epoch is not None and last_epoch - last.epoch >= period:
         actual = f"the last evaluation is of epoch {last.epoch}, the last epoch {last_epoch}"
         collector.add_breach(SCHEDULE, last.line, actual)
+
+
+def _report_if_not_all_kept(count: int, collector: FindingCollector) -> None:
+    """Report more evaluations than were kept, because the schedule of the whole run is not known then.
+
+    Args:
+        count: How many evaluations the log has.
+        collector: Gets the breach of the rule `eval-schedule`.
+    """
+    if count > EVENTS_KEPT:
+        collector.add_breach(SCHEDULE, None, f"{count} evaluations")
 
 
 def _check_gaps_of_stated_epochs(
@@ -242,18 +252,20 @@ def check_samples(run: LoggedRun, samples: int, collector: FindingCollector) -> 
 
 
 def _find_number_of_samples(run: LoggedRun, samples: int) -> int | None:
-    """Return the least number of samples, near the size of the evaluation set, on which the accuracies can be counted.
+    """Return on how many samples a run was evaluated: the least number near the set's size that fits all accuracies.
+
+    A number of samples fits an accuracy if accuracy * number is a whole number of right samples, as 0.76002 * 50,000
+    is 38,001.
 
     Args:
         run: The facts that the log states of the run: its accuracies and its global batch.
         samples: The size of the evaluation set.
 
     Returns:
-        The number, for which each accuracy * number is a whole number of right samples. None if there is no such
-        number, or if it cannot be told.
+        The number. None if none fits, or if it cannot be told.
     """
     batch = run.global_batch
-    if batch is None or batch > samples:
+    if batch is None or batch > samples:  # not known, or larger than the whole set: any number may be right
         return None
     possible_numbers = _possible_numbers_of_samples(samples, batch)
     accuracies = {evaluation.value for evaluation in run.evaluations}

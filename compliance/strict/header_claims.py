@@ -118,7 +118,7 @@ def _wrong_cache_clears(run: LoggedRun, nodes: list[JsonObject]) -> Iterator[Fau
 
 
 def _wrong_value_of_cache_clear(run: LoggedRun, event: Event) -> Iterator[Fault]:
-    """Yield a fault if the value of a cache_clear contradicts CLEAR_CACHES, and one if it contradicts its own status.
+    """Yield a fault if a cache_clear is true though CLEAR_CACHES is 0, and one if its value contradicts its status.
 
     A run writes true with the status "done", and false with any other status.
 
@@ -126,12 +126,11 @@ def _wrong_value_of_cache_clear(run: LoggedRun, event: Event) -> Iterator[Fault]
         run: The facts that the log states of the run, with its settings.
         event: A cache_clear.
     """
-    was_to_clear = run.settings.get("CLEAR_CACHES") != 0
-    if event.value is True and not was_to_clear:
+    if event.value is True and run.settings.get("CLEAR_CACHES") == 0:
         yield Fault(event.line, "a cache that was cleared; CLEAR_CACHES is 0")
     status = event.metadata.get("status")
-    is_done = status == "done"
-    if event.value is not is_done:  # not `!=`, because 1 == True: a value of 1 would pass as true
+    value_by_status = status == "done"
+    if event.value is not value_by_status:  # not `!=`, because 1 == True: a value of 1 would pass as true
         yield Fault(event.line, f"a cache_clear of {printable(event.value)} with the status {printable(status)}")
 
 
@@ -155,7 +154,7 @@ class _GpuClaims(NamedTuple):
         yield from self._memory_beyond_cards()
         if self.sensors.line_of_less_memory:  # each window states the most since the run began, which cannot fall
             yield Fault(self.sensors.line_of_less_memory, "less GPU memory than a window before; it is the most so far")
-        yield from self._other_arithmetic(summary.precision)
+        yield from self._contradicted_precision(summary.precision)
         yield from self._impossible_power(summary)
         telemetry = self.run.first_event(schema.TELEMETRY_SUMMARY)  # its value is None if the log has no such event
         if fits(schema.TelemetrySummary, telemetry.value):  # None does not fit
@@ -259,19 +258,20 @@ class _GpuClaims(NamedTuple):
             what = f"step_windows with a power of up to {six_digits(stated_w)} W"
             yield Fault(_line(self.run), f"{what}, of {counted(gpus_of_first_node, 'GPU')}")
 
-    def _other_arithmetic(self, precision: str) -> Iterator[Fault]:
-        """Yield a fault if the environment contradicts the stated precision, and one if a card lacks the stated TF32.
+    def _contradicted_precision(self, precision: str) -> Iterator[Fault]:
+        """Yield a fault if the environment contradicts the precision fp32 or tf32, and one if a card has no TF32.
 
-        A card that has TF32 uses it for multiplications in FP32, unless the environment forbids it.
+        A card that has TF32 uses it for multiplications in FP32, unless NVIDIA_TF32_OVERRIDE=0 in the environment
+        forbids it. So fp32 needs this variable, and tf32 must not have it.
 
         Args:
             precision: The precision that run_summary states: fp32, tf32, amp_o1 or amp_o2.
         """
         override = self.run.header_section(schema.ENVIRONMENT).get(_TF32_OVERRIDE)  # None if it is not set
-        is_tf32_allowed = override != "0"
-        computes_in_tf32 = precision == "fp32" and is_tf32_allowed
-        computes_in_fp32 = precision == "tf32" and not is_tf32_allowed
-        if computes_in_tf32 or computes_in_fp32:
+        is_tf32_forbidden = override == "0"
+        is_fp32_contradicted = precision == "fp32" and not is_tf32_forbidden
+        is_tf32_contradicted = precision == "tf32" and is_tf32_forbidden
+        if is_fp32_contradicted or is_tf32_contradicted:
             stated = f"no {_TF32_OVERRIDE}" if override is None else f"{_TF32_OVERRIDE}={printable(override)}"
             yield Fault(_line(self.run), f"precision {precision}, and {stated} in the environment")
         if precision == "tf32":
@@ -288,25 +288,25 @@ class _GpuClaims(NamedTuple):
         """Yield a fault if telemetry states an energy that is impossible by the power that the windows of steps state.
 
         The energy is that of the GPUs of all nodes during the run. A window only states the power of the first node's
-        GPUs, at one moment. So the energy is held to two wide bounds.
+        GPUs, at one moment. So the energy is held to two bounds, each widened by a factor of 3. For instance, windows
+        of 100 s in a run of 120 s state 1000 W to 2000 W on the first of 2 nodes. The least energy is
+        1000 * 100 / 3 J, the most 2000 * 120 * 2 * 3 J.
 
         Args:
             energy_j: The energy that telemetry_summary states, in joules. None if it states none: nothing is compared.
             line: The line of telemetry_summary.
         """
-        are_powers_few = self.sensors.windows_with_power < _LEAST_READINGS
+        sensors = self.sensors
+        are_powers_few = sensors.windows_with_power < _LEAST_READINGS
         if energy_j is None or are_powers_few or not self._has_enough_samples():
             return
         assert self.run.minutes is not None  # `_has_enough_samples` is False without it
         run_s = self.run.minutes * 60
-        # The first node alone, at the least power, during the windows that state one.
-        least_j = self.sensors.least_power_w * self.sensors.time_s
-        # All nodes, at the most power, during the whole run.
-        most_j = self.sensors.most_power_w * run_s * len(self.nodes)
-        # Nodes and moments differ, so each bound is widened.
-        is_possible = least_j / _MOST_ENERGY_RATIO <= energy_j <= most_j * _MOST_ENERGY_RATIO
+        least_j_of_first_node = sensors.least_power_w * sensors.time_s  # in the windows that state a power
+        most_j_of_all_nodes = sensors.most_power_w * run_s * len(self.nodes)
+        is_possible = least_j_of_first_node / _MOST_ENERGY_RATIO <= energy_j <= most_j_of_all_nodes * _MOST_ENERGY_RATIO
         if not is_possible:
-            power = f"{six_digits(self.sensors.least_power_w)} to {six_digits(self.sensors.most_power_w)} W"
+            power = f"{six_digits(sensors.least_power_w)} to {six_digits(sensors.most_power_w)} W"
             yield Fault(line, f"{six_digits(energy_j)} J in {six_digits(run_s)} s; its step_windows have {power}")
 
 
@@ -356,7 +356,7 @@ def _impossible_readings(run: LoggedRun, sensors: Sensors) -> Iterator[Fault]:
 
 
 def _wrong_passports(run: LoggedRun) -> Iterator[Fault]:
-    """Yield a fault for each passport in the header that is wrong, and for one that a run on real data lacks.
+    """Yield a fault for each passport that is wrong or missing, and for two passports of one digest.
 
     A passport describes the files of a part of the data set: their number, the sum of their bytes and a SHA-256. The
     header may have four: `train` and `eval` of the data themselves, `train_source` and `eval_source` of the files that
@@ -373,6 +373,16 @@ def _wrong_passports(run: LoggedRun) -> Iterator[Fault]:
             yield from _wrong_passport_of_real_data(run, dataset, part)
     yield from _equal_digests(run, dataset, "train", "eval")
     yield from _equal_digests(run, dataset, "train_source", "eval_source")
+    yield from _malformed_digests_of_sources(run, dataset)
+
+
+def _malformed_digests_of_sources(run: LoggedRun, dataset: JsonObject) -> Iterator[Fault]:
+    """Yield a fault for each passport of files that were packed whose digest is not 64 hexadecimal digits.
+
+    Args:
+        run: The facts that the log states of the run.
+        dataset: The header's section `dataset`.
+    """
     for name in ("train_source", "eval_source"):
         passport = dataset.get(name)  # None if the data were not packed
         if passport is not None and not _SHA256.fullmatch(passport["sha256"]):
@@ -433,7 +443,9 @@ def _equal_digests(run: LoggedRun, dataset: JsonObject, name: str, other_name: s
 
 
 def _wrong_form(run: LoggedRun) -> Iterator[Fault]:
-    """Yield at most one fault of the stated form of the training images: files, recordio or tfrecord.
+    """Yield a fault if the stated form of the training images is unknown, or contradicts their passports.
+
+    The form is files, recordio or tfrecord. At most one fault is found.
 
     Args:
         run: The facts that the log states of the run. Its header's section `dataset` must fit the schema.
@@ -442,15 +454,17 @@ def _wrong_form(run: LoggedRun) -> Iterator[Fault]:
     form = dataset.get("form")
     if form is None:
         return
+    if form not in schema.FORMS:
+        yield Fault(_line(run), f"dataset.form is {printable(form)}, none of {', '.join(schema.FORMS)}")
+        return
     passport = dataset.get("train")  # of the files that hold the images; None of synthetic data
-    # Whether the sizes in the passport are those of the images alone: not so for tfrecord, whose records hold more.
-    is_exact_by_form = schema.FORMS
-    if form not in is_exact_by_form:
-        yield Fault(_line(run), f"dataset.form is {printable(form)}, none of {', '.join(is_exact_by_form)}")
-    elif passport is not None and passport["is_exact"] != is_exact_by_form[form]:
+    # Whether the sizes in a passport are those of the images alone: not so for tfrecord, whose records hold more.
+    are_sizes_exact = schema.FORMS[form]
+    was_packed = dataset.get("train_source") is not None
+    if passport is not None and passport["is_exact"] != are_sizes_exact:
         sizes = f"dataset.train has is_exact {printable(passport['is_exact'])}"
         yield Fault(_line(run), f"{sizes}, and dataset.form is {form}")
-    elif form == "files" and dataset.get("train_source") is not None:
+    elif form == "files" and was_packed:
         yield Fault(_line(run), "dataset.train_source says what was packed, and dataset.form is files")
 
 

@@ -27,16 +27,18 @@ def check_pace(run: LoggedRun, order: RunOrder, benchmark: Benchmark, collector:
         benchmark: The benchmark of the run.
         collector: Gets each breach of the rule `epoch-time`, and has its bounds.
     """
-    whole_epochs = order.trained[1:] if run.is_resumed else order.trained  # the first may have begun in another log
+    # The first epoch of a resumed run may have begun in another log.
+    whole_epochs = order.trained[1:] if run.is_resumed else order.trained
     trained = [part for part in whole_epochs if part.epoch_ms > 0]  # a coarse clock may show 0
     _check_epochs(trained, collector)
     if benchmark.name != "resnet":
         return
     _check_steps(run, order, trained, collector)
     # Evaluations are only held against a training on the benchmark's number of images.
+    if run.stated_count(schema.TRAIN_SAMPLES) != benchmark.train_samples:
+        return
     epoch_ms = _epoch_ms_to_compare(run, order, trained)
-    has_images_of_benchmark = run.stated_count(schema.TRAIN_SAMPLES) == benchmark.train_samples
-    if epoch_ms is not None and epoch_ms > 0 and has_images_of_benchmark:
+    if epoch_ms is not None and epoch_ms > 0:
         training_ms_per_image = epoch_ms / benchmark.train_samples
         _check_evaluations(run, order.shortest_evaluation, training_ms_per_image, collector)
 

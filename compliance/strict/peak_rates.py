@@ -50,8 +50,9 @@ def rates_beyond_peak(run: LoggedRun, order: RunOrder, nodes: list[JsonObject]) 
         only fault is about the image size, if the settings do not state one. The list is empty if the rate that the
         devices can reach is not known.
     """
-    workload = workloads.find(run.workload_name)  # None if this project has no such workload
-    if workload is None or workload.training_flop is None or not nodes:  # `training_flop`: to train on one image
+    workload = workloads.find(run.workload_name)
+    # The FLOP of training on one image are known for the workloads of this project alone.
+    if workload is None or workload.training_flop is None or not nodes:
         return []
     try:
         size = _image_size(run.settings, workload.name)
@@ -111,7 +112,7 @@ def _pixels(settings: JsonObject, name: str) -> int:
 
 
 def _peak_of(run: LoggedRun, nodes: list[JsonObject], workload: workloads.Workload, size: _ImageSize) -> _Peak | None:
-    """Return the images/s above which the GPUs or CPU cores of a run cannot train; None if not known.
+    """Return the highest rate at which the GPUs or CPU cores of a run can train, in images/s; None if not known.
 
     For instance, 8 GPUs of 3e14 FLOP/s each, of which a training reaches 0.6 at most, cannot train on more than 60,000
     images/s if an image takes 2.4e10 FLOP.
@@ -128,11 +129,12 @@ def _peak_of(run: LoggedRun, nodes: list[JsonObject], workload: workloads.Worklo
     flop_per_image = training_flop(workload, size.height_px, size.width_px)
     assert flop_per_image is not None, "the caller has seen that the workload has its training_flop"
     cards = _cards_of(run, nodes)  # the names of the GPUs; empty for a run on CPUs, or if none is listed
+    has_cards = len(cards) > 0
     cores = sum(node["cores"] for node in nodes)  # which only count if there are no cards
     images_per_s = most_images_per_s(cards, cores, flop_per_image)
     if images_per_s is None:
         return None
-    devices = counted(len(cards), "card") if cards else counted(cores, "core")
+    devices = counted(len(cards), "card") if has_cards else counted(cores, "core")
     words = f"its {devices} cannot train more than {six_digits(images_per_s)} images/s at {size.words}"
     return _Peak(images_per_s, words)
 
