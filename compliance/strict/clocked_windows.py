@@ -75,6 +75,11 @@ class _EpochClock:
     windows_ms: float = 0.0  # stated by the windows so far
     set_ahead_ms: float = 0.0  # by which the system's clock was set ahead so far
 
+    @property
+    def passed_ms(self) -> float:
+        """The time by the log's clock from the epoch's start to the end of its latest window."""
+        return self.last_window_ms - self.start_ms
+
     def add_window(self, *, last_step: int, stated_ms: float, end_ms: float) -> None:
         self.last_step = last_step
         self.last_window_ms = end_ms
@@ -148,7 +153,8 @@ class ClockedWindows:
         epoch = self._open_epoch
         if epoch is not None:
             since_last_window_ms = epoch.start_ms + training_ms - epoch.last_window_ms
-            self._keep_longest_wait(epoch.last_step, since_last_window_ms, steps_ms=0.0, most_delay_ms=MOST_DELAY_MS)
+            longest_ms = self._longest_possible_wait_ms(since_last_window_ms, steps_ms=0.0, most_delay_ms=MOST_DELAY_MS)
+            self._keep_longest_wait(epoch.last_step, longest_ms)
         self._open_epoch = None
 
     def stop_following(self) -> None:
@@ -176,58 +182,64 @@ class ClockedWindows:
         epoch = self._open_epoch
         if epoch is None:
             return
-        step_of_window_before = epoch.last_step  # None if this is the epoch's first window
         since_window_before_ms = end_ms - epoch.last_window_ms
         steps_ms = 1000 * time_s
         most_delay_ms = max(MOST_DELAY_MS, _MOST_DELAY_SHARE * since_window_before_ms)  # from a last step to its event
-        self._keep_longest_wait(
-            step_of_window_before, since_window_before_ms, steps_ms=steps_ms, most_delay_ms=most_delay_ms
+        longest_ms = self._longest_possible_wait_ms(
+            since_window_before_ms, steps_ms=steps_ms, most_delay_ms=most_delay_ms
         )
+        self._keep_longest_wait(epoch.last_step, longest_ms)  # `last_step` is still that of the window before
+
         epoch.add_window(last_step=last_step, stated_ms=steps_ms, end_ms=end_ms)
-        self._keep_if_short(line, last_step, epoch, most_delay_ms)
-
-    def _keep_longest_wait(self, step: int | None, passed_ms: float, *, steps_ms: float, most_delay_ms: float) -> None:
-        """Keep the longest that training can have waited for a checkpoint between a window and what came next.
-
-        For instance, the next window came 10 s later by the log's clock, and states 8 s for its steps. So 2 s are left
-        for a wait. With a tolerance of 0.2 s and a delay of 1 s, training can have waited for 3.2 s at most.
-
-        Args:
-            step: The step at which the window ended. None: there is no such window, and nothing is kept.
-            passed_ms: The time from the event of the window to that of the next one, or to the end of the epoch.
-            steps_ms: How much of this time the steps of the next window took; 0 without a next window.
-            most_delay_ms: How much earlier than its event the window may have ended, in milliseconds.
-        """
-        if step is not None and len(self.longest_wait_ms) < EVENTS_KEPT:
-            most_passed_ms = passed_ms + self._tolerance_ms(passed_ms) + most_delay_ms
-            self.longest_wait_ms[step] = most_passed_ms - steps_ms
-
-    def _keep_if_short(self, line: int, last_step: int, epoch: _EpochClock, most_delay_ms: float) -> None:
-        """Keep a window in `short_windows` if its epoch's windows so far state less time than has passed.
-
-        For instance, 100 s have passed since the epoch's start, and its three windows state 80 s. With a tolerance of
-        1 s and a delay of 1 s, 100 - 80 - 1 - 1 = 18 s are missing, so the third window is kept.
-
-        Args:
-            line: The line of the window's event.
-            last_step: The step at which the window ends.
-            epoch: The times of the epoch up to the end of the window.
-            most_delay_ms: How late the window's event may be, in milliseconds.
-        """
-        passed_ms = epoch.last_window_ms - epoch.start_ms
-        allowed_ms = self._tolerance_ms(passed_ms) + most_delay_ms
-        missing_ms = passed_ms - epoch.windows_ms - allowed_ms
+        missing_ms = self._missing_ms(epoch, most_delay_ms)
         if missing_ms > 0 and len(self.short_windows) < EVENTS_KEPT:
             short = ShortWindow(
                 line=line,
                 epoch=epoch.number,
                 last_step=last_step,
                 windows_ms=epoch.windows_ms,
-                passed_ms=passed_ms,
+                passed_ms=epoch.passed_ms,
                 missing_ms=missing_ms,
                 epoch_clock=epoch,
             )
             self.short_windows.append(short)
+
+    def _missing_ms(self, epoch: _EpochClock, most_delay_ms: float) -> float:
+        """Return how much less time than has passed the windows of an epoch state so far, in milliseconds.
+
+        For instance, 100 s have passed since the epoch's start, and its three windows state 80 s. With a tolerance of
+        1 s and a delay of 1 s, 100 - 80 - 1 - 1 = 18 s are missing. The result is below 0 if no time is missing.
+
+        Args:
+            epoch: The times of the epoch up to the end of its latest window.
+            most_delay_ms: How late the event of this window may be.
+        """
+        allowed_ms = self._tolerance_ms(epoch.passed_ms) + most_delay_ms
+        return epoch.passed_ms - epoch.windows_ms - allowed_ms
+
+    def _longest_possible_wait_ms(self, passed_ms: float, *, steps_ms: float, most_delay_ms: float) -> float:
+        """Return the longest that training can have waited between a window and what came next, in milliseconds.
+
+        For instance, the next window came 10 s later by the log's clock, and states 8 s for its steps. So 2 s are left
+        for a wait. With a tolerance of 0.2 s and a delay of 1 s, training can have waited for 3.2 s at most.
+
+        Args:
+            passed_ms: The time from the event of the window to that of the next one, or to the end of the epoch.
+            steps_ms: How much of this time the steps of the next window took; 0 without a next window.
+            most_delay_ms: How much earlier than its event the window may have ended.
+        """
+        most_passed_ms = passed_ms + self._tolerance_ms(passed_ms) + most_delay_ms
+        return most_passed_ms - steps_ms
+
+    def _keep_longest_wait(self, step: int | None, longest_ms: float) -> None:
+        """Keep how long training can have waited for the checkpoint of a step, unless EVENTS_KEPT waits are kept.
+
+        Args:
+            step: The step at which a window ended. None before the first window of an epoch: nothing is kept then.
+            longest_ms: The longest wait, in milliseconds.
+        """
+        if step is not None and len(self.longest_wait_ms) < EVENTS_KEPT:
+            self.longest_wait_ms[step] = longest_ms
 
     def unexplained(self, waits: Waits, epoch_steps: int) -> Iterator[ShortWindow]:
         """Yield the first short window of each epoch whose missing time the rest of the log does not explain.

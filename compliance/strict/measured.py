@@ -315,6 +315,7 @@ class Measured:
         if previous_step is None:  # not known: this window is believed
             previous_step = position.step - window.steps
         self._last_step = position.step
+        # In this order: the checks need the sums with this window, and the end of the window before it.
         self._add_to_sums(event.line, window)
         self._check_window(event, window, position, previous_step)
         self._begin_next_window(event.time_ms, window, position.step)

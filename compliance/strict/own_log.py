@@ -32,7 +32,7 @@ def own_log_rules() -> OwnLogRules:
 
 
 def recipe_settings_of_hyperparameters(run: LoggedRun) -> dict[str, str]:
-    """Return which setting of the recipe each event about a hyperparameter of the optimizer must be equal to.
+    """Return, for each event that repeats a hyperparameter of the recipe, the setting that it must be equal to.
 
     For a run with the optimizer lars, "lars_opt_momentum" must have that of "RECIPE.optimizer.momentum", and
     "lars_opt_learning_rate_warmup_epochs" that of "RECIPE.warmup_epochs".

@@ -177,8 +177,8 @@ def contradiction_of_ranks(times: schema.RankTimes, window: schema.StepWindow, p
 def _contradiction_of_waits(times: schema.RankTimes, waited_s: float, *, ranks: int) -> str:
     """Return in words how the wait of rank 0 for data contradicts the ranks' least and most wait, but for rounding.
 
-    For instance, the ranks waited from 1 s to 3 s. Then rank 0 waited 3 s if it is the one that waited longest, 1 s if
-    it is the other one of two ranks, and from 1 s to 3 s otherwise.
+    For instance, the ranks waited from 1 s to 3 s. Then rank 0 must have waited 3 s if it is the one that waited
+    longest, 1 s if it is the other one of two ranks, and from 1 s to 3 s otherwise.
 
     Args:
         times: The ranks' least and most wait, and the rank that waited longest.

@@ -367,7 +367,7 @@ class RunOrder:
         if epoch_count != block.epochs:
             self._report_disorder(event, f"{block} of {block.epochs} epochs stops with {printable(epoch_count)}")
         if self._has_epoch_events:
-            self._report_if_stops_within_epochs(event, block)
+            self._report_if_not_at_last_epoch(event, block)
         else:  # a log of blocks alone: the block's time stands for the times of its epochs
             took_ms = self._take_duration(block, event)
             self._keep_training_time(block, took_ms, event.line)
@@ -439,7 +439,7 @@ class RunOrder:
             epochs = max(part.epochs, 1)  # a block may announce 0
             self.trained.append(TrainedPart(epoch_ms=took_ms / epochs, line=line))
 
-    def _report_if_stops_within_epochs(self, event: Event, block: OpenPart) -> None:
+    def _report_if_not_at_last_epoch(self, event: Event, block: OpenPart) -> None:
         """Report a block that stops while an epoch is open, or before or after the last epoch that it announced.
 
         For instance, a block_start announces the epochs 5 to 8, and the block_stop comes after epoch 7.
