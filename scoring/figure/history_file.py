@@ -382,7 +382,11 @@ def last_other_runs(
 
 
 def _say_the_same(old: Row, row: Row) -> bool:
-    """Tell whether two rows agree in all but the log's path and date, which may change if the log is copied."""
+    """Tell whether two rows agree in all but the log's path and date, and the last digits of the rate.
+
+    The path and the date may change if the log is copied, and the last digits of the rate with the version of this
+    code (SAME_RATE_WITHIN).
+    """
     are_rates_equal = math.isclose(old.images_per_s, row.images_per_s, rel_tol=SAME_RATE_WITHIN)
     return (
         are_rates_equal and dataclasses.replace(old, file=row.file, date=row.date, images_per_s=row.images_per_s) == row

@@ -23,7 +23,7 @@ class Level:
     """How many windows, runs or hosts were measured, and how much they vary."""
 
     name: str  # window, run or host
-    count: int | None  # values of the level in all; None: the logs do not say
+    count: int | None  # values of the level in all; None: not known
     relative_sd: float | None = None  # sample standard deviation over the mean; None: nothing has two of the level
     unknown: str = ""  # why there is no count, or else why there is no deviation
     not_converged: int = 0  # runs that are not counted because they have no figure: aborted, or short of the target

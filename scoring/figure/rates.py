@@ -74,7 +74,7 @@ def _rate_by_step_time(record: Record, item: Window) -> float | None:
 
     Returns:
         The rate, which is of one device if the number of devices is not known. None if the step time or the batch is
-        not known.
+        not known, or if a log that prints rates of all devices does not say how many they are.
     """
     devices = record.devices
     if devices is None and record.rate_scope == "global":
@@ -177,8 +177,8 @@ def _measured_work(record: Record, chosen: Sequence[Window]) -> Work | None:
         chosen: The windows to use. A window is what one printed row of the log covers.
 
     Returns:
-        The images and seconds of each window; None if a row lacks its seconds, or if rows lack both images and steps.
-        Without images, steps * batch stands in.
+        The images and seconds of each window. If a row lacks its images, steps * batch stands in for all rows. None if
+        a row lacks its seconds, or if some row lacks its images and some row its steps.
 
     Raises:
         InputError: The images must be computed from the steps, and the batch or the number of devices is not known.

@@ -10,7 +10,9 @@ from scoring.record import InputError, NothingMeasuredError, Record, Window
 
 
 def select(record: Record, protocol: Protocol, *, skip: int | None = None) -> Sequence[Window]:
-    """Return the rows of a log that a protocol measures, which are the rows after the warm-up.
+    """Return the rows of a log that a protocol measures.
+
+    These are the rows after the warm-up. If the protocol takes a number of steps, they are only the first of these.
 
     Args:
         record: The run as read from its log.

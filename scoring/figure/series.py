@@ -16,7 +16,7 @@ from scoring.figure.spread import around
 LEAST_WINDOWS = 8  # of one run, for an interval
 LEAST_FOR_BATCHES = 60  # values; fewer are not put together
 LEAST_BATCHES = 30
-# Squared deviations from the mean that add up to at most this share of the mean squared come from rounding alone.
+# Squared deviations from the mean that add up to at most this share of the squared mean come from rounding alone.
 ROUNDING_SQUARES_SHARE = 1e-24
 CORRELATIONS = [step / 20 for step in range(-10, 20)]  # that neighbours may have: -0.5 to 0.95
 LEAST_PROBABILITY = 1e-4  # a correlation that is not more probable is left out
@@ -34,7 +34,7 @@ def series_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
     Returns:
         The bounds (low, high), about the mean. None for fewer than 8 values (LEAST_WINDOWS), or if half the width of
-        the interval would be as much as the mean.
+        the interval would be as much as the mean or more.
     """
     if len(values) < LEAST_WINDOWS:
         return None

@@ -234,7 +234,7 @@ def _rate_by_rows(record: Record, first_line: int, last_line: int) -> float | No
     steps = 0
     seconds = 0.0
     # A throughput between time stamps begins at the stamp of the row at `first_line`, when the steps of this row are
-    # over. So this row does not count.
+    # over. So this row does not count. A throughput of windows begins before that row, which is left out all the same.
     rows = [row for row in record.windows if first_line < row.line <= last_line]
     for row in rows:
         seconds_of_steps = seconds_of_row(record, row)  # the time that it prints, or its images / its printed rate

@@ -79,8 +79,9 @@ class PublishedTable:
 def published_tables(rows: Sequence[Published]) -> list[PublishedTable]:
     """Return the throughputs of published systems by their numbers of nodes, a table for each system.
 
-    All nodes of a table have the same number of devices. A system that was measured on 1 node of 4 devices, on 1 node
-    of 8 and on 2 nodes of 8 gets the table {1: 2450.0, 2: 4800.0}, for example, of its nodes of 8 devices.
+    A system that was measured on a single number of nodes has no table. All nodes of a table have the same number of
+    devices. A system that was measured on 1 node of 4 devices, on 1 node of 8 and on 2 nodes of 8 gets the table
+    {1: 2450.0, 2: 4800.0}, for example, of its nodes of 8 devices.
 
     Args:
         rows: The published figures. Those without a number of nodes are left out.

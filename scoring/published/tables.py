@@ -341,7 +341,7 @@ def _log_value_by_framework(campaign: Campaign, throughput: Published) -> dict[s
 
     Returns:
         The logs' images/s by framework, such as {"Paddle": 2390.5, "OneFlow": None}. None stands for a framework
-        without such a log.
+        without such a value.
     """
     values: dict[str, float | None] = dict.fromkeys(campaign.frameworks)
     for framework, row in published_row_by_framework(campaign, throughput, "throughput").items():

@@ -301,7 +301,7 @@ def _figure_tile(group: Group, score: Score, name_prefix: str) -> Tile:
     """Return the tile of a group's figure, whose text is its 95 % interval and any doubt about its times.
 
     - with an interval: "95 % interval 9,812.0 to 9,934.0 (from 40 windows of one run)."
-    - without one: "95 % interval none: fewer than 8 windows of one run."
+    - without one: "95 % interval none: fewer than 10 windows of one run."
 
     Args:
         group: A group of repeated runs.
@@ -309,7 +309,7 @@ def _figure_tile(group: Group, score: Score, name_prefix: str) -> Tile:
         name_prefix: Begins the text: the group's name with a colon and a space, or empty.
     """
     if score.interval_95 is None:
-        why_none = score.interval_method  # "none: fewer than 8 windows of one run"
+        why_none = score.interval_method  # "none: fewer than 10 windows of one run"
         interval = why_none
     else:
         method = score.interval_method  # "from 40 windows of one run"

@@ -85,7 +85,7 @@ class _FigureOptions(NamedTuple):
 
 
 class _Scaling(NamedTuple):
-    """A scaling table for each system with at least two device counts, and warnings that its runs differ otherwise."""
+    """A scaling table for each system on several numbers of devices or nodes, and warnings of other differences."""
 
     tables: tuple[tuple[ScalingRow, ...], ...]
     mixed_settings_warnings: tuple[Verdict, ...]
