@@ -57,30 +57,33 @@ class MLLog(FormatReader):
     def __init__(self, lines: Lines) -> None:
         super().__init__(lines)
         self.events = Run()
-        self._follows_run_start = False  # the last entry that opens, trains or ends a run is a run_start
+        self._last_of_course = ""  # name of the last entry of _OPENING or _TRAINING; empty: there was none
 
     def read(self) -> None:
         """Read the events in this run's lines into windows, epochs, evaluations and other values. Call this once.
 
-        A window has the figures of some steps, or else of an epoch, or else of a stretch of training between two
-        evaluations, as far as the log states them.
+        The windows are the figures of the first of these that the log has:
+
+        - some steps each, which only this project's program logs,
+        - the epochs,
+        - the stretches of training between evaluations.
 
         Raises:
             InputError: The run has over MAX_ROWS windows.
         """
-        self._take_entries()  # adds a window for each `step_window` event, which only this project's program logs
+        self._take_entries()  # adds a window for each event `step_window`, and keeps the other events
         self._note_lost_windows()
         self._report_unreadable_images()  # before epochs or stretches are added, as it is only about `step_window`
         self._read_facts()
-        self.epochs = self._windows_of_epochs()  # uses the facts, which show whether the samples are images
-        if not self.windows:  # no step_window, as in logs of others, or of our resumed run that trained no step
+        self.epochs = self._windows_of_epochs()  # after the facts, which show whether the samples are images
+        if not self.windows:  # no `step_window`
             self._add_windows_of_epochs_or_stretches()
         self._read_evaluations()
 
     def _add_windows_of_epochs_or_stretches(self) -> None:
         """Add a window for each epoch with a time or a rate, or else for each stretch of training between evaluations.
 
-        Call this for a log without `step_window`.
+        If the epochs have rates but no times, a check of these rates by the times of the stretches is added, too.
 
         Raises:
             InputError: There are over MAX_ROWS windows.
@@ -88,11 +91,13 @@ class MLLog(FormatReader):
         epochs = [epoch for epoch in self.epochs if epoch.seconds is not None or epoch.printed_rate is not None]
         if epochs:
             self._add_windows(epochs)
-            have_only_rates = all(epoch.seconds is None for epoch in epochs)
-            if have_only_rates:
+            have_no_times = all(epoch.seconds is None for epoch in epochs)
+            if have_no_times:
                 self._check_rates_by_stretches()
-        elif not self._is_own_resumed_run():  # such a run may have trained only a part of its first stretch, or nothing
-            self._add_windows(self._windows_of_stretches())
+            return
+        if self._is_own_resumed_run():
+            return  # it may have trained only a part of its first stretch, so that the stretch's images are not known
+        self._add_windows(self._windows_of_stretches())
 
     def _take_entries(self) -> None:
         """Read each entry in this run's lines, and add a window for each event `step_window`.
@@ -129,11 +134,14 @@ class MLLog(FormatReader):
             self.checks.append(check)
 
     def _windows_of_epochs(self) -> list[Window]:
-        """Return a window for each epoch of the log. Epochs of other samples than images have no images and no rate."""
+        """Return a window for each epoch of the log, without images and rate if the samples are not images.
+
+        In the log of a resumed run of this project, only epochs that the run has trained in are counted.
+        """
         images_of_epoch = self._images_of_epoch()  # None if the samples are not images
         epochs = read_epochs(self.events, samples=images_of_epoch, batch=self.value("batch_of_all"))
         if self._is_own_resumed_run():
-            # A run that was resumed between the last step of an epoch and its evaluation logs the epoch without a step.
+            # A run resumed between the last step of an epoch and its evaluation logs this epoch without training it.
             trained = self._epochs_with_own_figures()
             epochs = [epoch for epoch in epochs if epoch.epoch in trained]
         if not self._samples_are_images():
@@ -197,28 +205,29 @@ class MLLog(FormatReader):
     def _note_start(self, entry: Event | Header) -> None:
         """Note in `self.lines` where a run may begin, and at `run_start` that it has begun.
 
-        A run logs opening entries (_OPENING), then `run_start`, then its training. It begins at its first opening entry
-        or, as the first run, on the first line of the log. If several ranks write one log, each logs `run_start`:
+        A run logs opening entries (_OPENING), then `run_start`, then its training (_TRAINING):
 
-            init_start   the run may begin here
+            init_start   opening entry: the run may begin here
             run_start    it has begun
-            run_start    of another rank: ignored
-            epoch_start
-            init_start   the next run may begin here
+            run_start    of another rank that writes into this log, as the run has not trained since: ignored
+            epoch_start  training
+            init_start   opening entry: the next run may begin here
 
         Args:
             entry: An event or a section of the header.
         """
         name = entry.section if isinstance(entry, Header) else entry.key
+        if name not in _OPENING and name not in _TRAINING:
+            return
         is_run_start = name == schema.RUN_START.key
-        if is_run_start and self._follows_run_start:  # of another rank: the run has not trained since the last one
+        is_of_other_rank = is_run_start and self._last_of_course == schema.RUN_START.key
+        self._last_of_course = name
+        if is_of_other_rank:
             return
         if name in _OPENING:  # `run_start` is one of them
             self.lines.note_possible_start(entry.line)  # ignored as long as an earlier one has not become a run
         if is_run_start:
             self.lines.confirm_run()
-        if name in _OPENING or name in _TRAINING:
-            self._follows_run_start = is_run_start
 
     def _pop_rank_times(self, window_event: Event) -> schema.RankTimes | None:
         """Remove and return what an event logged of the ranks' own times in a window of training steps.
@@ -574,7 +583,8 @@ def _ranks_with_run_start(stream: BinaryIO) -> set[int]:
     """Return the ranks that log the start of the run, by the prefix of a launcher, such as `3: ` of srun.
 
     Args:
-        stream: The log. It is read up to its end, or up to a start without a prefix: then no launcher has put any.
+        stream: The log. It is read up to its end, or up to a start without a prefix: a launcher puts prefixes before
+            all lines or before none.
     """
     ranks: set[int] = set()
     for entry in read_stream(stream):

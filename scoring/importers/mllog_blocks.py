@@ -69,41 +69,46 @@ def _blocks(events: Run) -> Iterator[_Block]:
     Args:
         events: The events of the run.
     """
-    starts = [block.start for block in events.blocks if block.start]
-    stops = [block.stop for block in events.blocks if block.stop]
-    lines_of_stops = {stop.line for stop in stops}
-    marks = sorted([*starts, *stops], key=_line_of)
+    starts = sorted([block.start for block in events.blocks if block.start], key=_line_of)
+    stops = sorted([block.stop for block in events.blocks if block.stop], key=_line_of)
     evaluations = [_Evaluation(each.start, each.stop) for each in events.evaluations if each.start]
     evaluations.sort(key=_line_of_start)
     for start in starts:
-        end = _first_after(marks, start.line)  # the block's own stop, or the start of the next block, or None
-        stop = end if end is not None and end.line in lines_of_stops else None
-        end_line = math.inf if end is None else end.line
-        yield _Block(start, stop, _started_between(evaluations, start.line, end_line))
+        next_start = _first_after(starts, start.line)
+        line_of_next_block = math.inf if next_start is None else next_start.line
+        stop = _first_after(stops, start.line)
+        if stop is not None and stop.line > line_of_next_block:
+            stop = None  # it is of a later block: no stop of this one is logged
+        line_of_end = line_of_next_block if stop is None else stop.line
+        yield _Block(start, stop, _started_between(evaluations, start.line, line_of_end))
 
 
 def _stretches_of_block(block: _Block) -> list[Stretch]:
-    """Return the stretches of training in one block of epochs; none if the log says too little of the block.
+    """Return the stretches of training in one block of epochs. The block's evaluations end them, or else its stop.
 
     Args:
         block: The block. The number of an evaluation is that of the last epoch before it.
+
+    Returns:
+        The stretches; none if the log says too little of the block.
     """
     epochs = _epochs_of_block(block.start)
-    if epochs is None:
+    if epochs is None:  # the log does not state them
         return []
+    if not block.evaluations:
+        return [] if block.stop is None else [Stretch(block.start, block.stop, epochs.start, len(epochs))]
 
-    evaluated_epochs = {evaluation.start.number for evaluation in block.evaluations}  # {None} if none has a number
+    evaluated_epochs = {evaluation.start.number for evaluation in block.evaluations}
     if len(evaluated_epochs) > 1:
         return _stretches_between(block, epochs)
 
-    # The evaluation of one epoch ends the block's only stretch. Further ones are repetitions of it by other ranks.
-    end = block.evaluations[0].start if block.evaluations else block.stop
-    if end is None:
+    # All are of one epoch, which several ranks log, or none states an epoch. The first one ends the only stretch.
+    evaluation_start = block.evaluations[0].start
+    evaluated_epoch = whole_or_zero(evaluation_start.number)
+    has_later_epochs = evaluated_epoch in epochs and evaluated_epoch != epochs[-1]
+    if has_later_epochs:  # no line says whether these came before the evaluation or after it
         return []
-    evaluated_epoch = whole_or_zero(end.number) if block.evaluations else None
-    if evaluated_epoch in epochs[:-1]:
-        return []  # no line says whether the later epochs came before this evaluation or after it
-    return [Stretch(block.start, end, epochs.start, len(epochs))]
+    return [Stretch(block.start, evaluation_start, epochs.start, len(epochs))]
 
 
 def _epochs_of_block(start: Mark) -> range | None:
@@ -132,39 +137,42 @@ def _stretches_between(block: _Block, epochs: range) -> list[Stretch]:
         epochs: Numbers of the epochs of the block.
 
     Returns:
-        The stretches. The list is empty if the evaluations do not divide the epochs (`_divide`), or if one before the
-        last lacks its stop.
+        The stretches. The list is empty if the evaluations do not divide the epochs (`_last_epochs_of_parts`), or if
+        one before the last lacks its stop.
     """
-    last_epochs = [whole_or_zero(evaluation.start.number) for evaluation in block.evaluations]
-    if not _divide(last_epochs, epochs):
+    numbers = [whole_or_zero(evaluation.start.number) for evaluation in block.evaluations]
+    last_epochs = _last_epochs_of_parts(numbers, epochs)
+    if last_epochs is None:
         return []
+    stops = [evaluation.stop for evaluation in block.evaluations[:-1]]
+    begins = [block.start, *[stop for stop in stops if stop is not None]]
+    if len(begins) < len(block.evaluations):  # a stop is missing
+        return []
+
     stretches: list[Stretch] = []
-    begin: Mark | None = block.start
-    next_epoch = epochs.start
-    for evaluation, last_epoch in zip(block.evaluations, last_epochs, strict=True):
-        if begin is None or last_epoch is None:  # the latter is for the types
-            return []
-        stretches.append(Stretch(begin, evaluation.start, next_epoch, last_epoch - next_epoch + 1))
-        begin = evaluation.stop
-        next_epoch = last_epoch + 1
+    first_epoch = epochs.start
+    for begin, evaluation, last_epoch in zip(begins, block.evaluations, last_epochs, strict=True):
+        stretches.append(Stretch(begin, evaluation.start, first_epoch, epochs=last_epoch - first_epoch + 1))
+        first_epoch = last_epoch + 1  # of the next stretch
     return stretches
 
 
-def _divide(last_epochs: Sequence[int | None], epochs: range) -> bool:
-    """Return whether some epochs end the parts of a range of epochs: they ascend, up to the last epoch of the range.
+def _last_epochs_of_parts(numbers: Sequence[int | None], epochs: range) -> list[int] | None:
+    """Return the last epoch of each part into which evaluations divide some epochs, or None if they do not divide them.
 
-    The epochs 2 and 4 divide the epochs 1 to 4, but neither 2 and 3 nor 4 and 2 do.
+    Evaluations after the epochs 2 and 4 divide the epochs 1 to 4. Those after 2 and 3 do not, as epoch 4 would be in no
+    part, nor do those after 4 and 2.
 
     Args:
-        last_epochs: The last epoch of each part. None, for one that cannot be read, divides nothing.
+        numbers: The last epoch before each evaluation. With one that cannot be read (None), the result is None.
         epochs: The epochs that are divided.
     """
-    end_of_part = epochs.start - 1
-    for last_epoch in last_epochs:
-        if last_epoch is None or last_epoch <= end_of_part:
-            return False
-        end_of_part = last_epoch
-    return end_of_part == epochs.stop - 1
+    last_epochs = [number for number in numbers if number is not None]
+    ascend = last_epochs == sorted(set(last_epochs))
+    if not last_epochs or len(last_epochs) < len(numbers) or not ascend:
+        return None
+    are_all_in_parts = last_epochs[0] in epochs and last_epochs[-1] == epochs[-1]
+    return last_epochs if are_all_in_parts else None
 
 
 def _started_between(evaluations: Sequence[_Evaluation], first: int, last: float) -> Sequence[_Evaluation]:

@@ -72,8 +72,8 @@ def read_epochs(events: Run, *, samples: int | None, batch: int | None) -> list[
 def _window_of_epoch(number: Any, epoch: Epoch, samples: int | None, batch: int | None) -> Window:
     """Return the training figures of one epoch: seconds, images, steps, wait for input and printed images/s.
 
-    A figure that is not known is None. For example, only the start and the stop of epoch 3 are logged, 100 s apart.
-    With 50,000 `samples` and a `batch` of 256, the figures are 100 s, 50,000 images and 195 steps.
+    For example, only the start and the stop of epoch 3 are logged, 100 s apart. With 50,000 `samples` and a `batch` of
+    256, the figures are 100 s, 50,000 images and 195 steps. A figure that is not known is None.
 
     Args:
         number: Number of the epoch as it is logged, of any type; None if the program logs none.
@@ -83,20 +83,18 @@ def _window_of_epoch(number: Any, epoch: Epoch, samples: int | None, batch: int 
     """
     images: float | None = None
     wait_s: float | None = None
-    if epoch.own_rate:  # this project's program logs all three with its rate
+    if epoch.own_rate is not None:  # this project's program logs all three with its rate
         seconds = positive_amount(epoch.own_rate.time_s)
         images = positive_amount(epoch.own_rate.images)
         wait_s = real(epoch.own_rate.data_wait_s)
     else:
         seconds = epoch.marked_seconds  # from start to stop; None if one of the two is missing
 
-    # A start and a stop without a number may be of a part: some programs count images in place of epochs.
+    # Some programs count images in place of epochs. Their starts and stops, of parts of an epoch, have no number.
     is_whole_epoch = number is not None
     if images is None and seconds and is_whole_epoch:
         images = samples
-    steps: int | None = None
-    if images and batch:
-        steps = int(images // batch)
+    steps = int(images // batch) if images and batch else None  # whole batches
 
     return Window(
         line=epoch.line,
@@ -143,16 +141,18 @@ def _intervals_by_number(events: Run) -> dict[Any, Interval]:
             has three intervals of it: a start alone, a start with a stop, and a stop alone.
 
     Returns:
-        The intervals, each with a stop. Of several with one number, the last one with a start is taken, or the last one
-        of all if none has a start.
+        The intervals, each with a stop. Of several with one number, one with a start goes before one without, and a
+        later one before an earlier one.
     """
-    stopped = [interval for interval in events.epochs if interval.stop is not None]
-    without_start = [interval for interval in stopped if interval.start is None]
-    with_start = [interval for interval in stopped if interval.start is not None]
     interval_by_number: dict[Any, Interval] = {}
-    for interval in [*without_start, *with_start]:  # later ones replace earlier ones, so those with a start count
-        assert interval.stop is not None
-        interval_by_number[interval.stop.number] = interval
+    for interval in events.epochs:
+        if interval.stop is None:
+            continue
+        number = interval.stop.number
+        found = interval_by_number.get(number)
+        only_found_has_start = found is not None and found.start is not None and interval.start is None
+        if not only_found_has_start:
+            interval_by_number[number] = interval
     return interval_by_number
 
 
@@ -162,29 +162,43 @@ def _own_rate_by_number(rates: Sequence[Rate], marks: Sequence[Mark]) -> dict[An
     Args:
         rates: All logged rates.
         marks: The starts and stops of all epochs, in the order of their lines.
+
+    Returns:
+        The rates. A rate that states no number has that of the last start or stop before it.
     """
     rate_by_number: dict[Any, Rate] = {}
     for rate in rates:
-        if _is_own(rate):
-            number = _number_of_last_mark(rate, marks) if rate.number is None else rate.number
-            rate_by_number[number] = rate
+        if not _is_of_this_project(rate):
+            continue
+        number = _number_of_last_mark(rate, marks) if rate.number is None else rate.number
+        rate_by_number[number] = rate  # in place of an earlier one
     return rate_by_number
 
 
 def _others_rate_by_number(rates: Sequence[Rate], marks: Sequence[Mark]) -> dict[Any, Rate]:
-    """Return the first positive rate of each epoch that another submitter's program logged, by the epoch's number.
+    """Return the first positive rate of each epoch that another submitter's program logged, by the number of the epoch.
+
+    Some programs log a rate with the number of its epoch, others with that of a training step, and others with none.
+    A rate without its epoch's number is taken to be of the epoch that started or stopped last before it.
 
     Args:
-        rates: All logged rates. The number of one may be an epoch or a training step.
+        rates: All logged rates.
         marks: The starts and stops of all epochs, in the order of their lines.
+
+    Returns:
+        The rates. A rate that comes before all starts and stops and does not state its epoch has the number None.
     """
-    others = [rate for rate in rates if not _is_own(rate) and positive_amount(rate.images_per_s) is not None]
-    numbers_are_epochs = _are_epochs({rate.number for rate in others if rate.number is not None}, marks)
+    others = [
+        rate for rate in rates if not _is_of_this_project(rate) and positive_amount(rate.images_per_s) is not None
+    ]
+    stated_numbers = {rate.number for rate in others if rate.number is not None}
+    state_epochs = _are_epochs(stated_numbers, marks)  # False: they state training steps
     rate_by_number: dict[Any, Rate] = {}
     for rate in others:
-        states_epoch = rate.number is not None and numbers_are_epochs
-        number = rate.number if states_epoch else _number_of_last_mark(rate, marks)
-        rate_by_number.setdefault(number, rate)
+        states_its_epoch = rate.number is not None and state_epochs
+        number = rate.number if states_its_epoch else _number_of_last_mark(rate, marks)
+        if number not in rate_by_number:  # the first rate of an epoch counts
+            rate_by_number[number] = rate
     return rate_by_number
 
 
@@ -214,7 +228,7 @@ def _are_epochs(numbers: Collection[Any], marks: Sequence[Mark]) -> bool:
     return not marks or all(number in epochs_of_log for number in numbers)
 
 
-def _is_own(rate: Rate) -> bool:
+def _is_of_this_project(rate: Rate) -> bool:
     """Return whether this project's program logged a rate, by the name of the event.
 
     Args:
