@@ -66,17 +66,18 @@ def has_second_clock(record: Record) -> bool:
 def _check_of_ratio(
     name: str, first_way: str, second_way: str, *, ratio: float, rounding: float = 0.0, refusable: bool = True
 ) -> Check:
-    """Return the result of comparing two figures of a log by their ratio: whether they agree, or are to be refused.
+    """Return the result of comparing two figures of a log by their ratio.
+
+    The figures agree if they differ by at most 2 %, or 5 % in a check of clocks (CLOCK_CHECKS). If they are over 1.5
+    times apart (MAX_PLAUSIBLE_RATIO), one of them must be wrong, and the log is refused.
 
     Args:
-        name: Name of the check, such as "rate". In a check of clocks (CLOCK_CHECKS), figures agree within 5 %, in any
-            other within 2 %.
+        name: Name of the check, such as "rate".
         first_way: The first figure in words, with its lines in the log.
         second_way: The second figure in words.
         ratio: One figure divided by the other.
         rounding: By how much rounded digits may change the ratio.
-        refusable: Whether figures over 1.5 times apart (MAX_PLAUSIBLE_RATIO) are refused. False where no figure is
-            wrong, as if pauses make the difference.
+        refusable: False if both figures may be right however far they are apart, as with and without pauses.
     """
     tolerance = CLOCKS_AGREE_WITHIN if name in CLOCK_CHECKS else AGREES_WITHIN
     agree = abs(ratio - 1) <= tolerance + rounding
@@ -134,7 +135,7 @@ def problems_of_time_stamps(record: Record) -> list[str]:
 def _check_time_stamps(record: Record) -> Check | None:
     """Compare the time between printed rows by their time stamps with the time that the rows themselves state.
 
-    Gaps between rows with an evaluation, the end of an epoch or a pause in them are left out.
+    Both are sums over the gaps between successive rows of an epoch in which no evaluation and no pause lies.
 
     Args:
         record: What the log says. Its `windows` are the rows of training figures.
@@ -150,7 +151,7 @@ def _check_time_stamps(record: Record) -> Check | None:
     if not kept:
         return None
 
-    times = _times_of_gaps(kept, stamp_resolution_s)
+    times = _times_of_gaps(kept, stamp_resolution_s)  # the two sums, and the error of the one by stamps
     lines = lines_in_words([gap.row for gap in kept])
     rows_print_step_times = record.windows[-1].seconds is not None  # by the last row: the first one may lack them
     if rows_print_step_times:
@@ -179,6 +180,9 @@ class _TimesOfGaps(NamedTuple):
 def _times_of_gaps(gaps: Sequence[Gap], stamp_resolution_s: float) -> _TimesOfGaps:
     """Return the sum of gaps between printed rows by their time stamps and by the rows' own figures.
 
+    In a stretch of gaps without a break, the sum by the stamps is the last stamp less the first one. So only these two
+    are rounded, and the sum is off by about one digit of a stamp for each stretch, not for each gap.
+
     Args:
         gaps: The gaps, at least one, in the order of the log.
         stamp_resolution_s: Seconds for which the last digit of a time stamp stands, such as 0.01.
@@ -192,9 +196,6 @@ def _times_of_gaps(gaps: Sequence[Gap], stamp_resolution_s: float) -> _TimesOfGa
 
 def _stretches_of_gaps(gaps: Sequence[Gap]) -> int:
     """Return how many stretches without a break some gaps between printed rows form.
-
-    The sum of a stretch is its last time stamp less its first one, whatever the stamps between. So each stretch is off
-    by about one digit of a stamp, and not each gap.
 
     Args:
         gaps: The gaps, at least one, in the order of the log. A break is where one was left out, as for a pause.
@@ -220,8 +221,9 @@ def _stamp_resolution_s(gaps: Sequence[Gap]) -> float:
 def _check_pauses(record: Record) -> Check | None:
     """Report pauses of the program between printed rows of one epoch, if the time stamps show any.
 
-    There are pauses if the stamps show over 5 % more time than the rows state of their own steps, beyond the error of
-    the stamps. Figures by the rows' own times leave pauses out, so the log is not refused for them.
+    There are pauses if the stamps show over 5 % more time than the rows' own times. By stamps that may be off by 4 s,
+    110 s for rows of 100 s are enough: 106 s is more than 105 s. The log is not refused for pauses, because its figures
+    are by the rows' own times.
 
     Args:
         record: What the log says. Its `windows` are the rows of training figures.
@@ -234,7 +236,9 @@ def _check_pauses(record: Record) -> Check | None:
         return None
     times = _times_of_gaps(gaps, _stamp_resolution_s(gaps))
     stamps_error_s = max(TWO_STAMPS_ERROR_S, times.stamps_error_s)
-    has_pauses = times.by_stamps_s - stamps_error_s > (1 + CLOCKS_AGREE_WITHIN) * times.by_rows_s
+    least_by_stamps_s = times.by_stamps_s - stamps_error_s
+    most_without_pauses_s = (1 + CLOCKS_AGREE_WITHIN) * times.by_rows_s
+    has_pauses = least_by_stamps_s > most_without_pauses_s
     if not has_pauses:
         return None
 
@@ -249,10 +253,10 @@ def _check_pauses(record: Record) -> Check | None:
 
 
 def _check_run_time(record: Record) -> Check | None:
-    """Compare the images/s by the seconds that the epochs state with the images/s by the log's clock.
+    """Compare the images/s by the seconds that the epochs of a log state with the images/s by the log's clock.
 
-    The epochs' rate is too high if a program stamps an epoch when its work is launched on the devices, not when the
-    work is done: 5.8 times the clock's in the largest MLPerf runs.
+    Some programs log the end of an epoch when its work is launched on the devices, and not when the work is done. The
+    rate by the epochs' seconds is then too high, in the largest MLPerf runs 5.8 times the rate by the clock.
 
     Args:
         record: What the log says.
@@ -282,8 +286,8 @@ def _check_run_time(record: Record) -> Check | None:
 def _check_evaluations_within_epochs(record: Record) -> Check | None:
     """Compare the images/s of epochs with and without the time of the evaluations that are marked within them.
 
-    No line says whether training stood still during these evaluations. So either may be the true speed, and the log is
-    never refused for the difference.
+    If epochs of 100 s have evaluations of 20 s in them, the two are images / 100 s and images / 80 s. No line says
+    whether training stood still during the evaluations. So either may be the true speed, and the log is never refused.
 
     Args:
         record: What the log says: its epochs, as `windows`, and the start and end of each evaluation.
@@ -302,14 +306,18 @@ def _check_evaluations_within_epochs(record: Record) -> Check | None:
         return None
 
     lines = lines_in_words(epochs)
-    rate_with = rate_by_durations(epochs)
+    rate_with = rate_by_durations(epochs)  # images / all seconds, as the figure counts them
     rate_without = rate_with * epochs_s / trained_s
-    return _check_of_ratio(
-        "evaluations within epochs",
-        f"{lines}: the epochs' own times, {six_digits(epochs_s)} s, which is {six_digits(rate_with)} images/s",
+    with_evaluations = f"the epochs' own times, {six_digits(epochs_s)} s, which is {six_digits(rate_with)} images/s"
+    without_evaluations = (
         f"without the {six_digits(evaluated_s)} s of evaluations that are marked within epochs, "
         f"{six_digits(rate_without)} images/s if training stood still meanwhile; "
-        "the figure counts that time as training",
+        "the figure counts that time as training"
+    )
+    return _check_of_ratio(
+        "evaluations within epochs",
+        f"{lines}: {with_evaluations}",
+        without_evaluations,
         ratio=rate_without / rate_with,
         refusable=False,
     )
@@ -318,8 +326,8 @@ def _check_evaluations_within_epochs(record: Record) -> Check | None:
 def _check_epoch_summaries(record: Record) -> Check | None:
     """Compare the mean of the rates of rows that are printed every few steps with that of the summaries of epochs.
 
-    Both are harmonic means over the rows, weighted by the steps of a row: once with its own rate, and once with the
-    rate in the summary of its epoch.
+    Two rows of 10 steps print 200 and 300 images/s, and the summary of their epoch 250. Then the harmonic mean of 200
+    and 300 is compared with that of 250 and 250. Rows of more steps weigh more.
 
     Args:
         record: What the log says. Its `windows` are the rows, and its `epochs` are the summaries.
@@ -328,14 +336,14 @@ def _check_epoch_summaries(record: Record) -> Check | None:
         The result for the epochs that have both rows and a summary. None if there is no such epoch.
     """
     all_summaries = _summaries_with_rates(record)
-    rate_of_epoch = {summary.epoch: summary.printed_rate or 0.0 for summary in all_summaries}  # `or` is for the types
-    rows = [row for row in _rows_with_rates(record) if row.epoch in rate_of_epoch]
+    summary_of_epoch = {summary.epoch: summary for summary in all_summaries}
+    rows = [row for row in _rows_with_rates(record) if row.epoch in summary_of_epoch]
     if not rows:
         return None
 
-    steps = [row.steps or 0 for row in rows]  # `or` is for the types, and so in the next line
-    rows_rate = _harmonic_mean([row.printed_rate or 0.0 for row in rows], steps)
-    summaries_rate = _harmonic_mean([rate_of_epoch[row.epoch] for row in rows], steps)
+    steps = [row.steps or 0 for row in rows]  # all of these rows have steps
+    rows_rate = _harmonic_mean([_printed_rate(row) for row in rows], steps)
+    summaries_rate = _harmonic_mean([_printed_rate(summary_of_epoch[row.epoch]) for row in rows], steps)
     compared_epochs = {row.epoch for row in rows}
     summaries = [summary for summary in all_summaries if summary.epoch in compared_epochs]
     return _check_of_ratio(
@@ -344,6 +352,16 @@ def _check_epoch_summaries(record: Record) -> Check | None:
         f"{lines_in_words(rows)}: their rates, {six_digits(rows_rate)} images/s",
         ratio=rows_rate / summaries_rate,
     )
+
+
+def _printed_rate(window: Window) -> float:
+    """Return the images/s that a row or a summary prints.
+
+    Args:
+        window: One that prints a rate.
+    """
+    assert window.printed_rate is not None
+    return window.printed_rate
 
 
 def _harmonic_mean(rates: Sequence[float], steps: Sequence[int]) -> float:
@@ -394,11 +412,11 @@ def _check_counted_images(record: Record) -> Check | None:
     Returns:
         The result. None if nothing can be compared, as in the log of another program.
     """
-    # The reader of the log has then added the check `images` already, as one that could not be made.
-    has_unreadable_images = any(check.what == "images" and check.one_sided for check in record.checks)
-    if has_unreadable_images:
+    # Some count of images could not be read: the reader of the log has added this check as one that cannot be made.
+    was_noted_as_impossible = any(check.what == "images" and check.one_sided for check in record.checks)
+    if was_noted_as_impossible:
         return None
-    own_windows = [window for window in record.windows if window.phase is not None]  # only our program logs phases
+    own_windows = [window for window in record.windows if window.phase is not None]  # only this project logs phases
     windows = [window for window in own_windows if window.images and window.steps]
     batch = record.global_batch
     if not windows or not batch:
@@ -444,14 +462,14 @@ def _check_printed_rates(record: Record) -> Check | None:
 
 
 def check_rates_against_blocks(epochs: Sequence[Window], stretches: Sequence[Window]) -> Check | None:
-    """Compare the mean of the images/s that epochs print with the images/s by the run's stretches of training.
+    """Compare the mean of the images/s that epochs print with images / seconds of the log's stretches of training.
 
-    The mean is harmonic: if all epochs have equally many images, this is the sum of images / the sum of times.
+    The mean is the harmonic one: of epochs with equally many images, it is all images / all seconds.
 
     Args:
         epochs: The epochs. Those without a printed rate are left out of the mean.
-        stretches: A window for each stretch of training between the evaluations of a block, which is a group of
-            epochs. Those without images or seconds are skipped.
+        stretches: A window for each stretch of training between evaluations, of one epoch or several. Those without
+            images or seconds are skipped.
 
     Returns:
         The result. None if no epoch has a rate, or if no stretch has both images and seconds.

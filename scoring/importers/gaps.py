@@ -109,11 +109,10 @@ def _usual_distance(windows: Sequence[Window]) -> float | None:
 def rows_after_lost_epochs(windows: Sequence[Window], unread_lines: Sequence[int]) -> list[Window]:
     """Return the printed rows before which all rows of an epoch or more seem to be missing.
 
-        epoch 1, step 90 and then epoch 3, step 10    -> returned: steps count anew in each epoch
-        epoch 1, step 90 and then epoch 3, step 100   -> not returned: steps may count through the whole run
+        epoch 1, step 90 and then epoch 3, step 10   -> returned: steps count anew in each epoch, and epoch 2 is missing
 
-    In the second case, epoch 2 may have been too short for a row. `rows_after_lost_rows` finds rows that are missing
-    there.
+    If steps may count through the whole run, as in "epoch 1, step 90 and then epoch 3, step 100", nothing needs to be
+    missing: epoch 2 may have been too short for a row.
 
     Args:
         windows: Rows of training figures, in the order of the log.
@@ -240,35 +239,36 @@ def without_pauses(gaps: Sequence[Gap], stamp_resolution_s: float) -> list[Gap]:
 
 
 def _usual_ratio(gaps: Sequence[Gap], stamp_resolution_s: float) -> float:
-    """Return the usual ratio of a gap between printed rows by the time stamps to the same gap by the later row.
+    """Return how many times as long the gaps between printed rows usually are by the time stamps as by the rows.
 
-    The median of the ratios is taken, if gaps are not short beside the rounding of the stamps.
+    The median of the gaps is taken: of 1.0, 1.1 and 5.0 times, it is 1.1.
 
     Args:
-        gaps: The gaps, at least one.
+        gaps: The gaps, at least one. Each has `clock_s` by the stamps, and `row_s` by the figures of its later row.
         stamp_resolution_s: Seconds for which the last digit of a time stamp stands, such as 0.01.
     """
     median_row_s = statistics.median(gap.row_s for gap in gaps)
     rounding_s = 2 * stamp_resolution_s  # of a gap's two time stamps
-    if median_row_s >= rounding_s:
-        return statistics.median(gap.clock_s / gap.row_s for gap in gaps)
-    return _ratio_of_sums(gaps)
+    are_gaps_short = median_row_s < rounding_s
+    if are_gaps_short:  # a gap of 0.4 s may be 0 s or 1 s by stamps of whole seconds, so that its ratio says nothing
+        return _ratio_of_sums(gaps)
+    return statistics.median(gap.clock_s / gap.row_s for gap in gaps)
 
 
 def _ratio_of_sums(gaps: Sequence[Gap]) -> float:
-    """Return the ratio of the sum of gaps between printed rows by the time stamps to their sum by the later rows.
+    """Return how many times as long gaps between printed rows are by the time stamps as by the rows, summed over them.
 
-    Rounding spoils the ratio of a short gap, but mostly cancels out in sums. The tenth of the gaps that the stamps show
-    longest beside the rows is left out, because these gaps may have pauses.
+    In the sums, the rounding of the stamps mostly cancels out. The tenth of the gaps that may have pauses is left out:
+    those that are longest by the stamps beside the rows.
 
     Args:
         gaps: The gaps, at least one.
     """
     least_excess_first = sorted(gaps, key=_excess_s)
     kept = least_excess_first[: math.ceil(0.9 * len(gaps))]  # 14 of 15 gaps; all of up to 9
-    clocks_s = math.fsum(gap.clock_s for gap in kept)
-    rows_s = math.fsum(gap.row_s for gap in kept)
-    return clocks_s / rows_s
+    by_stamps_s = math.fsum(gap.clock_s for gap in kept)
+    by_rows_s = math.fsum(gap.row_s for gap in kept)
+    return by_stamps_s / by_rows_s
 
 
 def _excess_s(gap: Gap) -> float:

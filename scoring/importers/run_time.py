@@ -88,27 +88,25 @@ def rate_by_durations(rows: Sequence[Window]) -> float:
 
 
 def training_rate_by_clock(record: Record, rows: Sequence[Window]) -> RunRate | None:
-    """Return the images/s of training by the log's clock, over its epochs or, if their times seem wrong, over the run.
+    """Return the images/s of training by the log's clock, over its epochs or, if these seem too short, over the run.
 
-    Evaluations outside epochs are left out as far as the log allows it (`_training_rate_over`).
+    The time of evaluations between epochs is left out, as far as the log allows it (`_training_rate_over`).
 
     Args:
         record: What the log says.
         rows: The epochs, as `rows_of_epochs` returns them. Each states its duration and when it ended.
 
     Returns:
-        The rate, or None if no positive time is left, as where the clock was set back.
+        The rate. None if no positive time is left of the epochs or of the run, as where the clock was set back.
     """
     rate_over_epochs = _training_rate_over(record, rows, EPOCHS_SPAN, _span_of_rows(rows))
     if record.run_span is None:  # the log does not state when the run started or stopped
         return rate_over_epochs
 
     rate_over_run = _training_rate_over(record, rows, RUN_SPAN, record.run_span)
-    if rate_over_run is None:
+    if rate_over_run is None:  # no positive time is left
         return None
-    if _are_durations_too_short(rows, rate_over_run):
-        return rate_over_run
-    return rate_over_epochs
+    return rate_over_run if _are_durations_too_short(rows, rate_over_run) else rate_over_epochs
 
 
 def _are_durations_too_short(rows: Sequence[Window], rate_over_run: RunRate) -> bool:
@@ -181,14 +179,18 @@ def _evaluations_to_leave_out(record: Record, rows: Sequence[Window], span: Time
         rows: The epochs. An evaluation that begins within an epoch counts as a part of it.
         span: The span.
     """
+    nothing = LeftOut(0.0, "")
     if not record.evaluations:
-        return LeftOut(0.0, "")
-    if not record.eval_samples:  # then nothing limits how long an evaluation may count
-        return LeftOut(0.0, _NOT_LEFT_OUT)
-    # An evaluation counts for at most so long: its logged time may include a wait for unfinished training steps.
+        return nothing
+    if not record.eval_samples:
+        return LeftOut(0.0, _NOT_LEFT_OUT)  # words that say that evaluations are in the span, and why
+    # The logged time of an evaluation may include a wait for training steps that were launched but not done. So it
+    # counts for at most 10 times as long as training on as many images takes.
     longest_s = MAX_EVALUATION_RATIO * _training_seconds(record.eval_samples, rows)
     evaluated_s = _seconds_of_evaluations_between_epochs(record.evaluations, longest_s, rows, span)
-    return LeftOut(evaluated_s, " without evaluations") if evaluated_s > 0 else LeftOut(0.0, "")
+    if evaluated_s == 0:  # all evaluations are outside of the span, or within epochs
+        return nothing
+    return LeftOut(evaluated_s, " without evaluations")
 
 
 def _training_seconds(images: int, rows: Sequence[Window]) -> float:
@@ -206,7 +208,7 @@ def _seconds_of_evaluations_between_epochs(
 ) -> float:
     """Return the sum of the seconds of the evaluations that begin within a span of time but not within an epoch.
 
-    An evaluation counts up to the beginning of the next epoch.
+    An evaluation that goes on into the next epoch counts up to the beginning of this epoch.
 
     Args:
         evaluations: The times of all evaluations.
@@ -216,11 +218,14 @@ def _seconds_of_evaluations_between_epochs(
     """
     evaluated_s = 0.0
     for evaluation in evaluations:
-        if not span.begin_s <= evaluation.begin_s < span.end_s:
+        is_in_span = span.begin_s <= evaluation.begin_s < span.end_s
+        if not is_in_span:
             continue
-        pause_end_s = _begin_of_next_epoch_s(evaluation.begin_s, rows, span)
-        seconds = min(evaluation.end_s, pause_end_s) - evaluation.begin_s  # below 0 if it begins within an epoch
-        evaluated_s += max(0.0, min(seconds, longest_s))
+        next_epoch_s = _begin_of_next_epoch_s(evaluation.begin_s, rows, span)
+        is_within_epoch = next_epoch_s <= evaluation.begin_s  # the first epoch that has not ended has begun already
+        if not is_within_epoch:
+            seconds = min(evaluation.end_s, next_epoch_s) - evaluation.begin_s
+            evaluated_s += max(0.0, min(seconds, longest_s))
     return evaluated_s
 
 

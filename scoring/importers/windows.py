@@ -37,7 +37,8 @@ def _complete_first_window(record: Record) -> None:
     if first.steps is not None:
         return
     first.steps = _steps_of_first_row(first, second, record.first_step)
-    # Some programs print the time of the last step alone. Then the reader of the log has left the seconds None.
+    # A row prints either the mean time of its steps or that of the last one alone, by the program. Of the latter, the
+    # seconds of all steps cannot be worked out, so that the second row has none.
     prints_mean_step_time = second.seconds is not None
     if first.steps is not None and first.printed_step_time_s is not None and prints_mean_step_time:
         first.seconds = first.printed_step_time_s * first.steps
