@@ -36,7 +36,7 @@ def add_score_options(
     _add_protocol_option(parser, protocol, shown_default=protocol or default_in_words)
     add_skip_option(parser)
     parser.add_argument("--runs", type=count, metavar="N", help="ask for N runs, not the protocol's number")
-    add_log_options(parser, convert)
+    add_log_options(parser, convert, of_several_systems=convert is not count)  # `counts` takes a number for each
 
 
 def add_skip_option(parser: argparse.ArgumentParser) -> None:

@@ -502,19 +502,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="the whole record, one JSON list")
 
 
-def add_log_options(parser: argparse.ArgumentParser, kind: Callable[[str], Any] = count) -> None:
+def add_log_options(
+    parser: argparse.ArgumentParser, kind: Callable[[str], Any] = count, *, of_several_systems: bool = False
+) -> None:
     """Add the options --devices, --batch, --segment and --format, for what a log may not say itself.
 
     Args:
         parser: Parser of the command that gets the options.
-        kind: Function that converts the texts of --devices and --batch. Any function but `count` is one for several
-            systems, so the help then shows a number for each, such as `8,64`.
+        kind: Function that converts the texts of --devices and --batch.
+        of_several_systems: Whether these two may state a number for each of several systems, as `8,64`.
     """
-    numbers = "N"
-    of_each = ""
-    if kind is not count:  # a number for each of several systems
-        numbers = "N,..."
-        of_each = " (8,64: of two systems)"
+    numbers = "N,..." if of_several_systems else "N"
+    of_each = " (8,64: of two systems)" if of_several_systems else ""
     devices = f"devices of the run, where the log does not say{of_each}"
     batch = f"images a step of one device, where the log does not say{of_each}"
     parser.add_argument("--devices", type=kind, metavar=numbers, help=devices)

@@ -155,14 +155,13 @@ class PyTorch(EpochFormatReader):
             line: Number of the line in the log.
             plain_text: The line as `_as_text` returns it.
         """
-        is_evaluation = _EVALUATION_STARTS.search(plain_text)
-        if is_evaluation is None:
-            if _TRAINING_STARTS.search(plain_text):
-                self._evaluates = False
-            return
+        evaluation = _EVALUATION_STARTS.search(plain_text)  # `Starting Model Evaluation`, or a parameter `mode`
+        if evaluation is not None:
+            self._evaluates = True
+        elif _TRAINING_STARTS.search(plain_text):
+            self._evaluates = False
 
-        self._evaluates = True
-        mode = is_evaluation["mode"]
+        mode = evaluation["mode"] if evaluation is not None else None  # None also if no parameter states it
         if mode is not None:
             self.note_problem(f"line {line}: mode {mode}: the rows are of an evaluation, not of training")
 
@@ -188,19 +187,18 @@ class PyTorch(EpochFormatReader):
         return _TRAINING_RATE in text or not self._evaluates
 
     def steps_of_row(self, last: RowPosition | None, position: RowPosition) -> int | None:
-        """Return how many training steps a printed row covers.
+        """Return how many training steps a printed row covers: those since the row before, or since the program began.
 
         Args:
             last: Epoch and step of the row before, or None for the first row.
             position: Epoch and step of this row.
 
         Returns:
-            The number of steps. None for the first row of a log, because rows before it may be missing, unless it is at
-            the first step of an epoch in which steps are counted anew.
+            The number of steps, or None if rows before the first row of a log may be missing.
         """
         if not self.steps_run_on:  # steps are counted anew in each epoch
             return super().steps_of_row(last, position)
-        if last is None:
+        if last is None:  # rows before it may be missing
             return None
         if position.step > last.step:
             return position.step - last.step
@@ -339,13 +337,13 @@ class MXNet(PyTorch):
             text: The line.
         """
         super().read_after_first_row(line, text)
-        head = _TABLE_HEAD.search(text)
-        if head:
-            self._table_batch = self._table_batch or Fact(integer(head[1]), line)
+        head = _TABLE_HEAD.search(text)  # `           |   256   |`
+        if self._table_batch is None:  # the table has not begun: no line is one of its rows
+            if head is not None:
+                self._table_batch = Fact(integer(head[1]), line)
             return
-        is_below_head = self._table_batch is not None
-        row = _TABLE_ROW.search(text) if is_below_head else None
-        if row:
+        row = _TABLE_ROW.search(text)  # `   8   |   2600.5   |`
+        if row is not None and head is None:
             self._table_devices.append(Fact(integer(row[1]), line))
 
     def finish_facts(self) -> None:
@@ -369,18 +367,19 @@ class MXNet(PyTorch):
 
         Returns:
             The number and its line, by the place in words: {"gpus": Fact(4, line=3), "the closing table": Fact(4,
-            line=90)}. The number is None if it cannot be read.
+            line=90)}. The number is None if it cannot be read. No place at all if the only one may count the devices of
+            a single node, because the log then does not say how many there are.
         """
         counts = super().device_counts()
         table = self._closing_table()
         if table is not None:
             counts["the closing table"] = table.devices
 
-        # By the ranks there may be more devices than they show. So they are left out if another place states more, and
-        # they confirm or contradict any other number.
+        # Ranks 0 and 5 show that there are at least 6 devices. That confirms a place that states 6, and contradicts one
+        # that states 4. Of 8 it says nothing.
         least_devices = self._least_devices_by_ranks()
         stated = [count.value for count in counts.values() if count.value is not None]
-        if least_devices is not None and stated and max(stated) <= least_devices.value:
+        if least_devices is not None and stated and least_devices.value >= max(stated):
             counts["mpirun's ranks"] = least_devices
         return {} if self._are_of_one_node(counts) else counts
 
@@ -489,22 +488,33 @@ class Json(MXNet):
             self._require_image_unit(line, unit[1])
 
     def read_first_row(self, text: str, position: RowPosition, row: Columns) -> None:
-        """Set how the program counts steps and states its batch, by a column of the first row that shows its framework.
+        """Set how the program counts steps and states its batch, by the framework whose columns the first row has.
 
         Args:
-            text: The row as it is printed. Each row has a column of _DIALECTS, such as `train.total_ips` of PyTorch.
+            text: The row as it is printed.
             position: Epoch and step of the row.
             row: Values of the row by column, as printed.
         """
-        for column, dialect in _DIALECTS.items():
-            if column in text:
-                self.framework = dialect.framework
-                self.batch_field = dialect.batch_field
-                self.first_step = dialect.first_step
-                self.rows_imply_batch = dialect.rows_imply_batch
-                self.steps_run_on = dialect.steps_run_on
-                break
+        dialect = _dialect_of(text)
+        if dialect is not None:
+            self.framework = dialect.framework
+            self.batch_field = dialect.batch_field
+            self.first_step = dialect.first_step
+            self.rows_imply_batch = dialect.rows_imply_batch
+            self.steps_run_on = dialect.steps_run_on
         super().read_first_row(text, position, row)  # lowers `first_step` to the step of this row, if that is lower
+
+
+def _dialect_of(row: str) -> Dialect | None:
+    """Return the dialect of the framework that printed a row in JSON, or None if it has no column of _DIALECTS.
+
+    Args:
+        row: The row as it is printed. The column `train.total_ips` is of PyTorch, for example.
+    """
+    for column, dialect in _DIALECTS.items():
+        if column in row:
+            return dialect
+    return None
 
 
 class TensorFlow(PyTorch):

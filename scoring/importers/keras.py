@@ -104,8 +104,8 @@ class Keras(FormatReader):
         nodes = self._number_of_nodes()
         if nodes is None or not gpus_of_process:
             return
-        has_further_processes = len(self.lines.ranks) > nodes  # by mpirun's tags before the lines
-        if has_further_processes:
+        processes = len(self.lines.ranks)  # by mpirun's tags before the lines; 0 without tags
+        if processes > nodes:  # several on a node may share its GPUs or not, so that the devices are not known
             return
         line = self.line_of("gpus")
         self.set_if_unset("nodes", nodes, line)
@@ -118,13 +118,13 @@ class Keras(FormatReader):
             The number, which is 1 if no host is named. None if `worker_hosts` is not printed, or if the environment
             (TF_CONFIG) may name the hosts, which the log does not print.
         """
-        hosts = self.value("hosts")  # the text of `worker_hosts`, or None
+        hosts = self.value("hosts")  # the text of `worker_hosts`; None if it is not printed
         if hosts is None:
             return None
-        if hosts in _NO_HOSTS:
-            return None if self.value("strategy") in _STRATEGIES_OF_NODES else 1
-        commas: int = hosts.count(",")
-        return commas + 1
+        if hosts not in _NO_HOSTS:  # else its text is `None` or `''`, which names no host
+            return len(hosts.split(","))
+        may_environment_name_them = self.value("strategy") in _STRATEGIES_OF_NODES  # for training on several nodes
+        return None if may_environment_name_them else 1
 
     def _set_batch(self) -> None:
         """Set the batch of one device or of all devices, by the option `use_per_replica_batch_size`.

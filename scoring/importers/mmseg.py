@@ -8,6 +8,7 @@ rows of language models in the same form.
 """
 
 import re
+from typing import NamedTuple
 
 from scoring.importers.epoch_table import EpochFormatReader
 from scoring.importers.evidence import Fact
@@ -17,6 +18,45 @@ from scoring.importers.text import RowPattern, field, integer
 from scoring.record import Check
 
 _COMMENT = re.compile(r"(?:^|\s)#[^\r\n]*")  # of a configuration that is printed as its files stand
+
+
+class _Place(NamedTuple):
+    """A place in the printed configuration, in which each data loader has a section in brackets.
+
+    train_dataloader=dict(               -> loader "train_dataloader", 1 open bracket
+        samples_per_gpu=4,
+        sampler=dict(batch_size=5)),     -> 2 open brackets up to the first `)`, and none behind the second one
+    samples_per_gpu=2                    -> no loader: the size holds for all loaders
+    """
+
+    loader: str  # the loader whose section is read; empty: none
+    open_brackets: int  # in this section
+
+
+def _place_after(place: _Place, name: str, text: str) -> _Place:
+    """Return the place in a printed configuration after one more word of it.
+
+    Args:
+        place: The place before the word.
+        name: What the word is: "loader" (the name of a loader before its section), "opened" or "closed" (a bracket).
+        text: The word.
+    """
+    if not place.loader:
+        return _Place(loader=text, open_brackets=0) if name == "loader" else place
+    if name == "loader":  # a name within a section is no beginning of another one
+        return place
+    open_brackets = place.open_brackets + (1 if name == "opened" else -1)
+    section_ends = open_brackets == 0
+    return _Place(loader="" if section_ends else place.loader, open_brackets=open_brackets)
+
+
+def _is_of_train_loader(place: _Place) -> bool:
+    """Return whether a batch size at a place of the configuration is that of the training data's loader.
+
+    Args:
+        place: The place. A size within a further bracket of the section is not the loader's own.
+    """
+    return place.loader == "train_dataloader" and place.open_brackets == 1
 
 
 class MMSeg(FormatReader):
@@ -58,10 +98,9 @@ class MMSeg(FormatReader):
 
     def __init__(self, lines: Lines) -> None:
         super().__init__(lines)
-        self._loader = ""  # the data loader whose section of the configuration is read; empty: none
-        self._open_brackets = 0  # in the section of this loader
-        self._batches_of_train_loader: list[Fact] = []  # each printed size, as text
-        self._batches_of_all_loaders: list[Fact] = []  # the same, where no section is open
+        self._place = _Place(loader="", open_brackets=0)  # where the configuration is read
+        self._batches_of_train_loader: list[Fact] = []  # each size, as text, of the training data's loader
+        self._batches_of_all_loaders: list[Fact] = []  # each size outside of all loaders' sections
 
     def read_before_rows(self, line: int, text: str) -> None:
         """Read the values that a line before the first row states, but none of a comment in the configuration.
@@ -73,60 +112,27 @@ class MMSeg(FormatReader):
         super().read_before_rows(line, _COMMENT.sub("", text))
 
     def take_fact(self, name: str, value: object, line: int) -> None:
-        """Keep a value that the log states before the first row, or follow which section of the configuration is open.
+        """Keep a value that the log states before the first row, such as a batch size or the number of devices.
 
-        Of several lines that state a value, the first one counts.
+        Of several lines that state a value, the first one counts. A batch size is of the data loader in whose section
+        of the configuration it stands, so `_place` follows the sections' beginnings and brackets.
 
         Args:
             name: Name of the group of `fact_pattern` that matched, such as "devices".
             value: Text that the group matched.
             line: Number of the line in the log.
         """
-        if name == "loader":
-            self._loader = self._loader or str(value)  # a loader that is named within a section begins no other one
-        elif name in ("opened", "closed"):
-            self._count_bracket(1 if name == "opened" else -1)
-        elif name == "batch_of_loader":
-            self._keep_batch(Fact(value, line), holds_for_all_loaders=False)
-        elif name == "samples_per_gpu":
-            self._keep_batch(Fact(value, line), holds_for_all_loaders=True)
+        if name in ("loader", "opened", "closed"):  # `train_dataloader=dict`, `(` or `)`
+            self._place = _place_after(self._place, name, str(value))
+        elif name in ("batch_of_loader", "samples_per_gpu"):  # `batch_size=4` or `samples_per_gpu=4`
+            if _is_of_train_loader(self._place):
+                self._batches_of_train_loader.append(Fact(value, line))
+            elif name == "samples_per_gpu" and not self._place.loader:
+                self._batches_of_all_loaders.append(Fact(value, line))
         elif name == "precision":  # `value` is a switch that is on, such as `use_fp16=True`
             self.set_if_unset("precision", "amp", line)
         else:
             self.set_if_unset(name, value, line)
-
-    def _keep_batch(self, batch: Fact, *, holds_for_all_loaders: bool) -> None:
-        """Keep a batch size of the printed configuration if it is one of the training data, by the section it is in.
-
-            train_dataloader=dict(
-                samples_per_gpu=4,                    -> of the training data's loader; the same for `batch_size=4`
-                sampler=dict(batch_size=5)),          -> ignored: within a further bracket, so not the loader's own
-            val_dataloader=dict(samples_per_gpu=1),   -> ignored: not of the training data
-            samples_per_gpu=2,                        -> of all loaders
-            batch_size=2,                             -> ignored: in no loader's section, it may be anything's
-
-        Args:
-            batch: The size, as text.
-            holds_for_all_loaders: Whether a size by this name, `samples_per_gpu`, holds for all loaders if it is in no
-                section.
-        """
-        is_directly_in_section = self._open_brackets == 1
-        if self._loader == "train_dataloader" and is_directly_in_section:
-            self._batches_of_train_loader.append(batch)
-        elif not self._loader and holds_for_all_loaders:
-            self._batches_of_all_loaders.append(batch)
-
-    def _count_bracket(self, change: int) -> None:
-        """Count the brackets that are open in the section of a data loader, which ends where the last one closes.
-
-        Args:
-            change: 1 for a bracket that opens, -1 for one that closes. Outside of such a section it changes nothing.
-        """
-        if not self._loader:
-            return
-        self._open_brackets += change
-        if self._open_brackets == 0:
-            self._loader = ""
 
     def finish_facts(self) -> None:
         """Set batch, devices, software versions and framework, and convert what the log states to numbers and names."""

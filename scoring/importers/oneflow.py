@@ -62,7 +62,7 @@ class OneFlow(EpochFormatReader):
         if last is None:
             return None
         if position.step == 0:
-            # OneFlow counts steps from 1. A row at step 0 is of the steps since the last row of the epoch before, of
-            # which no line says how many there are: the usual number, if an earlier row has shown it.
+            # Such a row is of the last steps of the epoch before, as steps count from 1. No line says how many these
+            # are. So the number is that of earlier rows, or None if none has shown it.
             return self.usual_steps_per_row
         return super().steps_of_row(last, position)  # since the row before, or since the start of the epoch
