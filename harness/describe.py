@@ -68,13 +68,13 @@ def _similar_setting(name: str, settings: Collection[str]) -> str:
 
 
 def _what_is_read_instead(name: str) -> str:
-    """Return which settings are read in place of a variable that nothing reads, as "MAX_EPOCHS is" for EPOCHS.
-
-    The result is the end of the caller's warning: "EPOCHS is read by nothing: MAX_EPOCHS is". An empty text stands for
-    no warning.
+    """Return which settings are read in place of a variable that is none, as "MAX_EPOCHS is" for EPOCHS.
 
     Args:
-        name: Name of a variable that is no setting.
+        name: Name of the variable.
+
+    Returns:
+        The end of the caller's warning, "EPOCHS is read by nothing: MAX_EPOCHS is". Empty for no warning.
     """
     if name in NAMES_ELSEWHERE:  # {"EPOCHS": "MAX_EPOCHS is", "LR": "the RECIPE has it", ...}
         return NAMES_ELSEWHERE[name]
@@ -84,14 +84,27 @@ def _what_is_read_instead(name: str) -> str:
             return f"{', '.join(settings)} are"
     for workload in workloads.NAMES:
         prefix = f"{workload.upper()}_"  # as RN50_
-        prefixes_with_precision = tuple(prefix_of(workload, precision) for precision in PRECISIONS)
-        if name.startswith(prefixes_with_precision):  # as RN50_FP32_STRATEGY, which jobs of this precision read
-            return ""
-        if name.startswith(prefix):  # as RN50_STRATEGY
-            # Of such names only those with a setting of PER_WORKLOAD are read.
-            settings = [f"{prefix}{setting}" for setting in PER_WORKLOAD]
-            return f"{' and '.join(settings)} are, and any setting with a precision, as {prefix}FP32_STRATEGY"
+        if name.startswith(prefix):
+            return _what_is_read_of_workload(name, workload, prefix)
     return ""  # may be another program's variable, as MODEL
+
+
+def _what_is_read_of_workload(name: str, workload: str, prefix: str) -> str:
+    """Return which variables are read for a workload alone, as the end of the warning on one that is not.
+
+    Args:
+        name: Name of the variable, as "RN50_STRATEGY".
+        workload: The workload, as "rn50".
+        prefix: Beginning of the names of its variables, as "RN50_".
+
+    Returns:
+        The text; empty if jobs of one precision read the variable, as RN50_FP32_STRATEGY.
+    """
+    prefixes_with_precision = tuple(prefix_of(workload, precision) for precision in PRECISIONS)  # as RN50_FP32_
+    if name.startswith(prefixes_with_precision):
+        return ""
+    read_at_any_precision = " and ".join(f"{prefix}{setting}" for setting in PER_WORKLOAD)
+    return f"{read_at_any_precision} are, and any setting with a precision, as {prefix}FP32_STRATEGY"
 
 
 def _warnings_on_data(job: Job) -> list[str]:

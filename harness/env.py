@@ -60,18 +60,26 @@ def _value_with_origin(setting: Setting, environ: Mapping[str, str]) -> ValueWit
     try:
         value = setting.parse(environ[variable])
     except ValueError as error:
-        # `parse` says "BATCHSIZE='many': must be ...". The user is to read which variable gave the text.
-        precision = environ.get("PRECISION", str(SETTINGS["PRECISION"].default))
-        for_job = prefix_of(_workload_of(environ), precision) + setting.variable
-        if environ.get(for_job) == environ[variable]:  # `resolve` copies RN50_AMP_O2_BATCHSIZE to BATCHSIZE
-            variable = for_job
-        message = str(error).removeprefix(setting.variable)
-        message = f"{variable}{message}"
-        set_by_config = environ.get("JOB_FROM_CONFIG", "").split()
-        if variable in set_by_config:
-            message = f"{_config_file(environ)}: {message}"
-        raise ValueError(message) from None
+        fault = str(error).removeprefix(setting.variable)  # "='many': must be a whole number"
+        where = _where_text_was_written(setting, variable, environ)  # "config_DGX1.sh: RN50_BATCHSIZE"
+        raise ValueError(f"{where}{fault}") from None
     return {"value": value, "origin": _origin(setting, value, environ)}
+
+
+def _where_text_was_written(setting: Setting, variable: str, environ: Mapping[str, str]) -> str:
+    """Return the variable in which a setting's text was written, as "BATCHSIZE" or "config_DGX1.sh: BATCHSIZE".
+
+    Args:
+        setting: The setting.
+        variable: The variable from which the text was read.
+        environ: The environment of the job.
+    """
+    precision = environ.get("PRECISION", str(SETTINGS["PRECISION"].default))
+    for_job = prefix_of(_workload_of(environ), precision) + setting.variable  # RN50_AMP_O2_BATCHSIZE
+    is_copy = environ.get(for_job) == environ[variable]  # `resolve` copies RN50_AMP_O2_BATCHSIZE to BATCHSIZE
+    written_in = for_job if is_copy else variable
+    set_by_config = environ.get("JOB_FROM_CONFIG", "").split()
+    return f"{_config_file(environ)}: {written_in}" if written_in in set_by_config else written_in
 
 
 def _workload_of(environ: Mapping[str, str]) -> str:
@@ -94,6 +102,8 @@ def _accepted_names(setting: Setting, environ: Mapping[str, str]) -> list[str]:
 def _variable_that_sets(setting: Setting, environ: Mapping[str, str]) -> str | None:
     """Return the name of the environment variable that gives a setting its value; None if the default counts.
 
+    It is the first that is not empty. Without such a variable, an empty text is a value, but an empty number is none.
+
     Args:
         setting: The setting.
         environ: The environment of the job.
@@ -102,7 +112,8 @@ def _variable_that_sets(setting: Setting, environ: Mapping[str, str]) -> str | N
         if environ.get(name):
             return name
     is_set_but_empty = setting.variable in environ
-    if is_set_but_empty and not setting.is_number:  # an empty text is a value, but an empty number is none
+    is_text = not setting.is_number
+    if is_set_but_empty and is_text:
         return setting.variable
     return None
 
@@ -224,12 +235,10 @@ def _unread(variables: Mapping[str, str]) -> set[str]:
 
 
 def _copied_from(variables: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return which general variables of a job, as STRATEGY, are to be set from a variable for such jobs alone.
+    """Return the special variables to copy to general ones, as {"STRATEGY": "RN50_AMP_O2_STRATEGY"}.
 
-    {"STRATEGY": "RN50_AMP_O2_STRATEGY"} says that `resolve` must copy the value of RN50_AMP_O2_STRATEGY to STRATEGY.
-
-    Whatever the user sets comes before what the config file sets. A variable that the user has left empty counts as not
-    set.
+    The program reads the general STRATEGY. A special variable counts only in jobs of one workload, as RN50_BATCHSIZE,
+    or of one workload at one precision, as RN50_AMP_O2_STRATEGY.
 
     Args:
         variables: The environment after the config file.
@@ -246,23 +255,37 @@ def _copied_from(variables: Mapping[str, str], environ: Mapping[str, str]) -> di
     for general_name in general_names:  # as BATCHSIZE
         for_workload = f"{prefix_of_workload}{general_name}"  # RN50_BATCHSIZE
         for_job = f"{prefix_of_job}{general_name}"  # RN50_AMP_O2_BATCHSIZE
-        # Of RN50_STRATEGY, as of any setting that is not in PER_WORKLOAD, nothing is read.
-        user_sets_for_workload = general_name in PER_WORKLOAD and environ.get(for_workload)
-        config_sets_for_job = for_job in variables and variables[for_job] != environ.get(for_job)
-
-        if environ.get(general_name):
-            continue
-        if environ.get(for_job):
-            copied_from[general_name] = for_job
-        elif user_sets_for_workload:
-            # `_variable_that_sets` would take the file's BATCHSIZE in place of the user's RN50_BATCHSIZE. Without a
-            # BATCHSIZE it takes RN50_BATCHSIZE itself.
-            config_sets_general = bool(variables.get(general_name))
-            if config_sets_general:
-                copied_from[general_name] = for_workload
-        elif config_sets_for_job:
-            copied_from[general_name] = for_job
+        source = _source_of_general(general_name, for_workload, for_job, variables, environ)
+        if source is not None:
+            copied_from[general_name] = source
     return copied_from
+
+
+def _source_of_general(
+    general: str, for_workload: str, for_job: str, variables: Mapping[str, str], environ: Mapping[str, str]
+) -> str | None:
+    """Return the special variable whose value a general one must get; None if it stays as it is.
+
+    What the user sets comes before what the config file sets, and an empty variable of the user's counts as not set.
+
+    Args:
+        general: Name of the general variable, as "BATCHSIZE".
+        for_workload: That for one workload, as "RN50_BATCHSIZE".
+        for_job: That for one workload at one precision, as "RN50_AMP_O2_BATCHSIZE".
+        variables: The environment after the config file.
+        environ: The user's environment.
+    """
+    if environ.get(general):
+        return None
+    if environ.get(for_job):
+        return for_job
+    is_read_per_workload = general in PER_WORKLOAD  # RN50_BATCHSIZE is read, but RN50_STRATEGY never
+    if is_read_per_workload and environ.get(for_workload):
+        # The file's BATCHSIZE would hide the user's RN50_BATCHSIZE. Without one, RN50_BATCHSIZE is read itself.
+        config_sets_general = bool(variables.get(general))
+        return for_workload if config_sets_general else None
+    config_sets_for_job = for_job in variables and variables[for_job] != environ.get(for_job)
+    return for_job if config_sets_for_job else None
 
 
 # What bash runs; $1 is the config file, the other words are the names of all settings. One that the file sets without
