@@ -26,6 +26,13 @@ PARTS = ("train", "val")
 Facts = dict[str, Any]
 
 
+class _Part(NamedTuple):
+    """A part of a data set that a run can read."""
+
+    samples: Any
+    contents: Contents  # names, sizes and labels of its files
+
+
 def describe_data_set(job: Job) -> dict[str, Facts]:
     """Return a description of each part, "train" and "val", of the job's data set, for tools.doctor.
 
@@ -35,37 +42,41 @@ def describe_data_set(job: Job) -> dict[str, Facts]:
         job: The settings of the job; DATADIR must be set.
 
     Returns:
-        {part: description}. A part that a run could not read has {"error": "why"} alone. If both parts can be read, the
-        "notes" of "train" also have what is odd in the files of either part, and between the two.
+        {part: description} as `_describe_part` returns it, or {"error": "why"} for a part that a run could not read.
     """
     data_module = importlib.import_module(f"{job.model.package}.data")
     seed = max(job.course.seed, 0)  # a run draws its seed where SEED is -1; here that is taken as 0
     by_part: dict[str, Facts] = {}
-    # Only of the parts that can be read:
-    samples_of: dict[str, Any] = {}
-    contents: dict[str, Contents] = {}  # names, sizes and labels of the files
+    readable: dict[str, _Part] = {}
     for part in PARTS:
         try:
-            samples, contents_of_part = _read_part(job, data_module, part)
+            readable[part] = _read_part(job, data_module, part)
         except OSError as error:
             by_part[part] = {"error": named_files.explain(error)}
-            continue
         except ValueError as error:
             by_part[part] = {"error": str(error)}
-            continue
-        samples_of[part] = samples
-        contents[part] = contents_of_part
-        by_part[part] = _describe_part(part, data_module, samples, contents_of_part, seed)
-
-    can_compare_parts = len(contents) == len(PARTS)  # both parts can be read
-    if can_compare_parts:
-        evaluation_numbers = _choose_samples(len(samples_of["val"]), seed)  # of up to SAMPLED evaluation samples
-        by_part["train"]["notes"] += notes_on(contents["train"], contents["val"])  # by names, sizes and labels of all
-        by_part["train"]["notes"] += _notes_on_copies(samples_of, contents, evaluation_numbers)  # by the files' bytes
+        else:
+            by_part[part] = _describe_part(part, data_module, readable[part], seed)
+    are_both_readable = len(readable) == len(PARTS)
+    if are_both_readable:  # the notes on both together stand with those of "train"
+        by_part["train"]["notes"] += _notes_on_both(readable["train"], readable["val"], seed)
     return by_part
 
 
-def _read_part(job: Job, data_module: Any, part: str) -> tuple[Any, Contents]:
+def _notes_on_both(train: _Part, evaluation: _Part, seed: int) -> list[str]:
+    """Return what is odd in the files of either part of a data set, or in the two together, as an image in both.
+
+    Args:
+        train: The training part.
+        evaluation: The evaluation part.
+        seed: Decides which evaluation samples are compared with training samples by their bytes.
+    """
+    by_names_sizes_and_labels = notes_on(train.contents, evaluation.contents)
+    compared_numbers = _choose_samples(len(evaluation.samples), seed)
+    return [*by_names_sizes_and_labels, *_notes_on_copies(train, evaluation, compared_numbers)]
+
+
+def _read_part(job: Job, data_module: Any, part: str) -> _Part:
     """Return the samples of a part of the job's data set, and the names, sizes and labels of the part's files.
 
     Args:
@@ -82,17 +93,16 @@ def _read_part(job: Job, data_module: Any, part: str) -> tuple[Any, Contents]:
     samples = data_module.find(root, part, job.hyperparameters.classes)
     if part == "train":
         steps_per_epoch(len(samples), job.global_batch)  # raises ValueError if the samples are too few for one step
-    return samples, contents_of(samples, f"files of {part}", _show_on_stderr)
+    return _Part(samples, contents_of(samples, f"files of {part}", _show_on_stderr))
 
 
-def _describe_part(part: str, data_module: Any, samples: Any, contents: Contents, seed: int) -> Facts:
+def _describe_part(name: str, data_module: Any, part: _Part, seed: int) -> Facts:
     """Return a description of a part of a data set: its name, its size, a digest of its files, and its faults.
 
     Args:
-        part: "train" or "val".
+        name: "train" or "val".
         data_module: The workload's module of its data, as paddle_rn50.data.
-        samples: The samples of the part.
-        contents: Names, sizes and labels of the part's files.
+        part: The samples and files of the part.
         seed: Decides which samples are decoded.
 
     Returns:
@@ -106,6 +116,7 @@ def _describe_part(part: str, data_module: Any, samples: Any, contents: Contents
             "label_fault":  what is wrong with the first wrong label file of the chosen samples; or empty
             "notes":        the samples' own notes, and a doubt about the labels
     """
+    samples = part.samples
     chosen = _choose_samples(len(samples), seed)
     undecodable = _first_undecodable(samples, chosen)
     # Labels are looked at only if all chosen files can be decoded.
@@ -115,9 +126,9 @@ def _describe_part(part: str, data_module: Any, samples: Any, contents: Contents
     if not has_fault:
         notes += _doubts_about_labels(data_module, samples, chosen)
     return {
-        "name": f"{part} ({samples.form})",
+        "name": f"{name} ({samples.form})",
         "samples": len(samples),
-        "passport": as_json(passport(contents)),
+        "passport": as_json(passport(part.contents)),
         "decoded": len(chosen),
         "undecodable": undecodable,
         "label_fault": label_fault,
@@ -125,50 +136,72 @@ def _describe_part(part: str, data_module: Any, samples: Any, contents: Contents
     }
 
 
-def _notes_on_copies(samples_of: dict[str, Any], contents: dict[str, Contents], chosen: list[int]) -> list[str]:
+def _notes_on_copies(train: _Part, evaluation: _Part, chosen: list[int]) -> list[str]:
     """Return a list with one warning if some evaluation images are copies of training images; else an empty list.
 
-    A copy has the same bytes. An evaluation image is compared with training images of the same size in bytes, up to
-    COMPARED of them.
-
     Args:
-        samples_of: The samples of "train" and "val".
-        contents: Names and sizes of the samples of "train" and "val".
+        train: The training part.
+        evaluation: The evaluation part.
         chosen: Numbers of the evaluation samples to look at.
     """
     # Sizes of images (`is_exact`) cannot be compared with sizes of whole records, as of a TFRecord.
-    have_comparable_sizes = contents["train"].is_exact == contents["val"].is_exact
+    have_comparable_sizes = train.contents.is_exact == evaluation.contents.is_exact
     if not have_comparable_sizes:
         return []
-    copies: list[tuple[str, str]] = []  # (name of an evaluation image, name of the training image of the same bytes)
+    copies: list[_Copy] = []
     for number in chosen:
-        image = _image_of(samples_of["val"], number)  # None if it cannot be read
-        for candidate in _trained_of_equal_size(contents, number):
-            trained = _image_of(samples_of["train"], candidate)
-            if image is not None and trained is not None and image.content == trained.content:
-                copies.append((image.name, trained.name))
-                break
+        copy = _find_training_image(train, evaluation, number)
+        if copy is not None:
+            copies.append(copy)
     if not copies:
         return []
-    name, trained_name = copies[0]
+    first = copies[0]
     return [
         f"{len(copies)} of the {len(chosen)} evaluation images that were looked at are training images, the first is "
-        f"{name}, the same bytes as {trained_name}: accuracy on them means nothing: give each part its own images"
+        f"{first.name}, the same bytes as {first.trained_name}: accuracy on them means nothing: give each part its own "
+        "images"
     ]
 
 
-def _trained_of_equal_size(contents: dict[str, Contents], number: int) -> list[int]:
+class _Copy(NamedTuple):
+    """The names of an evaluation image and of the training image that has the same bytes."""
+
+    name: str
+    trained_name: str
+
+
+def _find_training_image(train: _Part, evaluation: _Part, number: int) -> _Copy | None:
+    """Return an evaluation image with a training image of the same bytes; None if none is found.
+
+    Only COMPARED training images of the same size in bytes are read. An image that cannot be read is no copy.
+
+    Args:
+        train: The training part.
+        evaluation: The evaluation part.
+        number: Which evaluation sample.
+    """
+    image = _image_of(evaluation.samples, number)
+    if image is None:
+        return None
+    for candidate in _trained_of_equal_size(train.contents, evaluation.contents, number):
+        trained = _image_of(train.samples, candidate)
+        if trained is not None and image.content == trained.content:
+            return _Copy(image.name, trained.name)
+    return None
+
+
+def _trained_of_equal_size(train: Contents, evaluation: Contents, number: int) -> list[int]:
     """Return the numbers of up to COMPARED training samples with the size in bytes of an evaluation sample.
 
     Those whose file has the same name, in any folder, come first.
 
     Args:
-        contents: Names and sizes of the files of "train" and "val".
+        train: Names and sizes of the training files.
+        evaluation: Names and sizes of the evaluation files.
         number: Which evaluation sample.
     """
-    train = contents["train"]
-    _, _, name = contents["val"].names[number].rpartition("/")
-    candidates: list[int] = np.flatnonzero(train.sizes == contents["val"].sizes[number]).tolist()
+    _, _, name = evaluation.names[number].rpartition("/")
+    candidates: list[int] = np.flatnonzero(train.sizes == evaluation.sizes[number]).tolist()
     candidates.sort(key=lambda candidate: train.names[candidate].rpartition("/")[2] != name)
     return candidates[:COMPARED]
 

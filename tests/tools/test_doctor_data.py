@@ -207,7 +207,11 @@ def test_a_training_image_that_cannot_be_read_is_no_copy(tmp_path: Path) -> None
     root = small.data_set(tmp_path / "data")
     for path in root.glob("*/*.jpeg"):
         path.write_bytes(b"x" * 99)
-    samples = {part: data.find(root, part, 10) for part in ("train", "val")}
-    contents = {part: found.contents(lambda *_: None) for part, found in samples.items()}
+    parts = []
+    for name in ("train", "val"):
+        samples = data.find(root, name, 10)
+        parts.append(data_check._Part(samples, samples.contents(lambda *_: None)))
+    train, evaluation = parts
+    assert data_check._notes_on_copies(train, evaluation, [0, 1]) != []
     shutil.rmtree(root / "train")
-    assert data_check._notes_on_copies(samples, contents, [0, 1]) == []
+    assert data_check._notes_on_copies(train, evaluation, [0, 1]) == []
