@@ -357,16 +357,17 @@ def _pnm_fault(opened: PpmImagePlugin.PpmImageFile) -> str:
         opened: The image as Pillow has opened it, not loaded yet: `load` empties its `tile`.
     """
     codec, _, _, arguments = opened.tile[0]  # as ("ppm", box, offset, ("RGB", 100)): 100 is the head's white
-    # Pillow uses the codec "raw" only for a white of 255 or 65,535, as DALI takes it, and for bits and floats, which
-    # have no white. Bits written as text have none either: Pillow's arguments for them are the mode alone, no tuple.
-    if codec == "raw" or not isinstance(arguments, tuple):
+    if codec == "raw":  # the white is 255 or 65,535, as DALI takes it, or the numbers are bits or floats, without one
+        return ""
+    is_white_stated = isinstance(arguments, tuple)  # not for bits that are written as text
+    if not is_white_stated:
         return ""
     white = int(arguments[1])
     is_written_as_text = codec == "ppm_plain"
     if white > 255:
         white_of_dali = 65535
     elif is_written_as_text:
-        white_of_dali = white
+        white_of_dali = white  # of these files, DALI takes the head's white
     else:
         white_of_dali = 255
     if white == white_of_dali:

@@ -229,17 +229,17 @@ def _note_on_shared_labels(part: str, names: Sequence[str], contents: Contents) 
     if contents.labels is None or isinstance(contents.labels, np.ndarray):  # labels are not known, or are numbers
         return []
     label_files = contents.labels
-    first_image_by_label_file: dict[object, str] = {}
-    earlier_by_image: dict[str, str] = {}  # of each image with another image's label file, that other image
+    owner_of_label_file: dict[object, str] = {}  # the first image that is listed with it
+    owner_by_image: dict[str, str] = {}  # only of images that are listed with another image's label file
     for label_file, image in zip(label_files, names, strict=True):
-        if label_file not in first_image_by_label_file:
-            first_image_by_label_file[label_file] = image
-        elif image != first_image_by_label_file[label_file]:
-            earlier_by_image[image] = first_image_by_label_file[label_file]
-    if not earlier_by_image:
+        if label_file not in owner_of_label_file:
+            owner_of_label_file[label_file] = image
+        elif image != owner_of_label_file[label_file]:
+            owner_by_image[image] = owner_of_label_file[label_file]
+    if not owner_by_image:
         return []
-    images = counted(len(earlier_by_image), "image")
-    image, earlier_image = next(iter(earlier_by_image.items()))
+    images = counted(len(owner_by_image), "image")
+    image, earlier_image = next(iter(owner_by_image.items()))
     return [
         f"the {part} set gives {images} the label file of another image, the first is {image}, "
         f"with that of {earlier_image}: see that its list names the right files"

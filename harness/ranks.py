@@ -284,15 +284,28 @@ def _connect_by_gloo(gloo_port: int, ranks: Ranks, own_address: str, first_addre
 
     port_on_first = _port_for_server(gloo_port) if ranks.is_first else None
     server_port = ranks.comm.bcast(port_on_first)  # the port of rank 0, on all ranks
-    # A process that Paddle forks below then ends when this rank ends.
-    os.register_at_fork(after_in_child=_end_with_parent_of_fork)
-    # Paddle writes files into the working directory. The import of its server's module alone creates http.log there.
-    with in_temporary_folder():
-        # These two replace a class and a method of Paddle in this process, until it ends.
-        _have_gloo_listen_at(own_address)
-        if ranks.is_first:
-            _have_server_of_gloo_listen_at(first_address)
+    with in_temporary_folder():  # into which Paddle then writes files, as http.log
+        _set_up_gloo_of_paddle(own_address, first_address, is_first=ranks.is_first)
         paddle.distributed.gloo_init_parallel_env(ranks.rank, ranks.size, f"{first_address}:{server_port}")
+
+
+def _set_up_gloo_of_paddle(own_address: str, first_address: str, *, is_first: bool) -> None:
+    """Change how this process starts gloo, in three points that Paddle lets no caller set.
+
+    It must be called before Paddle connects the ranks. The changes stay until the process ends.
+
+    Args:
+        own_address: IP address of this node, at which gloo is to listen.
+        first_address: IP address of rank 0's node, at which the server is to listen.
+        is_first: Whether this is rank 0, on which Paddle starts the server.
+
+    Raises:
+        RunError: This node does not have `own_address`.
+    """
+    os.register_at_fork(after_in_child=_end_with_parent_of_fork)  # a process of Paddle would outlive this rank
+    _have_gloo_listen_at(own_address)  # replaces a class of Paddle
+    if is_first:
+        _have_server_of_gloo_listen_at(first_address)  # replaces a method of Paddle
 
 
 def _port_for_server(gloo_port: int) -> int:
