@@ -359,8 +359,7 @@ def _pnm_fault(opened: PpmImagePlugin.PpmImageFile) -> str:
     codec, _, _, arguments = opened.tile[0]  # as ("ppm", box, offset, ("RGB", 100)): 100 is the head's white
     if codec == "raw":  # the white is 255 or 65,535, as DALI takes it, or the numbers are bits or floats, without one
         return ""
-    is_white_stated = isinstance(arguments, tuple)  # not for bits that are written as text
-    if not is_white_stated:
+    if not isinstance(arguments, tuple):  # bits that are written as text: they have no white either
         return ""
     white = int(arguments[1])
     is_written_as_text = codec == "ppm_plain"
