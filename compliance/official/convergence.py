@@ -100,20 +100,19 @@ def reference_set(benchmark: str, ruleset: str) -> ReferenceSet:
         records = rule_files.reference_points(f"rcps_{benchmark}.json", ruleset)
     except KeyError:
         raise NoReferenceError(f"{tool} has no reference points of {benchmark} for ruleset {ruleset}") from None
-    run_count = rounds.runs_in_convergence_test(benchmark)
-    if run_count is None:
+    submission_runs = rounds.runs_in_convergence_test(benchmark)
+    if submission_runs is None:
         raise NoReferenceError(f"rcp_checker of {tool} knows no number of runs of {benchmark} and ends")
-    submission = SubmissionRuns(runs=run_count, dropped=rounds.dropped_runs(benchmark))
-    allowed_samples = _allowed_samples(benchmark, ruleset)
-    points = [_point_of_record(record, submission.runs, allowed_samples) for record in records.values()]
-    points.sort(key=lambda point: point.global_batch)
+    allowed_samples = _allowed_samples(benchmark, ruleset)  # by which the least mean is lowered; mostly 0
+    all_points = [_point_of_record(record, submission_runs, allowed_samples) for record in records.values()]
+    all_points.sort(key=lambda point: point.global_batch)
     return ReferenceSet(
         benchmark=benchmark,
         ruleset=ruleset,
         unit=unit_of(benchmark, ruleset),
-        runs=submission,
-        all_points=tuple(points),
-        points=_points_kept_by_tool(points),
+        runs=SubmissionRuns(runs=submission_runs, dropped=rounds.dropped_runs(benchmark)),
+        all_points=tuple(all_points),
+        points=_points_kept_by_tool(all_points),
     )
 
 
@@ -176,7 +175,7 @@ def _without_fastest_and_slowest(values: Sequence[float], dropped: int) -> list[
 
 
 def _judge_mean(mean: float, chosen: ChosenPoint) -> Convergence:
-    """Return whether a submission passes the test of convergence, and the factor for its minutes.
+    """Return whether a submission did not converge suspiciously fast, and the factor for its minutes.
 
     For instance, a mean of 40 epochs against a reference of 42 passes if the least mean is 39, with the factor 42 / 40.
 
@@ -185,7 +184,7 @@ def _judge_mean(mean: float, chosen: ChosenPoint) -> Convergence:
         chosen: The reference point that they are compared with.
     """
     point = chosen.point
-    passed = mean >= _least_mean_as_stored(point)  # with fewer epochs they converged too fast for chance
+    passed = mean >= _least_mean_as_rounded_by_tool(point)  # with fewer epochs they converged too fast for chance
     is_faster_than_reference = mean < point.mean
     scaling = 1.0
     if passed and is_faster_than_reference:
@@ -193,7 +192,7 @@ def _judge_mean(mean: float, chosen: ChosenPoint) -> Convergence:
     return Convergence(passed=passed, reason=chosen.reason, mean=mean, point=point, scaling=scaling)
 
 
-def _least_mean_as_stored(point: ReferencePoint) -> float:
+def _least_mean_as_rounded_by_tool(point: ReferencePoint) -> float:
     """Return the least mean with which a submission passes at a point, rounded as in rcp_checker.
 
     rcp_checker does not store the least mean, but the quotient mean / least. It divides the mean by this quotient
@@ -335,7 +334,7 @@ def _points_kept_by_tool(points: Sequence[ReferencePoint]) -> tuple[ReferencePoi
 def _interpolated(batch: int, low: ReferencePoint, high: ReferencePoint, reference: ReferenceSet) -> ReferencePoint:
     """Return a reference point for a global batch that lies between the batches of two points, as rcp_checker does.
 
-    Its mean and its standard deviation lie on the straight lines between those of the two points.
+    Its mean and its standard deviation are interpolated linearly. From them a t-test gives the least mean that passes.
 
     Args:
         batch: The global batch.
@@ -346,10 +345,10 @@ def _interpolated(batch: int, low: ReferencePoint, high: ReferencePoint, referen
     mean = _value_on_line(batch, low.global_batch, high.global_batch, low.mean, high.mean)
     std = _value_on_line(batch, low.global_batch, high.global_batch, low.std, high.std)
     runs_of_submission = reference.runs.runs
-    # An interpolated point has no runs of its own. For its t-test, rcp_checker takes twice those of a submission.
+    # The t-test needs a number of runs, and an interpolated point has none. rcp_checker takes twice the submission's.
     runs_of_reference = 2 * runs_of_submission
     least = _least_mean_by_t_test(mean, std, reference_runs=runs_of_reference, submission_runs=runs_of_submission)
-    allowed_samples = _allowed_samples(reference.benchmark, reference.ruleset)  # 0 unless `least` is in samples
+    allowed_samples = _allowed_samples(reference.benchmark, reference.ruleset)  # 0 for all but one benchmark
     return ReferencePoint(global_batch=batch, mean=mean, std=std, least=least - allowed_samples)
 
 
@@ -371,7 +370,8 @@ def _least_mean_by_t_test(mean: float, std: float, *, reference_runs: int, submi
     """Return the lowest mean epochs (or samples) with which the runs of a submission pass a t-test.
 
     They pass if the reference's runs could have such a low mean, or a lower one, by a chance of more than SIGNIFICANCE
-    (5 %). The lower the mean, the smaller this chance. So bisection finds the limit, as in rcp_checker.
+    (5 %). The lower the mean, the smaller this chance: with a reference of 42 epochs, 41 may pass and 30 fail. So
+    bisection finds the limit, as in rcp_checker.
 
     Args:
         mean: The mean epochs (or samples) of the reference.
@@ -382,8 +382,9 @@ def _least_mean_by_t_test(mean: float, std: float, *, reference_runs: int, submi
     if std == 0:  # all runs of the reference are equal, so any mean below theirs is too fast
         return mean
     counted_runs = submission_runs - _RUNS_NOT_COUNTED_IN_TEST
-    fails = 0.0  # the limit lies between this mean, which fails the test,
-    passes = mean  # and this one, which passes
+    # The limit lies between `fails`, a mean that is too low to pass, and `passes`, one that passes.
+    fails = 0.0
+    passes = mean
     while passes - fails > TOLERANCE:
         middle = (fails + passes) / 2
         p_value = _p_value_of_lower_mean(middle, mean, std, lower_count=counted_runs, reference_count=reference_runs)

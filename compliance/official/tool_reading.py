@@ -51,17 +51,13 @@ class ToolReader:
     def take(self, event: Event) -> None:
         """Read the next event for two figures of a run: its minutes, and the epochs (or samples) to the target.
 
-        Two tools of mlperf-logging compute these figures. `_read_time` reads the event for the minutes, as
-        result_summarizer does. `_read_convergence` reads the event for the epochs, as rcp_checker does.
-
-        rcp_checker ends at its first error. `_read_convergence` raises an error there, too. The error is kept as a text
-        in `_problem`, and later events are read only for the minutes. For instance, at a run_stop in line 7 whose
-        metadata have no status, `_problem` becomes "line 7: run_stop without 'status'".
+        At the first error in the epochs, a text such as "line 7: run_stop without 'status'" is kept in `_problem`.
 
         Args:
             event: The event, in the order of the log.
         """
-        self._read_time(event)
+        self._read_time(event)  # for the minutes, as result_summarizer does, to the end of the log
+        # For the epochs, as rcp_checker does, which ends at its first error.
         has_rcp_checker_ended = self._problem != ""
         if has_rcp_checker_ended:
             return
@@ -168,11 +164,11 @@ class ToolReader:
         if stop.metadata["status"] != "success":  # KeyError without a status, TypeError if the metadata are no dict
             return NOT_CONVERGED
         if self._benchmark == STABLE_DIFFUSION:
-            trained = self._earliest_at_target()  # KeyError, TypeError or ValueError
+            trained = self._earliest_at_target()  # of all evaluations; KeyError, TypeError or ValueError
         elif self._trained_at_last_evaluation is None:
             raise ValueError("no evaluation before it")
         else:
-            trained = self._trained_at_last_evaluation  # taken to be where it reached the target
+            trained = self._trained_at_last_evaluation  # rcp_checker takes this one, whatever its accuracy
         if not _is_usable_number(trained):
             raise ValueError("no usable number of epochs or samples before it")
         return trained

@@ -159,9 +159,13 @@ def ask_for_score(folder: Path, ruleset: str, benchmark: str, minutes: float | N
 def config_of_ours(ruleset: str, folder: Path) -> Path:
     """Write into a folder the rule files with which mlperf-logging's checker can check our own benchmarks.
 
-    The checker goes from common.yaml to closed_common.yaml (or open_common.yaml), and from there to the file of the
-    log's benchmark, such as closed_hrnet.yaml. It looks for each next file in its own package, which does not have this
-    project's files. So copies of all these files lead to one another in `folder` instead.
+    Each file names the next one. The checker looks for that in its own package, which does not have this project's
+    files. So copies of all files lead to one another in `folder`, such as /tmp/x:
+
+        common.yaml           names training_4.0.0/{}_common.yaml, its copy names /tmp/x/{}_common.yaml
+        closed_common.yaml    names training_4.0.0/closed_{}.yaml, its copy names /tmp/x/closed_{}.yaml
+
+    The checker puts the division or the benchmark of the log in place of {}.
 
     Args:
         ruleset: The version of the rules, such as 4.0.0.
@@ -178,8 +182,6 @@ def config_of_ours(ruleset: str, folder: Path) -> Path:
     our_names = [path.name for path in (RULES / subfolder).glob("*.yaml")]  # such as closed_hrnet.yaml
     for name in [*common_names, *our_names]:
         original_text = rule_files.text_of(f"{subfolder}/{name}")  # from this project or from mlperf-logging
-        # The code in a file names the next one, such as training_4.0.0/{}_common.yaml, which becomes
-        # /tmp/x/{}_common.yaml for the folder /tmp/x. The checker puts the division or the benchmark in place of {}.
         text = original_text.replace(f"{subfolder}/", f"{folder}/")
         (folder / name).write_text(text, encoding="utf-8")
     return folder / "common.yaml"
