@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from compliance.logged_run import is_number, own_metadata
-from compliance.official.checks import Check, ComparedTimes, KeyOrder, WantedNames, compared_times
+from compliance.official.checks import Check, ComparedTimes, KeyOrder, compared_times
 from compliance.official.language import Enqueued, State, holds
-from compliance.official.metrics import JOINED_METRICS_KEY, join_metrics
+from compliance.official.metrics import JOINED_METRICS_KEY, JoinedMetrics, join_metrics
 from compliance.official.rule_files import VERSION, Rule, RuleFile, benchmarks, keys, load, names, versions
 from compliance.official.rule_result import KeyResult, shown
 from compliance.rules import Finding, FindingCollector
@@ -92,7 +92,7 @@ class Judge:
         For instance, the division "ajar" leads to training_4.0.0/ajar_common.yaml, which does not exist.
 
         Args:
-            enqueued: The name of the rule file, and the event whose value gave the name.
+            enqueued: The name of the rule file, which is not applied, and the event whose value gave the name.
             key_result: What the rule of the event's key found. It gets the failure, unless the event states the
                 benchmark, which has a finding of its own.
         """
@@ -103,6 +103,7 @@ class Judge:
         is_reported_already = key_result.failure_count > 0  # such as by the check that the division is a known one
         if is_reported_already:
             return
+        # There is no such file, or it was applied already, and then it has the rules of another value.
         wanted = "a value that has rules of its own"
         # `finding_on_event` makes a finding such as: submission_division: a value that has rules of its own.
         key_result.keep_failure(key_result.finding_on_event("value", event.line, wanted, printable(event.value)))
@@ -167,8 +168,11 @@ class _FileJudge:
         """
         for set_first_values in self._file.begin:
             set_first_values(None, self._state)  # None: no event has come yet
-        joined_events = self._joined_events(events)  # none, unless the file is one of stable_diffusion
-        for event in [*events, *joined_events]:
+        joined = _joined_metrics(events, self._file.joining_field)
+        if joined.first_unusable is not None:
+            # The official checker crashes at this event, before it applies any rule of the file.
+            self._first_crash = self._finding_on_unusable_metric(joined.first_unusable)
+        for event in [*events, *joined.events]:
             has_rule = event.key in self._result_by_key
             if has_rule:
                 # The failures go to the key's result. The rule's code may change `_state` and enqueue a file there.
@@ -178,27 +182,6 @@ class _FileJudge:
             result_by_key=self._result_by_key,
             enqueued=self._state.enqueued,
         )
-
-    def _joined_events(self, events: Sequence[Event]) -> list[Event]:
-        """Return a new event for each evaluation of stable_diffusion, with all metrics of the evaluation.
-
-        stable_diffusion logs each metric of an evaluation, such as FID or CLIP, in an event of its own. Its rule files
-        look at the metrics together, in events that the official checker makes.
-
-        Args:
-            events: All events of the log, in their order.
-
-        Returns:
-            The new events, without the metrics that cannot be joined. Empty for the rule file of another benchmark.
-        """
-        count_field = self._file.joining_field  # such as "samples_count", in rule files of stable_diffusion alone
-        if count_field is None:
-            return []
-        joined = join_metrics(events, count_field)
-        if joined.first_unusable is not None:
-            # The official checker crashes at this event, before it applies any rule of the file.
-            self._first_crash = self._finding_on_unusable_metric(joined.first_unusable, count_field)
-        return joined.events
 
     # --- all events ---
 
@@ -212,19 +195,22 @@ class _FileJudge:
             findings.append(self._finding_if_alternative_is_missing(key_result))
             findings.append(key_result.finding_if_no_event_meets_check())
         findings.append(self._first_crash)
-        for tensors in self._file.wanted_names:
-            findings.append(self._finding_if_tensors_differ(tensors))
+        for wanted in self._file.wanted_names:
+            key_result = self._result_by_key[wanted.key]
+            if key_result.event_count > 0:
+                # The code of the key's rule has added a name to this list at each event.
+                listed_names = self._state[wanted.state_name]
+                findings.append(_finding_if_tensors_differ(key_result, listed_names, wanted.names))
         return [finding for finding in findings if finding is not None]
 
-    def _finding_on_unusable_metric(self, event: Event, count_field: str) -> Finding:
+    def _finding_on_unusable_metric(self, event: Event) -> Finding:
         """Return the finding on an event whose metric cannot be joined with the others of its evaluation.
 
         Args:
             event: The event, an eval_accuracy of stable_diffusion.
-            count_field: The field of its metadata by which metrics are joined, such as "samples_count".
         """
         joined_result = self._result_by_key[JOINED_METRICS_KEY]
-        wanted = f"{count_field} and a metric in the metadata"
+        wanted = f"{self._file.joining_field} and a metric in the metadata"  # as "samples_count and a metric ..."
         return joined_result.finding_on_event("metadata", event.line, wanted, shown(event, "metadata"))
 
     def _finding_if_alternative_is_missing(self, key_result: KeyResult) -> Finding | None:
@@ -243,30 +229,6 @@ class _FileJudge:
         if events_of_both > 0:
             return None
         return key_result.finding_on_count("none")
-
-    def _finding_if_tensors_differ(self, wanted: WantedNames) -> Finding | None:
-        """Return a finding if the log does not name each tensor of the reference model exactly once.
-
-        Each event weights_initialization names one tensor. The code of its rule has added the name to a list in the
-        state.
-
-        Args:
-            wanted: The key weights_initialization, the name of the list in the state, and the names of the tensors.
-
-        Returns:
-            The finding. None if the names are right, or if the log has no event of the key.
-        """
-        key_result = self._result_by_key[wanted.key]
-        if key_result.event_count == 0:
-            return None
-        listed_names = self._state[wanted.state_name]
-        are_all_texts = all(isinstance(name, str) for name in listed_names)  # a log may list anything
-        is_each_listed_once = are_all_texts and sorted(listed_names) == sorted(wanted.names)
-        if is_each_listed_once:
-            return None
-        actual = _difference_in_words(listed_names, wanted.names)
-        words = "each tensor of the reference model once"
-        return key_result.finding_on_event("metadata", key_result.first_line, words, actual)
 
     # --- one event ---
 
@@ -399,6 +361,49 @@ class _FileJudge:
         return _Objection(order.in_words, f"no {order.other_key} before it")
 
 
+def _joined_metrics(events: Sequence[Event], count_field: str | None) -> JoinedMetrics:
+    """Return a new event for each evaluation of stable_diffusion, with all metrics of the evaluation.
+
+    stable_diffusion logs each metric of an evaluation, such as FID or CLIP, in an event of its own. Its rule files look
+    at the metrics together, in events that the official checker makes.
+
+    Args:
+        events: All events of the log, in their order.
+        count_field: The field of metadata by which the metrics of an evaluation are joined, such as "samples_count";
+            None in the rule files of all other benchmarks.
+
+    Returns:
+        The new events, and the first event whose metric cannot be joined; neither for another benchmark.
+    """
+    if count_field is None:
+        return JoinedMetrics(events=[], first_unusable=None)
+    return join_metrics(events, count_field)
+
+
+def _finding_if_tensors_differ(
+    key_result: KeyResult, listed_names: Sequence[object], wanted_names: Sequence[str]
+) -> Finding | None:
+    """Return a finding if the log does not name each tensor of the reference model exactly once.
+
+    Each event weights_initialization names one tensor.
+
+    Args:
+        key_result: The result of the key weights_initialization, which has one event or more.
+        listed_names: The names that these events state, with values of any type.
+        wanted_names: The names of the tensors.
+
+    Returns:
+        The finding; None if the names are right, in any order.
+    """
+    are_all_texts = all(isinstance(name, str) for name in listed_names)  # a log may list anything
+    is_each_listed_once = are_all_texts and sorted(map(str, listed_names)) == sorted(wanted_names)
+    if is_each_listed_once:
+        return None
+    actual = _difference_in_words(listed_names, wanted_names)
+    words = "each tensor of the reference model once"
+    return key_result.finding_on_event("metadata", key_result.first_line, words, actual)
+
+
 def _difference_in_words(listed_names: Sequence[object], wanted_names: Sequence[str]) -> str:
     """Return in words which names are listed less often than wanted, and which are listed more often.
 
@@ -414,13 +419,13 @@ def _difference_in_words(listed_names: Sequence[object], wanted_names: Sequence[
 
 
 def _finding_on_crash(check: Check, key_result: KeyResult, event: Event) -> Finding:
-    """Return the finding on an event that a check cannot be applied to, so that the official checker crashes.
+    """Return the finding on an event at which a check raises an exception, by which the official checker ends.
 
-    For instance, the check that an accuracy is at least 0.8 raises an exception if the accuracy is a text. The finding
-    then asks for a number.
+    For instance, the check that an accuracy is at least 0.8 compares it with a number, which fails for a text. The
+    finding then asks for a number.
 
     Args:
-        check: The check, which raised an exception.
+        check: The check. Its `aspect` is the part of the event that it looks at, such as "value".
         key_result: The result of the event's key, which makes the finding.
         event: The event.
     """

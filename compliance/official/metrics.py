@@ -69,10 +69,12 @@ def _is_taken_for_metric(metadata: Any) -> bool:
 
 
 def _can_be_joined(metadata: Any, count_field: str) -> bool:
-    """Return whether metadata have a name of a metric and a count that can be keys of a dict, as both must be.
+    """Return whether metadata state a metric's name and a count, neither of them a list or a dict.
+
+    The official checker joins metrics by dicts with names and counts as keys, which no list and no dict can be.
 
     Args:
-        metadata: The metadata of an eval_accuracy, any JSON value; a dict among them has "metric".
+        metadata: The metadata of an eval_accuracy, any JSON value. If they are a dict, it has the name, as "metric".
         count_field: The field that has the count, such as "samples_count".
     """
     if not isinstance(metadata, dict) or count_field not in metadata:
