@@ -112,6 +112,7 @@ def read_check(text: str, key_by_state_name: KeyByStateName = _NO_STATE) -> Chec
     """
     node = parse_expression(text)
     is_met = compile_expression(node)
+    # An order is told by the form of the whole check, the other aspects by a part that the check has anywhere.
     order = _demanded_order(node, key_by_state_name)
     if order is not None:
         return Check(node=node, is_met=is_met, aspect="order", order=order)
@@ -120,7 +121,7 @@ def read_check(text: str, key_by_state_name: KeyByStateName = _NO_STATE) -> Chec
 
 
 def _demanded_order(node: ast.expr, key_by_state_name: KeyByStateName) -> KeyOrder | None:
-    """Return the place among other events that a check demands of an event.
+    """Return before or after which other event a check wants an event to stand.
 
         s['run_started']        -> after a run_start, whose rule sets s['run_started'] to True
         not s['run_started']    -> before any run_start
@@ -131,13 +132,15 @@ def _demanded_order(node: ast.expr, key_by_state_name: KeyByStateName) -> KeyOrd
             {"run_started": "run_start"}.
 
     Returns:
-        The place. None if the check has another form, or its name is not in `key_by_state_name`.
+        The key of the other event, and whether to stand before or after it. None if the check has another form, or its
+        name is not in `key_by_state_name`.
     """
-    match node:
-        case ast.UnaryOp(op=ast.Not(), operand=tested):
-            must_precede_other = True
-        case tested:
-            must_precede_other = False
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        must_precede_other = True
+        tested = node.operand  # without the `not`
+    else:
+        must_precede_other = False
+        tested = node
     state_name = _name_in_state(tested)
     if state_name is None or state_name not in key_by_state_name:
         return None
@@ -227,15 +230,15 @@ def read_wanted_names(text: str, key_by_state_name: KeyByStateName) -> WantedNam
     Raises:
         SyntaxError: The text has another form than in the example, or no event fills the list.
     """
-    text_on_one_line = ast.unparse(parse_expression(text))
-    match = _CHECK_OF_NAMES.fullmatch(text_on_one_line)
+    normal_text = ast.unparse(parse_expression(text))  # on one line, with the quotes and blanks of the example
+    match = _CHECK_OF_NAMES.fullmatch(normal_text)
     if match is None:
-        raise SyntaxError
+        raise SyntaxError("another form than that of the example")
     state_name = match["state_name"]  # such as "initialized_tensors"
     if state_name not in key_by_state_name:
-        raise SyntaxError
+        raise SyntaxError("no event fills the list")
     try:
         names = ast.literal_eval(match["names"])  # from a text such as "['conv0_weight', 'conv0_bias']"
-    except ValueError:  # the list has something other than constants
-        raise SyntaxError from None
+    except ValueError:
+        raise SyntaxError("the wanted names are not all constants") from None
     return WantedNames(key=key_by_state_name[state_name], state_name=state_name, names=names)

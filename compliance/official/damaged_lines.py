@@ -30,7 +30,8 @@ def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> 
     """Mark which of our findings on a damaged log are official, and add those that only the official checker has.
 
     The official checker uses mlperf-logging's parser, which reads damaged lines in another way than our reader. It
-    rejects a log with a fatal line, one at which the parser has an error.
+    rejects a log with a fatal line, one at which the parser has an error. If such a line is among our findings, and all
+    of these are about damaged lines, nothing is added.
 
     Args:
         path: The path of the log.
@@ -45,32 +46,34 @@ def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> 
     """
     are_all_about_damage = all(_is_about_damage(finding) for finding in ours)
     if are_all_about_damage:
+        # To mark these findings, only fatal lines are needed, up to the last line that one of the findings is about.
         last_damaged_line = max(finding.line or 0 for finding in ours)
-        fatal_lines = _fatal_lines_up_to(last_damaged_line, path)  # none of our findings is about a later line
+        fatal_lines = _fatal_lines_up_to(last_damaged_line, path)
         if _has_error_about(fatal_lines, ours):
-            # The log is rejected for this line, so its events need not be judged again.
+            # The official checker rejects the log for this line already, so the events need not be judged.
             return tuple(_with_official_set(ours, fatal_lines, rules_broken_officially=set()))
-    second = _judge_as_parser_reads(path, ruleset)
-    rules_broken_officially = {finding.rule for finding in second.findings}
-    marked = _with_official_set(ours, second.fatal_lines, rules_broken_officially)
-    return (*marked, *_findings_of_official_checker_alone(ours, second))
+    # `by_parser` is the official judgement on the events and lines that mlperf-logging's parser reads.
+    by_parser = _judge_lines(_lines_as_parser_reads(path), ruleset)
+    rules_broken_officially = {finding.rule for finding in by_parser.findings}
+    marked = _with_official_set(ours, by_parser.fatal_lines, rules_broken_officially)
+    return (*marked, *_findings_of_official_checker_alone(ours, by_parser))
 
 
-def _findings_of_official_checker_alone(ours: Sequence[Finding], second: "_SecondJudgement") -> list[Finding]:
+def _findings_of_official_checker_alone(ours: Sequence[Finding], by_parser: "_JudgementByParser") -> list[Finding]:
     """Return what the official checker reports of a damaged log, and our findings do not.
 
     Args:
         ours: The findings by our reader, at least one of them about a damaged line.
-        second: The official findings on the log as mlperf-logging's parser reads it, and the fatal lines, at which the
-            parser has an error.
+        by_parser: The official findings on the log as mlperf-logging's parser reads it, and the fatal lines, at which
+            the parser has an error.
     """
     alone = []
-    has_error_about_fatal_line = _has_error_about(second.fatal_lines, ours)
-    if second.fatal_lines and not has_error_about_fatal_line:
-        first_fatal_line = min(second.fatal_lines)
+    has_error_about_fatal_line = _has_error_about(by_parser.fatal_lines, ours)
+    if by_parser.fatal_lines and not has_error_about_fatal_line:
+        first_fatal_line = min(by_parser.fatal_lines)
         alone.append(_error_about_fatal_line(first_fatal_line, ours))
     rules_of_ours = {finding.rule for finding in ours}
-    alone += [finding for finding in second.findings if finding.rule not in rules_of_ours]
+    alone += [finding for finding in by_parser.findings if finding.rule not in rules_of_ours]
     return alone
 
 
@@ -128,30 +131,17 @@ def _has_error_about(fatal_lines: set[int], findings: Sequence[Finding]) -> bool
     return any(_is_error_about(fatal_lines, finding) for finding in findings)
 
 
-class _SecondJudgement(NamedTuple):
+class _JudgementByParser(NamedTuple):
     """The official findings on a log that was read as mlperf-logging's parser does, and its fatal lines."""
 
     findings: Sequence[Finding]
     fatal_lines: set[int]
 
 
-def _judge_as_parser_reads(path: Path, ruleset: Ruleset) -> _SecondJudgement:
-    """Read a log as mlperf-logging's parser does, and judge it by the official rules.
-
-    That parser ends at some fatal lines. Here a fatal line is only noted, and the events after it are judged, too.
-
-    Args:
-        path: The path of the log.
-        ruleset: The rules by which the log is judged.
-
-    Returns:
-        What breaks the official rules, and the log's fatal lines.
-    """
-    return _judge_lines(_lines_as_parser_reads(path), ruleset)
-
-
-def _judge_lines(lines: "Iterable[_ParsedLine]", ruleset: Ruleset) -> _SecondJudgement:
+def _judge_lines(lines: "Iterable[_ParsedLine]", ruleset: Ruleset) -> _JudgementByParser:
     """Judge a log by the official rules, and note its fatal lines, at which mlperf-logging's parser has an error.
+
+    The parser ends at some fatal lines. Here the events after them are judged, too.
 
     Args:
         lines: The lines as mlperf-logging's parser reads them.
@@ -171,7 +161,7 @@ def _judge_lines(lines: "Iterable[_ParsedLine]", ruleset: Ruleset) -> _SecondJud
     judge.finish()
     # The judge also reports breaches of a few of our strict rules, such as exactly-once. These are left out.
     official = [finding for finding in collector.findings if finding.official]
-    return _SecondJudgement(findings=official, fatal_lines=fatal_lines)
+    return _JudgementByParser(findings=official, fatal_lines=fatal_lines)
 
 
 def official_findings_without_infinities(path: Path, ruleset: Ruleset) -> Sequence[Finding]:
@@ -203,12 +193,10 @@ def _is_infinite_accuracy(line: "_ParsedLine") -> bool:
 def reading_of_tools(path: Path, ruleset: Ruleset) -> ToolReading:
     """Return a run's minutes, batch and epochs (or samples) to the target, as the official tools find them in a log.
 
-    The log has damaged lines. mlperf-logging's parser reads some of these lines, and has an error at others, the fatal
-    lines. For a log with a fatal line, result_summarizer, the official tool for scores, computes no score. Here a fatal
-    line is skipped, and the minutes and the epochs are taken from the events that the parser reads.
+    Fatal lines, at which mlperf-logging's parser has an error, are skipped.
 
     Args:
-        path: The path of the log.
+        path: The path of the log, which may have damaged lines.
         ruleset: The rules by which the log is judged.
 
     Raises:
@@ -262,22 +250,40 @@ def _lines_as_parser_reads(path: Path) -> Iterator[_ParsedLine]:
         The line's number and its event; None if the parser refuses the line. Any line of _MOST_CHARACTERS or more is
         yielded without an event, and is the last one.
     """
+    for line in _numbered_lines(path):
+        is_too_long = len(line.text) == _MOST_CHARACTERS
+        if is_too_long:
+            yield _ParsedLine(line.number, event=None)
+            return
+        if _TOKEN in line.text:
+            text = _from_last_token(line.text).strip()
+            yield _ParsedLine(line.number, _event_or_none(text, line.number))
+
+
+class _NumberedLine(NamedTuple):
+    """A line of a log with its end, and its number."""
+
+    number: int
+    text: str
+
+
+def _numbered_lines(path: Path) -> Iterator[_NumberedLine]:
+    """Yield the lines of a log, which end with a carriage return (CR), a line feed (LF) or both, with their numbers.
+
+    mlperf-logging's parser and our reader split a log so. But our reader's findings number lines by the LFs alone:
+
+        "a" CR "b" LF "c"    ->    a has the number 1, b too, and c the number 2
+
+    Args:
+        path: The path of the log.
+
+    Yields:
+        The line. Only the first _MOST_CHARACTERS of a longer line are read; what follows counts as another line.
+    """
     number = 1
-    # As for the parser and for our reader, a line ends with a carriage return (CR), a line feed (LF) or both. With
-    # newline="" it keeps them. Our reader's findings number lines by the LFs alone, so the number does here, too.
-    with io.TextIOWrapper(open_log(path), encoding="latin-1", newline="") as stream:
-        while True:
-            line = stream.readline(_MOST_CHARACTERS)  # of a longer line, only this beginning
-            is_end_of_log = line == ""
-            is_too_long = len(line) == _MOST_CHARACTERS
-            if is_end_of_log:
-                return
-            if is_too_long:
-                yield _ParsedLine(number, event=None)
-                return
-            if _TOKEN in line:
-                text = _from_last_token(line).strip()
-                yield _ParsedLine(number, _event_or_none(text, number))
+    with io.TextIOWrapper(open_log(path), encoding="latin-1", newline="") as stream:  # newline="": keeps CR and LF
+        while line := stream.readline(_MOST_CHARACTERS):
+            yield _NumberedLine(number, line)
             has_line_feed = line.endswith("\n")
             if has_line_feed:
                 number += 1

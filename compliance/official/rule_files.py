@@ -244,7 +244,7 @@ def load(name: str) -> RuleFile:
 
         KEY      the rule for the events of one key
         BEGIN    code that runs before the first event
-        END      checks that are made after the last event, of the names that the events of a key must have listed
+        END      the names that all events of a key together must list, such as those of a model's tensors
 
     Args:
         name: The name of the file, such as training_4.0.0/common.yaml.
@@ -257,7 +257,8 @@ def load(name: str) -> RuleFile:
     begin = _Begin(statements=(), joining_field=None)
     wanted_names: Sequence[WantedNames] = ()
     blocks = _blocks(name)
-    key_by_state_name = _keys_that_set_state(blocks)  # first, because a check may stand above the code
+    # As {"run_started": "run_start"}. Of all blocks first, because a check may stand above the code that sets the name.
+    key_by_state_name = _keys_that_set_state(blocks)
     for block in blocks:
         if block.kind == "KEY":
             rules[block.title] = _read_rule(block, key_by_state_name)
@@ -415,8 +416,8 @@ def _read_begin(block: _Block) -> _Begin:
         ValueError: The code does not join metrics, and has a statement of an unknown form.
     """
     code: str = block.fields["CODE"]
-    # In the files of stable_diffusion, the code joins the metrics of each evaluation. It has forms that are not
-    # compiled here, and is never run: `join_metrics` does the same, and only needs the field by which they are joined.
+    # In the files of stable_diffusion, the code joins the metrics of each evaluation. This code is not run here, and
+    # cannot be compiled: `join_metrics` does the same. It needs only the field by which the code joins.
     joining_field = _field_by_which_code_joins_metrics(code)
     if joining_field is not None:
         return _Begin(statements=(), joining_field=joining_field)
@@ -437,7 +438,7 @@ def _field_by_which_code_joins_metrics(code: str) -> str | None:
 
 
 def _read_end(block: _Block, key_by_state_name: KeyByStateName) -> list[WantedNames]:
-    """Return the names that the events of a log must list, by each check of the END block of a rule file.
+    """Read the checks in the END block of a rule file: each says which names the events of a key must list.
 
     For instance, each event weights_initialization adds a name to a list in the state `s`, and this check is made after
     the last event:
@@ -449,6 +450,9 @@ def _read_end(block: _Block, key_by_state_name: KeyByStateName) -> list[WantedNa
         block: The block.
         key_by_state_name: For each name in `s`, the key of the events that set it, such as
             {"initialized_tensors": "weights_initialization"}.
+
+    Returns:
+        The wanted names of each check.
 
     Raises:
         ValueError: A check has an unknown form, or is about a list that is missing in `key_by_state_name`.
@@ -465,12 +469,12 @@ def _read_end(block: _Block, key_by_state_name: KeyByStateName) -> list[WantedNa
 def _read_rule(block: _Block, key_by_state_name: KeyByStateName) -> Rule:
     """Return the rule that a KEY block states, with its checks and its code compiled.
 
-    Such a block has at least a NAME. For instance:
+        NAME:  run_start                               the key
+        REQ:   EXACTLY_ONE                             how many events there must be
+        CHECK: " ( s['init_stopped'] == True ) "       must hold for each event: here, it comes after an init_stop
+        POST:  " s['run_started'] = True "             code that runs after the checks
 
-        NAME:  run_start
-        REQ:   EXACTLY_ONE
-        CHECK: " ( s['init_stopped'] == True ) "
-        POST:  " s['run_started'] = True "
+    Only NAME must be there.
 
     Args:
         block: The block.
