@@ -42,7 +42,8 @@ def check_knobs(main: static.Program, decided: Strategy, *, asked: Strategy, ran
         Texts on what was proved, such as "fuse_bn_act_ops made 33 fused_batch_norm_act".
 
     Raises:
-        Refused: A knob is on and had no effect or too little, is off and had one, or can have none in this program.
+        Refused: A pass did not all its work or worked although its knob is off, or a knob that the user set has no
+            effect in this program.
     """
     block = main.global_block()
     # `decided` says what the program must be like. Only what the user asked for is refused as useless.
