@@ -179,7 +179,7 @@ def _describe_equal_evaluations(run: LoggedRun, other: LoggedRun, name_of_other:
     chance = _chance_of_equal_counts([*accuracies, *other_accuracies], samples)
     if chance is None:  # it cannot be estimated
         return ""
-    counts = [round(accuracy * samples) for accuracy in accuracies]
+    counts = [round(accuracy * samples) for accuracy in accuracies]  # 38,001 for 0.76002 of 50,000 samples
     other_counts = [round(accuracy * samples) for accuracy in other_accuracies]
     on_counts = _describe_equal_series("counts of right images", counts, other_counts, chance, name_of_other)
     if on_counts:

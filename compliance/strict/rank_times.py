@@ -88,7 +88,8 @@ class RankTimesOfWindows:
         summary = self._run.summary
         if summary is None:  # then no rank_times are kept
             return ""
-        if self._logged_since_window == 0 and summary.devices > 1:
+        are_missing = self._logged_since_window == 0 and summary.devices > 1  # a single rank logs none
+        if are_missing:
             return f"a window without the rank_times of its {summary.devices} ranks"
         of_ranks = self._times_of_next_window
         if of_ranks is None:  # the rank_times were wrong, as `take` has said, or the run has one rank

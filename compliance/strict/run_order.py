@@ -233,6 +233,7 @@ class RunOrder:
         Args:
             event: A block_start.
         """
+        # These checks come first, because they are about what was open before.
         self._check_time_of_start(event)
         self._report_if_open(event, "block")
         self._report_if_open(event, "epoch")
@@ -250,13 +251,15 @@ class RunOrder:
         Args:
             event: An epoch_start, which should state the number of the epoch.
         """
+        # These checks come first, because they are about what was open before.
         self._check_time_of_start(event)
         self._report_if_open(event, "epoch")
         epoch = self._next_part_in_training(event, "epoch")  # its `number` is None if the event states none
         is_open_already = self._open_unless_open(epoch, "epoch")
         if not is_open_already:  # another rank may have started it
             self._epochs_started += 1
-        self._evaluated_in_epoch_ms = 0.0
+        self._evaluated_in_epoch_ms = 0.0  # `_stop_evaluation` adds to it, `_stop_epoch` subtracts it
+
         gap_ms = event.time_ms - self.times.last_end_ms  # minus infinity if nothing has ended before
         self.measured.epoch_starts(event, epoch.number, gap_ms=gap_ms)
 
