@@ -1,5 +1,6 @@
 """The 95 % interval of the ratio of two means of runs, by the runs or by the hosts that they ran on."""
 
+import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -24,31 +25,49 @@ class RatioInterval(NamedTuple):
 def interval_of_means(base: Runs, other: Runs, *, are_of_one_system: bool) -> RatioInterval:
     """Return the 95 % interval of the ratio mean(other) / mean(base) of two sets of runs.
 
+    It is by Welch's t. If one set is of a single host and the other of several hosts of the same system, Welch's t may
+    be too narrow, and the interval by the spread of the several hosts is taken if that is wider.
+
     Args:
         base: The runs in the denominator, two or more, with their hosts if known.
         other: The runs in the numerator, two or more, with their hosts if known.
         are_of_one_system: Whether both sets are known to be of one system, whose hosts then lie equally far apart.
 
     Returns:
-        The interval, with words that say how it was made.
+        The interval, which always has bounds, with words that say how it was made.
     """
-    # The figures of the runs; or the means of the hosts, if there are several hosts and some host has several runs
+    by_welch = _interval_by_welch(base, other)
+    host_means = host_means_against_one_host(base, other) if are_of_one_system else None
+    if host_means is None:  # both sets are of several hosts, or none is, or they are not known to be of one system
+        return by_welch
+    # A single host does not show how far hosts lie apart, which Welch's t would take from its runs.
+    ratio = statistics.fmean(other.values) / statistics.fmean(base.values)
+    by_hosts = interval_by_spread_of_hosts(ratio, host_means)
+    assert by_welch.bounds is not None and by_hosts.bounds is not None, "both ways always give bounds"
+    hosts_are_wider = spread.half_width(by_hosts.bounds) > spread.half_width(by_welch.bounds)
+    return by_hosts if hosts_are_wider else by_welch
+
+
+def _interval_by_welch(base: Runs, other: Runs) -> RatioInterval:
+    """Return the 95 % interval of the ratio mean(other) / mean(base) of two sets of runs by Welch's t.
+
+    Runs of one host lie closer together than hosts do. So the means of its hosts count as the values of a set that has
+    several hosts and more runs than hosts. In any other set, the runs count.
+
+    Args:
+        base: The runs in the denominator, two or more, with their hosts if known.
+        other: The runs in the numerator, two or more, with their hosts if known.
+
+    Returns:
+        The bounds, with words such as "Welch's t over 2 hosts and 5 runs".
+    """
     base_values = independent_values(base.values, base.hosts)
     other_values = independent_values(other.values, other.hosts)
-    base_mean = base_values.mean_of_runs  # the mean of all runs, with a standard error by the values
+    base_mean = base_values.mean_of_runs  # the mean of all runs, with a standard error by the values that count
     other_mean = other_values.mean_of_runs
     assert base_mean is not None and other_mean is not None, "each set has two runs or more, of one host or of several"
-    bounds = spread.mean_ratio_interval(base_mean, other_mean)  # (low, high) by Welch's t
-    by_welch = RatioInterval(bounds, f"Welch's t over {_counts_in_words(base_values, other_values)}")
-
-    host_means = host_means_against_one_host(base, other) if are_of_one_system else None
-    if host_means is None:
-        return by_welch
-    # One set is of a single host, which does not show how far hosts lie apart. So the interval by Welch's t may be too
-    # narrow, and the wider one of two intervals is taken.
-    by_hosts = interval_by_spread_of_hosts(other_mean.value / base_mean.value, host_means)
-    assert by_hosts.bounds is not None, "an interval by the spread of hosts always has bounds"
-    return by_hosts if spread.half_width(by_hosts.bounds) > spread.half_width(bounds) else by_welch
+    bounds = spread.mean_ratio_interval(base_mean, other_mean)
+    return RatioInterval(bounds, f"Welch's t over {_counts_in_words(base_values, other_values)}")
 
 
 def host_means_against_one_host(base: Runs, other: Runs) -> IndependentValues | None:

@@ -79,12 +79,12 @@ def _weight_of_inner_bounds(k: int, n: int) -> float:
     Returns:
         The weight of the bounds of rank k + 1, from 0 to below 1.
     """
-    outer_confidence = _confidence_of_rank(k, n)  # 97.9 % in the example
-    inner_confidence = _confidence_of_rank(k + 1, n)  # 89.1 %
-    weight_if_linear = (outer_confidence - CONFIDENCE) / (outer_confidence - inner_confidence)  # 0.32
-    # The confidence does not fall linearly between the two: Hettmansperger and Sheather's interpolation (Statistics &
-    # Probability Letters 4, 1986) turns 0.32 into 0.66. It keeps 0 and 1.
-    return (n - k) * weight_if_linear / (k + (n - 2 * k) * weight_if_linear)
+    above = _confidence_of_rank(k, n) - CONFIDENCE  # 97.9 - 95 = 2.9 percentage points in the example
+    below = CONFIDENCE - _confidence_of_rank(k + 1, n)  # 95 - 89.1 = 5.9
+    # Linear interpolation would give above / (above + below) = 0.33. The confidence does not fall linearly between the
+    # two ranks, so Hettmansperger and Sheather (Statistics & Probability Letters 4, 1986) weigh the two distances by
+    # n - k and k: 8 * 2.9 / (8 * 2.9 + 2 * 5.9) = 0.66.
+    return (n - k) * above / ((n - k) * above + k * below)
 
 
 def _confidence_of_rank(k: int, n: int) -> float:
@@ -134,40 +134,34 @@ def median_ratio_interval(base: Sequence[float], other: Sequence[float]) -> tupl
 def _rank_of_bounds(m: int, n: int) -> int:
     """Return the rank k of the two quotients that are the 95 % bounds of the ratio of two sets of values.
 
-    Each value of one set is divided by each value of the other set, which makes m * n quotients. The bounds are the
-    k-th least and the k-th greatest quotient (Hodges and Lehmann). The k-th least quotient fails as the lower bound if
-    fewer than k quotients lie below the true ratio. k is the greatest rank for which the probability of this failure is
-    2.5 % or less. By symmetry, the k-th greatest quotient fails as the upper bound with the same probability.
+    The bounds are the k-th least and the k-th greatest of the m * n quotients of a value of one set by a value of the
+    other. The k-th least quotient fails as a lower bound if it lies above the true ratio. k is the greatest rank that
+    fails with a probability of 2.5 % or less. For 5 and 5 values k is 3:
 
-    For example, 5 and 5 values can be ranked in 252 ways, which are equally likely. 2.5 % of these rankings are 6.3.
+        rank 1      1 / 252 = 0.4 %
+        rank 2      2 / 252 = 0.8 %
+        rank 3      4 / 252 = 1.6 %
+        rank 4      7 / 252 = 2.8 %
 
-        fewer than 1 quotient below the true ratio      1 ranking
-        fewer than 2 quotients                          2 rankings
-        fewer than 3 quotients                          4 rankings
-        fewer than 4 quotients                          7 rankings, which is more than 6.3
-
-    So k is 3.
+    By symmetry, the k-th greatest quotient fails as the upper bound with the same probability.
 
     Args:
         m: The number of values of one set.
         n: The number of values of the other set.
 
     Returns:
-        The rank k; 0 for too few values.
+        The rank k; 0 for too few values, for which even rank 1 fails too often.
     """
     if m * n > MOST_QUOTIENTS_TO_COUNT and min(m, n) >= LEAST_FOR_NORMAL:
         return _rank_by_normal_distribution(m, n)
-    # If one set is divided by the true ratio, both have the same distribution. All rankings are then equally likely.
-    all_rankings = math.comb(m + n, m)  # 252 in the example
-    most_rankings = (1 - CONFIDENCE) / 2 * all_rankings  # 6.3
-    # The number of quotients below the true ratio is Mann and Whitney's U of the ranking.
-    rankings_by_u = _rankings_by_u(m, n)  # [1, 1, 2, 3, ...]: 1 ranking has U = 0, 1 has U = 1, 2 have U = 2
-    rank = 0
-    rankings_below_next_rank = rankings_by_u[0]  # those with U < rank + 1
-    while rankings_below_next_rank <= most_rankings:
-        rank += 1
-        rankings_below_next_rank += rankings_by_u[rank]
-    return rank
+    # If one set is divided by the true ratio, both have the same distribution, so all rankings of the m + n values are
+    # equally likely. The number of quotients below the true ratio is Mann and Whitney's U of the ranking.
+    rankings_by_u = _rankings_by_u(m, n)  # [1, 1, 2, 3, ...] for 5 and 5 values: 3 of the 252 rankings have U = 3
+    # Rank k fails if fewer than k quotients lie below the true ratio: in the rankings with U = 0 to U = k - 1.
+    failing_rankings = itertools.accumulate(rankings_by_u)  # 1 for rank 1, 2 for rank 2, then 4, 7, ...
+    most_failing = (1 - CONFIDENCE) / 2 * math.comb(m + n, m)  # 2.5 % of 252 rankings are 6.3
+    usable_ranks = [rank for rank, failing in enumerate(failing_rankings, 1) if failing <= most_failing]
+    return max(usable_ranks, default=0)
 
 
 def _rank_by_normal_distribution(m: int, n: int) -> int:
@@ -196,16 +190,16 @@ def _rankings_by_u(m: int, n: int) -> list[int]:
         m: The number of values of the first set.
         n: The number of values of the second set.
     """
-    # counts_by_second[second] has the counts for `first` values of the first set and `second` values of the second.
-    counts_by_second = [[1] for _ in range(n + 1)]  # without a value of the first set, there is no pair: U = 0
-    for first in range(1, m + 1):
-        counts_with_one_more = [[1]]  # without a value of the second set, there is no pair
-        for second in range(1, n + 1):
-            # The greatest value of all is of the first set, and has `second` lower values in pairs, or it is of the
-            # second set, and is in no pair. Without it, the counts are those of one value less.
-            greatest_is_of_first = [0] * second + counts_by_second[second]
-            greatest_is_of_second = counts_with_one_more[second - 1] + [0] * first
-            both = zip(greatest_is_of_first, greatest_is_of_second, strict=True)
-            counts_with_one_more.append([of_first + of_second for of_first, of_second in both])
-        counts_by_second = counts_with_one_more
-    return counts_by_second[n]
+    counts: dict[tuple[int, int], list[int]] = {}  # the result for each smaller number of values: (first, second)
+    for first, second in itertools.product(range(m + 1), range(n + 1)):
+        if first == 0 or second == 0:
+            counts[first, second] = [1]  # one ranking; there is no pair, so U = 0
+            continue
+        # If the greatest value of all is of the first set, all `second` values are lower: U is higher by `second` than
+        # without it. These counts are not needed again.
+        greatest_is_of_first = [0] * second + counts.pop((first - 1, second))
+        # If it is of the second set, it is lower than no value: U is the U without it.
+        greatest_is_of_second = counts[first, second - 1] + [0] * first  # lengthened to U = first * second
+        both = zip(greatest_is_of_first, greatest_is_of_second, strict=True)
+        counts[first, second] = [of_first + of_second for of_first, of_second in both]
+    return counts[m, n]

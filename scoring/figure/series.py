@@ -148,14 +148,14 @@ def _chance_beyond(distance: float, possible_errors: Sequence[PossibleError], fr
 def _possible_errors(deviations: Sequence[float]) -> list[PossibleError]:
     """Return the standard errors that the mean of a series may have, each with its probability.
 
-    Each possible correlation of neighbours (CORRELATIONS) gives one standard error. Its probability is how probable
-    the values make this correlation.
+    Each correlation that neighbours may have (-0.5, -0.45, ..., 0.95) gives one standard error. Its probability is the
+    posterior probability of this correlation, by the values.
 
     Args:
         deviations: The values less their plain mean, in order.
 
     Returns:
-        The errors whose probability is above LEAST_PROBABILITY.
+        The errors whose probability is above LEAST_PROBABILITY (0.01 %).
     """
     fits = [_fit_autoregression(deviations, correlation) for correlation in CORRELATIONS]
     probabilities = _probabilities([fit.log_likelihood for fit in fits])
@@ -192,16 +192,20 @@ class AutoregressionFit(NamedTuple):
 
 
 def _fit_autoregression(deviations: Sequence[float], r: float) -> AutoregressionFit:
-    """Return how likely a correlation of neighbours is, and the standard error of the plain mean if it is true.
+    """Fit a series as if its neighbours had a given correlation; return its likelihood and the error of the mean.
 
     Args:
         deviations: The values less their plain mean, in order. Some deviation is not 0.
         r: The assumed correlation of neighbours, between -1 and 1.
+
+    Returns:
+        How likely the correlation is, and the standard error that the plain mean has if it is true.
     """
     n = len(deviations)
     regression = _without_correlation(deviations, r)
     noise_squares = _least_squares(regression)
-    error = math.sqrt(_variance_of_mean(r, n) * noise_squares / (n - 1))
+    noise_variance = noise_squares / (n - 1)  # n - 1, because the true mean is fitted, too
+    error = math.sqrt(noise_variance * _variance_of_mean_by_noise(r, n))
     return AutoregressionFit(_log_likelihood(regression, noise_squares, r), error)
 
 
@@ -244,27 +248,30 @@ def _least_squares(regression: Regression) -> float:
 
 
 def _log_likelihood(regression: Regression, noise_squares: float, r: float) -> float:
-    """Return the logarithm of the likelihood of a correlation, less a constant that is equal for all correlations.
+    """Return the logarithm of the marginal likelihood of a correlation, less a constant equal for all correlations.
 
-    It is the marginal likelihood for normal noise: the true mean and the standard deviation sigma of the noise are not
-    known, so the likelihood is integrated over the true mean and log(sigma), with flat priors (Zellner and Tiao, JASA
-    59, 1964).
+    The noise is normal. Its standard deviation sigma and the true mean are not known, so the likelihood is integrated
+    over log(sigma) and the true mean, with flat priors (Zellner and Tiao, JASA 59, 1964).
 
     Args:
-        regression: The series without its correlation, as `_without_correlation` returns it for r.
-        noise_squares: The least sum of the squared noise. Above 0.
+        regression: The series as a regression without correlation, by `_without_correlation` for r.
+        noise_squares: Q, the least sum of the squared noise. Above 0.
         r: The correlation, between -1 and 1.
     """
     n = len(regression.y)
-    # With Q = noise_squares, the likelihood is sqrt(1 - r**2) / sqrt(sum of x**2) * Q**(-(n - 1) / 2).
-    first_value = 0.5 * math.log(1 - r**2)  # the root by which the first value was multiplied
-    over_true_mean = -0.5 * math.log(_sum_of_squares(regression.x))  # the integral over the true mean
-    over_sigma = -(n - 1) / 2 * math.log(noise_squares)  # the integral over log(sigma)
-    return first_value + over_true_mean + over_sigma
+    # The first value of the series was multiplied by sqrt(1 - r**2), and so is the density of the series.
+    scale_of_first_value = 0.5 * math.log(1 - r**2)
+    # In the true mean, the likelihood is a bell curve of standard deviation sigma / sqrt(sum of x**2). Its integral is
+    # proportional to that.
+    over_true_mean = -0.5 * math.log(_sum_of_squares(regression.x))
+    # What is left is sigma**-(n - 1) * exp(-Q / (2 * sigma**2)). Its integral over log(sigma) is proportional to
+    # Q**(-(n - 1) / 2).
+    over_sigma = -(n - 1) / 2 * math.log(noise_squares)
+    return scale_of_first_value + over_true_mean + over_sigma
 
 
-def _variance_of_mean(r: float, n: int) -> float:
-    """Return the variance of the plain mean of a first-order autoregression, for noise of variance 1.
+def _variance_of_mean_by_noise(r: float, n: int) -> float:
+    """Return the variance of the plain mean of a first-order autoregression / the variance of its noise.
 
     Args:
         r: The correlation of neighbours, between -1 and 1.
