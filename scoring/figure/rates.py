@@ -78,7 +78,7 @@ def _rate_by_step_time(record: Record, item: Window) -> float | None:
     """
     devices = record.devices
     if devices is None and record.rate_scope == "global":
-        return None  # the log prints rates of all devices together, among which a rate of one device must not stand
+        return None  # other rows have rates of all devices, among which a rate of one device must not stand
     if devices is None:
         devices = 1
     if not (item.printed_step_time_s and devices and record.batch_per_device):
@@ -197,10 +197,13 @@ def _measured_work(record: Record, chosen: Sequence[Window]) -> Work | None:
 
 
 def _work_at_printed_speed(record: Record, chosen: Sequence[Window]) -> Work:
-    """Return the images and seconds of each window as if every step had one image, at the speed that the row prints.
+    """Return images and seconds of each window that are right only in their ratio: the speed that its row prints.
 
-    A window of 20 steps at 100 images/s and a window of 10 steps at 50 images/s have 20 images in 20 / 100 s and 10
-    images in 10 / 50 s. So in all images / all seconds, the window of 20 steps weighs twice as much.
+    A step counts as one image, so that all images / all seconds weighs each window by its steps. For example:
+
+        20 steps at 100 images/s    20 images in 0.2 s
+        10 steps at 50 images/s     10 images in 0.2 s
+        all                         30 images in 0.4 s: 75 images/s
 
     Args:
         record: The run as read from its log.
@@ -210,8 +213,8 @@ def _work_at_printed_speed(record: Record, chosen: Sequence[Window]) -> Work:
         InputError: Something that is needed is not known, such as the batch, or a row does not give its speed.
     """
     images = steps_as_weights(chosen)  # the steps of each window; all 1 if some window does not say its steps
-    times = seconds_per_image_by_printed_speed(record, chosen)
-    seconds = [count * time for count, time in zip(images, times, strict=True)]
+    seconds_per_image = seconds_per_image_by_printed_speed(record, chosen)  # [1 / 100, 1 / 50] in the example
+    seconds = [count * time for count, time in zip(images, seconds_per_image, strict=True)]
     return Work(images, seconds)
 
 
@@ -229,12 +232,13 @@ def seconds_per_image_by_printed_speed(record: Record, chosen: Sequence[Window])
         InputError: A step time is used and the batch or a needed number of devices is not known, or a row has no rate.
     """
     step_times = _values_if_in_all(chosen, "printed_step_time_s")
-    print_rates_of_all_devices = record.rate_scope == "global" and bool(_values_if_in_all(chosen, "printed_rate"))
+    all_rows_print_a_rate = bool(_values_if_in_all(chosen, "printed_rate"))
     # Rates of all devices go before step times, because they need neither the batch nor the number of devices.
-    if step_times and not print_rates_of_all_devices:
-        images = images_per_step(record)
-        return [step_time / images for step_time in step_times]
-    return seconds_per_image_by_rates(record, chosen)
+    print_rates_of_all_devices = all_rows_print_a_rate and record.rate_scope == "global"
+    if print_rates_of_all_devices or not step_times:  # no step times: some row prints none
+        return seconds_per_image_by_rates(record, chosen)
+    images = images_per_step(record)
+    return [step_time / images for step_time in step_times]
 
 
 def seconds_per_image_by_rates(record: Record, chosen: Sequence[Window]) -> list[float]:
@@ -251,7 +255,8 @@ def seconds_per_image_by_rates(record: Record, chosen: Sequence[Window]) -> list
         InputError: Some row prints no rate, and some row says too little to work out its rate.
     """
     all_rows_print_a_rate = bool(_values_if_in_all(chosen, "printed_rate"))
-    # If some row prints no rate, images / seconds goes first in all rows (`rate_of`).
+    # Printed rates are used if all rows have one. Otherwise each row is rated by its images / its seconds, and by its
+    # printed rate or step time only if it lacks these.
     rates = [rate_or_refuse(record, row, printed=all_rows_print_a_rate) for row in chosen]
     return [1 / rate for rate in rates]
 

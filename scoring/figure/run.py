@@ -290,6 +290,8 @@ def _rows_after(
 def _stamped_rows(record: Record, protocol: Protocol) -> list[StampedRow]:
     """Return the rows of a log that have a time stamp and a known number of steps done.
 
+    Steps are counted from the start of the log. For a run that was resumed at step 1000, the row of step 1010 has 10.
+
     Args:
         record: The run as read from its log.
         protocol: The rules of the measurement. Only its name is used, for the error.
@@ -301,7 +303,7 @@ def _stamped_rows(record: Record, protocol: Protocol) -> list[StampedRow]:
         InputError: There is no such row. The message says whether the stamps or the steps are missing.
     """
     stamped = []
-    done_before_log = steps_done_before_log(record)  # such as 1000 for a run that was resumed there
+    done_before_log = steps_done_before_log(record)  # 1000 in the example
     for window, steps_done in zip(record.windows, steps_done_by_window(record), strict=True):
         if window.end_s is not None and steps_done is not None:
             stamped.append(StampedRow(window, window.end_s, steps_done - done_before_log))
@@ -338,7 +340,7 @@ def _start_row(
 
 
 def _all_rows_after(record: Record, stamped: Sequence[StampedRow], start: StampedRow) -> list[StampedRow]:
-    """Return the rows after the start of a measurement, up to the end of the log.
+    """Return all rows after the start of a measurement.
 
     Args:
         record: The run as read from its log, for the error.
@@ -348,8 +350,8 @@ def _all_rows_after(record: Record, stamped: Sequence[StampedRow], start: Stampe
     Raises:
         InputError: There is no row after it.
     """
-    steps_done_in_all = stamped[-1].steps_done
-    rows = _rows_up_to(steps_done_in_all, stamped, start)
+    steps_done_at_end = stamped[-1].steps_done
+    rows = _rows_up_to(steps_done_at_end, stamped, start)
     if not rows:
         raise too_short(record, steps=1, total=0)
     return rows
@@ -384,10 +386,11 @@ def _rows_of_next_steps(
         InputError: No row is within `steps` steps after `start`, or the log has fewer than `steps` - 1 steps after it.
     """
     rows = _rows_up_to(start.steps_done + steps, stamped, start)
-    steps_left_in_log = max(0, stamped[-1].steps_done - start.steps_done)  # to the last of `stamped`, not of `rows`
-    # The warm-up may end one step late, after 21 steps. A log of 120 steps then has 99 left, which must do for 100.
-    is_too_short = steps_left_in_log < steps - 1
-    if not rows or is_too_short:
+    steps_left_in_log = max(0, stamped[-1].steps_done - start.steps_done)  # also those after the last of `rows`
+    # One step may lack. For example, a log of 120 steps counts them from 0, and its warm-up ends at its row of step 20.
+    # 21 steps are then done, so that 99 are left of 100.
+    least_steps_left = steps - 1
+    if not rows or steps_left_in_log < least_steps_left:
         raise too_short(record, steps, steps_left_in_log)
     return rows
 
@@ -450,7 +453,8 @@ def _row_of_number(record: Record, number: int, stamped: Sequence[StampedRow]) -
 def _row_ending_warm_up(record: Record, steps_to_skip: int, stamped: Sequence[StampedRow]) -> StampedRow:
     """Return the log row whose time stamp ends the warm-up, so that throughput is measured from there on.
 
-    For a warm-up of 20 steps, it is the row after exactly 20 steps, or else the next row.
+    It is the row after exactly the steps of the warm-up. If there is none, it is the row that the log numbers so,
+    counting from 0, or else the next row.
 
     Args:
         record: The run as read from its log. It tells whether the log numbers its first step 0 or 1.
@@ -460,17 +464,15 @@ def _row_ending_warm_up(record: Record, steps_to_skip: int, stamped: Sequence[St
     Raises:
         InputError: The warm-up is longer than the run.
     """
-    for row in stamped:
-        if row.steps_done == steps_to_skip:
-            return row
+    after_these_steps = [row for row in stamped if row.steps_done == steps_to_skip]
+    # In a log that counts its steps from 0, the row of step 20 mostly comes after 21 steps: those from 0 to 20.
     numbers_from_0 = record.first_step == 0
-    for row in stamped:
-        if numbers_from_0 and row.window.step == steps_to_skip:  # prints 20, mostly after the 21 steps 0 to 20
-            return row
-    for row in stamped:
-        if row.steps_done > steps_to_skip:
-            return row
-    raise nothing_left(record, counted(steps_to_skip, "step"), _stamps_in_words(stamped))
+    of_this_number = [row for row in stamped if numbers_from_0 and row.window.step == steps_to_skip]
+    later = [row for row in stamped if row.steps_done > steps_to_skip]
+    candidates = [*after_these_steps, *of_this_number, *later]
+    if not candidates:
+        raise nothing_left(record, counted(steps_to_skip, "step"), _stamps_in_words(stamped))
+    return candidates[0]
 
 
 def _stamps_in_words(stamped: Sequence[StampedRow]) -> str:

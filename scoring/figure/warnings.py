@@ -140,8 +140,8 @@ def _cause_by_stamps(record: Record, ratio: float, lines: tuple[int, int]) -> st
     epochs = {row.epoch for row in record.windows if first_line <= row.line <= last_line}
     an_epoch_ended = len(epochs) > 1
     if is_slower_by_stamps and an_epoch_ended:
-        # The time between the stamps includes the evaluation, and also the steps from the epoch's last row to the
-        # evaluation, which are in no row and so are not counted.
+        # For example, an epoch has 105 steps, and a row follows every 10. Then its last 5 steps are in no row, so they
+        # are not counted as steps. But their time lies between the stamps, and so does that of the evaluation.
         return "an epoch ended in between: its steps after its last row are not counted, its evaluation is"
     return None  # within an epoch, any pause may make the rate between the stamps lower
 
@@ -246,18 +246,19 @@ def _rate_by_rows(record: Record, first_line: int, last_line: int) -> float | No
 
 
 def _batch_of_figure(record: Record) -> int | None:
-    """Return how many images a step has, on all devices or, if a throughput can only be of one device, on this one.
+    """Return how many images of a step a run's throughput counts: those of all devices, if their number is known.
 
     Args:
         record: The run as read from its log.
 
     Returns:
-        The batch; None if it is not known.
+        The batch of all devices. If it is not known and the log prints rates of one device, the batch of one device.
+        None if these are not known.
     """
     if record.global_batch:
         return record.global_batch
     prints_rates_of_one_device = record.rate_scope == "device"
-    if prints_rates_of_one_device:  # so without a batch of all devices, the throughput is of one device, too
+    if prints_rates_of_one_device:  # which cannot become a throughput of all devices, because their number is not known
         return record.batch_per_device
     return None
 
@@ -440,26 +441,25 @@ def _packages_of_several_versions(records: Sequence[Record]) -> list[str]:
 
 
 def _different_values(records: Sequence[Record], field: str) -> list[str]:
-    """Return the different values that several runs have in a field, sorted, as texts.
-
-    Texts that differ only in case, spaces or punctuation, such as "ResNet-50" and "resnet50", count as one value: the
-    last one is returned.
-
-    A log without a value is left out, unless it is known to differ: precisions of None, "fp16" and "fp16" give ["fp16",
-    "not said"], because a log that names no precision may be of FP32.
+    """Return the different values that several runs have in a field, as sorted texts: ["64", "128"].
 
     Args:
         records: The runs as read from their logs.
         field: Name of a field of Record, such as "precision".
 
     Returns:
-        The values. The list is empty if no run has a value in the field.
+        The values, with "not said" for logs that name no precision beside logs of others than FP32. Empty if no run has
+        a value in the field.
     """
     values = [getattr(record, field) for record in records if getattr(record, field)]
+    # Texts that differ only in case, spaces or punctuation, such as "resnet50" and "ResNet-50", count as one value. The
+    # last one is returned.
     value_by_letters = {_letters_and_digits(value): value for value in values}  # {"resnet50": "ResNet-50"}
     different_values = list(value_by_letters.values())
 
-    some_logs_are_silent = len(values) < len(records)  # `values` lacks those without a value
+    # A log without a value agrees with any other. But one that names no precision may be of FP32, and so differ from
+    # logs of "fp16".
+    some_logs_are_silent = len(values) < len(records)
     if field == "precision" and some_logs_are_silent and _names_only_others_than_fp32(value_by_letters.keys()):
         different_values.append("not said")
     # Sorted before they become texts, so that batch 64 comes before 128.
