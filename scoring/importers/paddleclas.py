@@ -220,7 +220,7 @@ def _level_of_amp(switches: Mapping[str, str]) -> str | None:
 
 
 class _AveragedRow(NamedTuple):
-    """The means that a row prints, and over how many steps they are by each reading of the log."""
+    """The means that a row prints, and over how many steps they are: as row averages, and as running averages."""
 
     window: Window
     mean_s: float | None  # of a step's time; None: not printed
@@ -288,15 +288,15 @@ class Dygraph(_PaddleClas):
 
 
 def _averages_since_reset(text: str, unit: str | None) -> bool | None:
-    """Return over which steps the PaddleClas release averages that printed a row, by the words of the row.
+    """Return whether the PaddleClas release that printed a row averages all steps since a reset early in the epoch.
 
     Args:
         text: The row as it is printed.
         unit: Unit of its rate, up to the first letter of the time: "images/s" of both `images/s` and `images/sec`.
 
     Returns:
-        True for all steps since a reset early in the epoch, False for the steps since the last row. None if the row
-        does not tell: releases 2.4 and 2.5 average since the reset, later ones since the last row, in the same words.
+        False if it averages the steps since the last row. None if the row does not tell: releases 2.4 and 2.5 average
+        since the reset, later ones since the last row, in the same words.
     """
     if "max_mem_reserved: " in text:  # only releases after 2.5 print it
         return False

@@ -571,10 +571,10 @@ class FormatReader:
             self.row_batch.narrow(line, row.get("rate"), row.get("time"))
         # After these two, on which the time of a row may depend.
         covered = self.time_of_row(self.last_position, position, row)
-        is_of_no_step = covered.steps == 0  # a row whose steps are not known (None) is none of these
-        if not is_of_no_step:
+        has_no_steps = covered.steps == 0  # None, for steps that are not known, is no 0
+        if not has_no_steps:
             self.add_window(self._window_of_row(line, position, row, covered))
-        self.last_position = position  # also of a row of no step: the next row counts its steps from there
+        self.last_position = position  # also of a row without steps: the next row counts its steps from there
         self._last_step_wanted = integer(row.get("of"))
 
     def _set_truncated(self) -> None:
