@@ -10,9 +10,9 @@ import json
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import yaml
 
@@ -31,8 +31,6 @@ _FIELDS_OF_KEY = {"NAME", "REQ", "CHECK", "FIRST_CHECK", "ATLEAST_ONE_CHECK", "P
 # The BEGIN of stable_diffusion joins the metrics of an evaluation, in Python code that is not run here. Each known
 # version of this code is told by its CRC-32, without comments. The name of the metadata by which it joins them:
 _JOINING_FIELD_BY_CRC = {0x9193B33E: "samples_count", 0x97C23FA3: "step_num"}
-
-_Parsed = TypeVar("_Parsed")
 
 
 class RequiredCount(NamedTuple):
@@ -315,21 +313,6 @@ class _Block(NamedTuple):
         """
         return ValueError(f"{self.file}: {self.title}: no meaning for {text!r:.200}")
 
-    def parsed(self, parse: Callable[[str], _Parsed], text: str) -> _Parsed:
-        """Return what a parser makes of the text of a field. Its error gets a message with the file and the block.
-
-        Args:
-            parse: The parser. It raises SyntaxError for a text of an unknown form.
-            text: An expression or a statement of a rule, such as "v['value'] > 0".
-
-        Raises:
-            ValueError: The form of the text is not known.
-        """
-        try:
-            return parse(text)
-        except SyntaxError:
-            raise self.unknown_form(text) from None
-
     def unknown_form(self, text: str) -> ValueError:
         """Return the error that an expression or a statement in the block has a form that is not known.
 
@@ -421,7 +404,7 @@ def _read_begin(block: _Block) -> _Begin:
     joining_field = _field_by_which_code_joins_metrics(code)
     if joining_field is not None:
         return _Begin(statements=(), joining_field=joining_field)
-    statements = block.parsed(compile_statements, code)
+    statements = _compiled_code(block, code)
     return _Begin(statements=statements, joining_field=None)
 
 
@@ -484,31 +467,64 @@ def _read_rule(block: _Block, key_by_state_name: KeyByStateName) -> Rule:
     Raises:
         ValueError: A text has a form that is not known. The message names the file and the block.
     """
-    read = functools.partial(read_check, key_by_state_name=key_by_state_name)
+    checks = [_check_in_block(block, text, key_by_state_name) for text in _as_list(block.fields.get("CHECK", []))]
     return Rule(
         key=block.title,
         required=_read_required_count(block),
-        checks=[block.parsed(read, text) for text in _as_list(block.fields.get("CHECK", []))],
-        first_check=_check_or_none(block, "FIRST_CHECK", read),
-        at_least_one_check=_check_or_none(block, "ATLEAST_ONE_CHECK", read),
-        code_after_checks=block.parsed(compile_statements, block.fields.get("POST", "")),
+        checks=checks,
+        first_check=_check_or_none(block, "FIRST_CHECK", key_by_state_name),
+        at_least_one_check=_check_or_none(block, "ATLEAST_ONE_CHECK", key_by_state_name),
+        code_after_checks=_compiled_code(block, block.fields.get("POST", "")),
     )
 
 
-def _check_or_none(block: _Block, field: str, read: Callable[[str], Check]) -> Check | None:
+def _check_or_none(block: _Block, field: str, key_by_state_name: KeyByStateName) -> Check | None:
     """Return the check in a field of a block; None if the block does not have the field.
 
     Args:
         block: The block.
         field: The field, such as "FIRST_CHECK", which has the text of one check.
-        read: The function that reads this text.
+        key_by_state_name: For each name in the state `s`, the key whose events set it.
 
     Raises:
         ValueError: The form of the check is not known.
     """
     if field not in block.fields:
         return None
-    return block.parsed(read, block.fields[field])
+    return _check_in_block(block, block.fields[field], key_by_state_name)
+
+
+def _check_in_block(block: _Block, text: str, key_by_state_name: KeyByStateName) -> Check:
+    """Return the check that a text of a block states.
+
+    Args:
+        block: The block, which the message of an error names.
+        text: The text, such as "v['value'] > 0".
+        key_by_state_name: For each name in the state `s`, the key whose events set it.
+
+    Raises:
+        ValueError: The form of the check is not known.
+    """
+    try:
+        return read_check(text, key_by_state_name)
+    except SyntaxError:
+        raise block.unknown_form(text) from None
+
+
+def _compiled_code(block: _Block, code: str) -> Sequence[Statement]:
+    """Return the statements of a code in a block.
+
+    Args:
+        block: The block, which the message of an error names.
+        code: The code, such as "s['run_started'] = True"; empty for no statements.
+
+    Raises:
+        ValueError: The form of a statement is not known.
+    """
+    try:
+        return compile_statements(code)
+    except SyntaxError:
+        raise block.unknown_form(code) from None
 
 
 def _as_list(texts: str | list[str]) -> list[str]:
