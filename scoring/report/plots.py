@@ -258,7 +258,7 @@ def _set_logarithmic(drawing: Plot, values: Sequence[float]) -> None:
     axes.set_ylim(low, high)
     span = high / low
     locator: Locator
-    if span < 4:  # ticks as on a linear axis: from 410 to 480, say, there is no 1, 2, 3, 5 or 7 times a power of ten
+    if span < 4:  # ticks as on a linear axis: from 310 to 490, say, there is no 1, 2, 3, 5 or 7 times a power of ten
         locator = MaxNLocator(nbins=6, steps=(1, 2, 5, 10))
     elif span < 15:  # about one decade
         locator = LogLocator(subs=(1, 2, 3, 5, 7))  # ticks at these multiples of each power of ten
