@@ -115,12 +115,27 @@ def try_start(environ: Mapping[str, str], gpu_count: int) -> CudaStart:
     step_by_gpu_of_all: dict[int, Step] = {}
     next_gpu: int | None = 0
     while next_gpu is not None:
-        child = talk(ASK_CUDA, str(next_gpu), str(gpu_count), environ=environ, silent_s=SILENT_S)
+        child = _ask_cuda(environ, next_gpu, gpu_count)
         start = _read_answers(child)
         step_by_gpu_of_all |= start.step_by_gpu
         is_out_of_time = time.monotonic() > until_s
         next_gpu = None if is_out_of_time else _next_gpu(child, start, gpu_count)  # None: no other child is needed
     return replace(start, step_by_gpu=dict(sorted(step_by_gpu_of_all.items())))
+
+
+def _ask_cuda(environ: Mapping[str, str], first_gpu: int, gpu_count: int) -> Talk:
+    """Try to start CUDA in a child process, and return what the child printed and how it hung or died.
+
+    Args:
+        environ: Environment variables of a rank.
+        first_gpu: The first GPU to try, in CUDA's order.
+        gpu_count: How many GPUs the job uses on a node.
+    """
+    child = talk(ASK_CUDA, str(first_gpu), str(gpu_count), environ=environ, silent_s=SILENT_S)
+    ended_in_a_call = _running_call(child.answers()) != _EXIT
+    if ended_in_a_call and not child.hang_or_death:  # a library has ended the process, and called that a success
+        return replace(child, hang_or_death="ended with status 0")
+    return child
 
 
 def _next_gpu(child: Talk, start: CudaStart, gpu_count: int) -> int | None:
