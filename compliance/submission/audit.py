@@ -134,32 +134,44 @@ def _questions_about_log(report: Report, folder: Folder, about_repeated_run: Fin
 def _candidate_for_screen(folder: Folder) -> Candidate:
     """Return what the screen for cherry-picked runs compares of a submission: the epochs that its runs needed.
 
-    A run counts only if it states the closed division, passes the official checker and ended with success. The epochs
-    are those that rcp_checker, a tool of MLCommons, reads from the log. A run is also left out if the tool cannot read
-    the epochs, or reads Infinity or NaN, which a damaged log may state.
-
     Args:
         folder: The logs of the submission.
 
     Returns:
-        The organisation, the epochs (or samples) of each run that counts, and the `group`: the MLPerf round, and the
-        benchmark and global batch of the first run that counts. Only submissions of one group are compared with each
-        other.
+        The organisation, the epochs (or samples) of each run that is screened, and the `group`: the MLPerf round, and
+        the benchmark and global batch of the first of these runs.
     """
     screened_runs: list[LoggedRun] = []
     epochs_of_runs: list[float] = []
     for report in folder.logs:
-        is_closed = report.run.stated_text(schema.SUBMISSION_DIVISION) == "closed"
-        is_screened = is_closed and report.passes_official
-        # Epochs (or samples) to the target: NOT_CONVERGED without success, None if rcp_checker cannot read the log.
-        epochs = report.run.as_tools_read.to_target
-        if is_screened and epochs is not None and math.isfinite(epochs) and epochs != convergence.NOT_CONVERGED:
+        epochs = _epochs_to_screen(report)
+        if epochs is not None:
             screened_runs.append(report.run)
             epochs_of_runs.append(epochs)
     first_run = screened_runs[0] if screened_runs else NOTHING
     group = (folder.owner.round, first_run.stated_text(schema.SUBMISSION_BENCHMARK), first_run.global_batch)
     organisation = organisation_of_submitter(folder.owner.submitter)
     return Candidate(organisation=organisation, group=group, epochs_to_target=tuple(epochs_of_runs))
+
+
+def _epochs_to_screen(report: Report) -> float | None:
+    """Return the epochs (or samples) in which a closed run that passes the official checker reached its target.
+
+    Args:
+        report: The report on the log.
+
+    Returns:
+        The epochs, as rcp_checker, a tool of MLCommons, reads them. None if the run is not screened.
+    """
+    is_closed = report.run.stated_text(schema.SUBMISSION_DIVISION) == "closed"
+    if not is_closed or not report.passes_official:
+        return None
+    epochs: float | None = report.run.as_tools_read.to_target
+    if epochs is None:  # rcp_checker cannot read the log
+        return None
+    if epochs == convergence.NOT_CONVERGED or not math.isfinite(epochs):  # a damaged log may state Infinity or NaN
+        return None
+    return epochs
 
 
 def _ask_about_unusually_early_runs(
@@ -228,16 +240,18 @@ def _row_of_submission(folder: Folder, questions_by_log: Mapping[str, list[Findi
         envelope: Whether to add a second test of convergence (see `_test_against_envelope`).
     """
     logs = sorted(folder.logs, key=lambda report: by_number(report.path))
-    compared_logs = check_between_runs(logs, folder.ruleset)  # with further findings, from comparing the runs
+    readable_logs = [report for report in logs if report.run is not NOTHING]
+    first_run = readable_logs[0].run if readable_logs else NOTHING
+
+    compared_logs = check_between_runs(logs, folder.ruleset)  # all logs, with findings from comparing the runs
     official = _score_if_possible(compared_logs, folder.ruleset, "official")
     strict = _score_if_possible(compared_logs, folder.ruleset, "strict")
     # The test asks for readable logs of one submission. An official score, even one without minutes, shows that they
     # are; a strict score would ask for more: that all runs have one batch.
     can_be_tested = official.score is not None
     test = convergence_test(logs, folder.ruleset) if can_be_tested else None
-    judged_logs = _reports_with_questions(folder, compared_logs, questions_by_log)  # without those of v0.5 and v0.6
-    readable_logs = [report for report in logs if report.run is not NOTHING]
-    first_run = readable_logs[0].run if readable_logs else NOTHING
+    # A question may fail a log, too. Logs of v0.5 and v0.6 are not judged.
+    judged_logs = _reports_with_questions(folder, compared_logs, questions_by_log)
     return Submission(
         round=printable(folder.owner.round),
         submitter=printable(folder.owner.submitter),
@@ -381,8 +395,8 @@ def _ask_who_set_factor(
 def _official_minutes(scored: Score | None, factor_of_file: float | None) -> float | None:
     """Return the minutes that result_summarizer, a tool of MLCommons, computes for a submission.
 
-    They are the olympic mean of the runs, times the factor of a scaling.json. Without this file, the factor is that of
-    the convergence test.
+    They are the olympic mean of the runs, which leaves out the fastest and slowest runs, times the factor of
+    a scaling.json. Without this file, the factor is that of the convergence test.
 
     Args:
         scored: Score by the official verdict; None if there is none.
@@ -400,10 +414,10 @@ def _official_minutes(scored: Score | None, factor_of_file: float | None) -> flo
 
 
 def _test_against_envelope(test: ConvergenceTest | None) -> EnvelopeTest | None:
-    """Return the outcome of a second convergence test, by the reference points on their lower convex envelope.
+    """Return the outcome of a second convergence test, for which some of the reference points are left out.
 
-    rcp_checker, a tool of MLCommons, is meant to leave out the points above this envelope of epochs over batch size,
-    but may keep some of them (mlcommons/logging #368).
+    They are those above the lower convex envelope of epochs over batch size. rcp_checker, a tool of MLCommons, is meant
+    to leave them out, too, but may keep some (mlcommons/logging #368).
 
     Args:
         test: The outcome of the first test, by the points that rcp_checker keeps. None if there was no such test.
@@ -413,19 +427,18 @@ def _test_against_envelope(test: ConvergenceTest | None) -> EnvelopeTest | None:
     """
     if test is None or test.comparison is None:
         return None
-    comparison = test.comparison
-    point_of_tool = comparison.result.point
-    repeated = _compare_with_envelope(comparison)
-    point_of_envelope = repeated.point
-    if point_of_tool is None or point_of_envelope is None:
+    first = test.comparison.result
+    second = _compare_with_envelope(test.comparison)
+    # `point` is the reference point with which the runs were compared.
+    if first.point is None or second.point is None:
         return None
     return EnvelopeTest(
-        passed=repeated.passed,
-        scaling=repeated.scaling,
-        held_to=point_of_envelope.mean,
-        held_to_by_tool=point_of_tool.mean,
-        unit=comparison.reference.unit,
-        differs=point_of_envelope.mean != point_of_tool.mean,
+        passed=second.passed,
+        scaling=second.scaling,
+        held_to=second.point.mean,
+        held_to_by_tool=first.point.mean,
+        unit=test.comparison.reference.unit,
+        differs=second.point.mean != first.point.mean,
     )
 
 

@@ -129,7 +129,7 @@ def _complete_folder(name: PurePosixPath, files: _Files, root: Path) -> Folder:
     logs = files.logs[name]
     reports = [log.report for log in logs]
     described = _describe(name, files.descriptions)
-    scaled = _scale(files.scalings.get(name))
+    scaled = _factor_or_question(files.scalings.get(name))
     questions = (described.question, scaled.question)
     return Folder(
         name=name,
@@ -272,14 +272,13 @@ class _Scaled(NamedTuple):
     question: Finding | None
 
 
-def _scale(found: float | Unreadable | None) -> _Scaled:
-    """Return the factor of a submission's scaling.json, by which the submission's minutes are multiplied.
+def _factor_or_question(found: float | Unreadable | None) -> _Scaled:
+    """Return the factor of a submission's scaling.json or, if the file cannot be read, a question for the submitter.
+
+    The submission's minutes are multiplied by the factor.
 
     Args:
         found: The factor, or the reason why the file cannot be read; None if there is no such file.
-
-    Returns:
-        The factor, None if there is none; and a question for the submitter if the file cannot be read, else None.
     """
     if isinstance(found, Unreadable):
         fix = "ask for the factor that the review committee set"

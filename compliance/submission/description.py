@@ -316,7 +316,7 @@ def _contradictions_of_node(node: Node, description: Description) -> dict[str, s
     contradicted = {}
     if _is_other_processor(node, description):
         contradicted["host_processor_model_name"] = str(node["cpu"])
-    contradicted |= _other_numbers_of_cores(node, description)
+    contradicted |= dict.fromkeys(_contradicted_counts(node, description), _cores_in_words(node))
     if _is_other_memory(node.get("memory_gib"), description, "host_memory_capacity"):
         contradicted["host_memory_capacity"] = f"{node['memory_gib']} GiB"
     for gpu in _described_gpus(node):
@@ -328,23 +328,29 @@ def _contradictions_of_node(node: Node, description: Description) -> dict[str, s
     return contradicted
 
 
-def _other_numbers_of_cores(node: Node, description: Description) -> dict[str, str]:
-    """Return the described numbers of processors and cores that are 0 or that a node of a log contradicts.
+def _contradicted_counts(node: Node, description: Description) -> list[str]:
+    """List the fields with a number of processors or cores that is 0, or that a node of a log contradicts.
 
     Args:
         node: A machine as the header of the log describes it.
         description: Fields of the description by name.
-
-    Returns:
-        By the name of each such field, the number of cores that the log states, in words: it counts no processors.
     """
-    cores_of_log = "cores, whose number the log does not state"
-    if node.get("cores") is not None:
-        cores_of_log = f"{node['cores']} cores a node that the job may use"
-    fields = [name for name in _PARTS_OF_EACH_NODE if _is_zero(description.get(name))]  # each node has some of them
+    # The numbers of processors of a node and of cores of a processor. No node has 0 of them.
+    fields = [name for name in _PARTS_OF_EACH_NODE if _is_zero(description.get(name))]
     if _are_cores_out_of_range(node, description):
         fields.append("host_processor_core_count")
-    return dict.fromkeys(fields, cores_of_log)
+    return fields
+
+
+def _cores_in_words(node: Node) -> str:
+    """Return the number of cores that a log states for a node, as "64 cores a node that the job may use".
+
+    Args:
+        node: A machine as the header of the log describes it.
+    """
+    if node.get("cores") is None:
+        return "cores, whose number the log does not state"
+    return f"{node['cores']} cores a node that the job may use"
 
 
 def _is_zero(described: Any) -> bool:

@@ -251,14 +251,17 @@ def owner_of(root: Path, folder: PurePosixPath, organisation: str) -> Owner:
     layout = _layout_of(names)
     if layout is None:
         return Owner(round="", submitter=organisation, system="", benchmark=names[-1] if names else "")
-    names_above_results = layout.names_above_results  # the submitter's is the last, if it is there
-    folders_of_round = names_above_results[len(root_names) : -1]  # in the tree, above the submitter's: ("v1.1",)
-    # The submitter's name may be that of the root, where an audit of one submitter begins, but not of a folder above.
-    place_of_root = max(len(root_names) - 1, 0)
-    names_from_root_on = names_above_results[place_of_root:]
+    names_in_tree = layout.names_above_results[len(root_names) :]  # as ("v1.1", "Dell")
+    folders_of_round = names_in_tree[:-1]  # ("v1.1",)
+    if names_in_tree:
+        submitter = names_in_tree[-1]
+    elif root_names and len(layout.names_above_results) == len(root_names):
+        submitter = root_names[-1]  # the tree is one submitter's folder, as /data/Dell
+    else:  # the tree begins at `results` or below
+        submitter = organisation
     return Owner(
         round="/".join(folders_of_round) or _numbered_round(root, folder),
-        submitter=names_from_root_on[-1] if names_from_root_on else organisation,
+        submitter=submitter,
         system=layout.system,
         benchmark=layout.benchmark,
     )
