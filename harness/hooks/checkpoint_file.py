@@ -59,7 +59,7 @@ def write(path: Path, arrays: dict[str, Array], metadata: dict[str, Any]) -> int
         OSError: The file cannot be written, for example because the disk is full.
     """
     contents = [array.reshape(-1).view(np.uint8).data for array in arrays.values()]
-    header_text = _with_checksum(_header(arrays, metadata), contents)
+    header_text = _header_with_checksum(_header(arrays, metadata), contents)
     temporary = _temporary(path)
     try:
         with temporary.open("wb") as file:
@@ -105,18 +105,15 @@ def _checksum(header: dict[str, Any], contents: Iterable[memoryview]) -> str:
     return digest.hexdigest()
 
 
-def _with_checksum(header: dict[str, Any], contents: list[memoryview]) -> bytes:
-    """Put a checksum into a checkpoint's header, and return the header's bytes, filled up with blanks.
-
-    The checksum is of the header without it, and of the bytes of the arrays. With the blanks the arrays begin at a
-    multiple of 8 bytes.
+def _header_with_checksum(header: dict[str, Any], contents: list[memoryview]) -> bytes:
+    """Return the bytes of a checkpoint's header with a checksum of it and the arrays, filled up with blanks.
 
     Args:
-        header: The header, to which the checksum is added in place.
+        header: The header without a checksum.
         contents: The bytes of each array.
     """
-    header["__metadata__"]["sha256"] = _checksum(header, contents)
-    header_text = _canonical(header)
+    metadata = header["__metadata__"] | {"sha256": _checksum(header, contents)}
+    header_text = _canonical(header | {"__metadata__": metadata})
     bytes_to_fill = -len(header_text) % LENGTH_BYTES  # so that the arrays begin at a multiple of 8 bytes
     return header_text + b" " * bytes_to_fill
 

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from paddle import static
@@ -98,20 +98,40 @@ def _newest_good(job: Job, identity: dict[str, Any], ranks: int) -> Start:
     skipped: list[str] = []  # a note on each damaged checkpoint
     for path in checkpoints:
         try:
-            contents = read(path)
-            position = Position(**contents.metadata["position"])
-            saved_identity = contents.metadata["run"]
+            saved = _read_saved(path)
         except (ValueError, KeyError, TypeError, OSError) as error:
             skipped.append(f"{path}: damaged, {message_of(error)}: skipped")
             print(f"warning: {skipped[-1]}", file=sys.stderr, flush=True)  # at once: there may be no log to say it in
             continue
-        differs = _differences_in_words(saved_identity, identity)
+        differs = _differences_in_words(saved.identity, identity)
         if differs:
             raise ValueError(f"{path}: is of another run ({differs}): set RESUME=no, CHECKPOINT_DIR or what differs")
-        _require_same_course(path, position, job, ranks)
-        notes = (*skipped, *_notes_on_changes(path, saved_identity, identity))
-        return Start(position=position, path=str(path), arrays=contents.arrays, notes=notes)
+        _require_same_course(path, saved.position, job, ranks)
+        notes = (*skipped, *_notes_on_changes(path, saved.identity, identity))
+        return Start(position=saved.position, path=str(path), arrays=saved.arrays, notes=notes)
     raise ValueError(f"{folder}: no checkpoint in it is whole: move them away to start at step 0")
+
+
+class _Saved(NamedTuple):
+    """A checkpoint: the position in its run, what the state depends on by name, and the arrays."""
+
+    position: Position
+    identity: dict[str, Any]
+    arrays: dict[str, Array]
+
+
+def _read_saved(path: Path) -> _Saved:
+    """Read a checkpoint.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ValueError, KeyError, TypeError, OSError: The file is damaged or cannot be read.
+    """
+    contents = read(path)
+    position = Position(**contents.metadata["position"])
+    return _Saved(position=position, identity=contents.metadata["run"], arrays=contents.arrays)
 
 
 def _require_same_course(path: Path, position: Position, job: Job, ranks: int) -> None:
