@@ -102,8 +102,8 @@ def _jpeg_fault(content: bytes) -> str:
             has_single_scan = segment.kind in SINGLE_SCAN_FRAMES
         if segment.kind == START_OF_SCAN:
             scan_has_begun = True
-            # A shortcut, as the loop takes long to search all pixels for the next segment. If no end marker is among
-            # the file's last bytes, the loop searches the pixels after all.
+            # A shortcut, as the loop takes long to search all pixels for the next segment. If a file of a single scan
+            # ends with the end marker, nothing of it is missing. Otherwise the loop searches the pixels after all.
             if has_single_scan and _ends_with_marker(content, segment.end):
                 return ""
     return f"{TRUNCATED}: no end marker follows its data"
@@ -123,8 +123,7 @@ def _segment_fault(segment: Segment, content: bytes, scan_has_begun: bool) -> st
         return f"{TRUNCATED}: another picture begins at byte {segment.start}, before its end marker"
     if segment.kind == JPEG_LS_FRAME and not scan_has_begun:
         return "it is a JPEG-LS, which is not supported"
-    # JPEG_LS_FRAME (FF F7) is not in KNOWN_KINDS: behind the start of a scan it may be damaged pixels of any JPEG.
-    if segment.kind not in KNOWN_KINDS:
+    if segment.kind not in KNOWN_KINDS:  # nor is FF F7 of JPEG-LS: behind a scan's start it is damaged pixels
         return f"it is damaged: FF {segment.kind:02X} at byte {segment.start} is no marker"
     if segment.end > len(content):
         return f"{TRUNCATED}: its segment at byte {segment.start} goes beyond its end"
@@ -196,7 +195,7 @@ def _segment_length(content: bytes, start: int) -> int:
         content: All bytes of the JPEG.
         start: Place of the two bytes, which are a part of the length.
     """
-    length_bytes = content[start : start + 2]
+    length_bytes = content[start : start + 2]  # as 00 10 of a segment of 16 bytes
     is_cut_off = len(length_bytes) < 2  # the file ends here
     if is_cut_off:
         return LEAST_SEGMENT  # puts the segment's end beyond the file's, which `_segment_fault` reports
@@ -230,12 +229,13 @@ def webp_size(content: bytes) -> tuple[int, int] | None:
     if not _is_webp(content) or len(content) < WEBP_LEAST:
         return None
     kind = content[WEBP_HEAD : WEBP_HEAD + 4]
-    if kind == b"VP8L" and content[20:21] == VP8L_START:  # 14 bits each, of the number less 1
-        bits = int.from_bytes(content[21:25], "little")
-        return (bits >> 14 & WEBP_SIDE) + 1, (bits & WEBP_SIDE) + 1
-    if kind == b"VP8 " and content[23:26] == VP8_START:  # 14 bits each, and 2 for a scale
-        width, height = struct.unpack_from("<HH", content, 26)
-        return height & WEBP_SIDE, width & WEBP_SIDE
+    if kind == b"VP8L" and content[20:21] == VP8L_START:
+        sides = int.from_bytes(content[21:25], "little")  # the lowest 14 bits are width - 1, the next 14 height - 1
+        width, height = (sides & WEBP_SIDE) + 1, (sides >> 14 & WEBP_SIDE) + 1
+        return height, width
+    if kind == b"VP8 " and content[23:26] == VP8_START:
+        width_and_scale, height_and_scale = struct.unpack_from("<HH", content, 26)  # 14 bits, and 2 for the scale
+        return height_and_scale & WEBP_SIDE, width_and_scale & WEBP_SIDE
     return None
 
 
@@ -386,7 +386,7 @@ def _tiff_fault(opened: TiffImagePlugin.TiffImageFile) -> str:
     if colours not in MISTAKEN_TIFF_COLOURS:
         return ""
     has_one_bit_pixels = opened.mode == "1"
-    if colours == WHITE_IS_ZERO and has_one_bit_pixels:  # which DALI takes as they are meant
+    if colours == WHITE_IS_ZERO and has_one_bit_pixels:  # DALI takes these as they are meant
         return ""
     is_jpeg = opened.tag_v2.get(TIFF_COMPRESSION) in TIFF_JPEG
     if colours == YCBCR and is_jpeg:  # JPEG data in YCbCr become RGB as they are decoded

@@ -189,7 +189,7 @@ class Trainer:
     clock: Clock = field(default_factory=Clock)
 
     def warm_up(self, batch: Batch) -> None:
-        """Run a training step on a synthetic batch, so that everything is built and chosen before the timed run.
+        """Run a training step on a synthetic batch, because the first run of a program is slow.
 
         It runs RUNS_BEFORE times: once, or twice if a CUDA graph is to be captured afterwards. The parameters are
         updated by noise, and mean nothing afterwards.
@@ -491,7 +491,7 @@ class Evaluator:
         self._add(batch, is_first=True)
 
     def _add(self, batch: Batch, *, is_first: bool) -> None:
-        """Add a batch's results to the totals, variables that stay on the device.
+        """Evaluate a batch by one run of the program, which adds the results to its totals on the device.
 
         Args:
             batch: A batch of an evaluation, whose `valid` says which samples count.

@@ -98,9 +98,9 @@ def _peak_mib(peak_by_images: Mapping[int, int], images: float) -> float:
 
 
 def _images_at_once_in_measured_size(model: ModelSettings, measured: MemoryPeaks) -> float:
-    """Return how many images the model computes at once, converted by their pixels to images of the measured size.
+    """Return how many images of the measured size have as many pixels as those that the model computes at once.
 
-    For example, 64 images of twice the measured height and width count as 256.
+    For example, 64 images of twice the measured height and width have the pixels of 256.
 
     Args:
         model: Settings of the model, with its batch and image size.
@@ -195,8 +195,8 @@ def _decoder_buffers(job: Job) -> _DecoderBuffers:
         job: The settings of the job.
 
     Returns:
-        device_bytes and pinned_bytes for each thread of the decoder, unit_bytes for a GPU's JPEG unit, and words that
-        say for which images that is enough, if there are such.
+        device_bytes and pinned_bytes for each thread of the decoder, unit_bytes for a GPU's JPEG unit, and the largest
+        images that fit, as ", images to 500 x 375 pixels".
     """
     decoder = job.model.traits.decoder  # None: this workload decodes on the host
     has_small_images = not job.data.folder  # without DATADIR, those of the embedded data set

@@ -259,22 +259,17 @@ def of_seeds(job: Job) -> Iterator[str]:
 
 
 def of_paddle_flags(job: Job, environ: Mapping[str, str]) -> Iterator[str]:
-    """Yield a sentence for each of two variables of Paddle that must not be set as they are in the user's environment.
+    """Yield a sentence for each of two variables of Paddle with which the job would fail or train wrongly.
 
-    - FLAGS_selected_gpus, in a job on GPUs: Paddle would know only the GPUs that this variable names. A rank whose GPU
-      is not among them would end with an error. The value "0" is accepted if a node has one rank, which computes on GPU
-      0.
-    - FLAGS_use_mkldnn, in a job on CPUs: unless the value is empty or a word for off, as "0" or "false", Paddle
-      computes by oneDNN, which trains wrongly in this Paddle.
-
-    A rank sets FLAGS_selected_gpus itself, to the number of its GPU. So call this only with the environment of the
-    user.
+    They are FLAGS_selected_gpus on GPUs, and FLAGS_use_mkldnn on CPUs.
 
     Args:
         job: The settings of the job.
-        environ: The user's environment, in which Paddle's own launcher may have left FLAGS_selected_gpus.
+        environ: The user's environment, in which Paddle's own launcher may have left FLAGS_selected_gpus. Not a rank's
+            environment: a rank sets this variable itself, to the number of its GPU.
     """
     cluster = job.cluster
+    # Paddle would know only the GPUs of this list, and a rank on another GPU would end with an error.
     selected = environ.get("FLAGS_selected_gpus", "")
     is_what_job_sets = selected == "0" and cluster.dgxngpu == 1  # the node's only rank sets the same value
     if selected and cluster.on_gpu and not is_what_job_sets:

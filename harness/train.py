@@ -311,14 +311,13 @@ def train_epoch(run: session.Run, trainer: Trainer, batches: Iterator[Batch], ep
     """
     start = run.start.position
     done_in_epoch = start.epoch_step if epoch == start.epoch else 0
-    # Steps of the whole run before those of this call.
-    done = (epoch - 1) * run.steps_per_epoch + done_in_epoch
-    steps = run.steps_per_epoch - done_in_epoch
+    done_in_run = (epoch - 1) * run.steps_per_epoch + done_in_epoch
+    steps = run.steps_per_epoch - done_in_epoch  # that are left
     run.log.mark(schema.EPOCH_START, schema.InEpoch(epoch_num=epoch))
-    timing = trainer.run(batches, steps=steps, epoch=epoch, done=done, phase="train")
+    timing = trainer.run(batches, steps=steps, epoch=epoch, done=done_in_run, phase="train")
     if timing.steps > 0:
-        # The system's clock may have been set after the last window was reported, as during a checkpoint.
-        trainer.report_clock(done + steps)
+        # Someone may have set the system's clock after the last window was reported, as during a checkpoint.
+        trainer.report_clock(done_in_run + steps)
     run.log.mark(schema.EPOCH_STOP, schema.InEpoch(epoch_num=epoch))
     session.log_throughput(run.log, timing, epoch)
 
