@@ -239,7 +239,7 @@ def _verdicts(submission: Submission) -> str:
     # `is_mlperf` is True, False, or None if it is not known.
     is_known_as_no_mlperf_result = standing is not None and standing.is_mlperf is False
     if is_known_as_no_mlperf_result:
-        parts.append(submission.name)  # which says why
+        parts.append(submission.name)  # the name of the result, which says why it is none
     verdicts = "; ".join(parts)
     if submission.problem:  # such as "4 logs; a submission has 5"
         verdicts += f" ({submission.problem})"

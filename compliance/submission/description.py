@@ -126,12 +126,12 @@ def _submission_fields(run: LoggedRun, description: Description) -> list[_Logged
 
     Returns:
         The fields, each with the key of the event, the name in the description and the value; None for a value that is
-        not to be compared.
+        not to be compared, such as a status in words that are not known.
     """
     status = run.stated_text(schema.SUBMISSION_STATUS)  # such as "onprem"
-    status_of_descriptions = STATUS_WORDS.get(status)  # "Available on-premise"; None for an unknown word
-    if description.get("status") == status:  # as in older rounds, whose descriptions have the log's word
-        status_of_descriptions = None
+    # Descriptions of older rounds have the log's word. Others have "Available on-premise" for it.
+    agrees_already = description.get("status") == status
+    status_of_descriptions = None if agrees_already else STATUS_WORDS.get(status)
     return [
         _LoggedField("submission_org", "submitter", run.first_values.get("submission_org")),
         _LoggedField("submission_division", "division", run.first_values.get("submission_division")),
@@ -224,17 +224,18 @@ def _other_hardware(nodes: Sequence[Node], description: Description) -> list[_Lo
 
 
 def _other_gpu(nodes: Sequence[Node], description: Description) -> str | None:
-    """Return the first GPU of a log whose name is not part of the described accelerator's name.
+    """Return the first GPU of a log whose name is not part of the described accelerator's, or "none" for missing GPUs.
 
     Args:
         nodes: The nodes that the header of the log describes.
         description: Fields of the description by name.
 
     Returns:
-        The name of the GPU; None if all fit. If the nodes have no GPUs, and the description names one, `none`.
+        The name of the GPU; "none" if the log says that no node has GPUs, and the description names one. None if the
+        two agree, or if the log does not state the GPUs.
     """
     model = str(description.get("accelerator_model_name", "")).strip().casefold()
-    have_no_gpus = bool(nodes) and all(node.get("gpus") == [] for node in nodes)
+    have_no_gpus = bool(nodes) and all(node.get("gpus") == [] for node in nodes)  # not so if a log is silent on them
     if have_no_gpus:
         return None if model in _NO_ACCELERATOR else "none"
     for node in nodes:

@@ -225,7 +225,8 @@ def _test_against(reference: ReferenceSet, checked: Sequence[Report]) -> Converg
         checked: The reports on the logs of the submission, at least one.
 
     Returns:
-        The outcome, PASSED or FAILED; NOT_KNOWN if rcp_checker cannot read a log.
+        The outcome, PASSED or FAILED, as also if the logs do not state one batch; NOT_KNOWN if rcp_checker cannot read
+        a log.
     """
     why_unreadable = _why_unreadable(checked)
     if why_unreadable:

@@ -174,9 +174,8 @@ def _refusals_by_commit(run: LoggedRun) -> Iterator[Refusal]:
 def refusals_by_code(run: LoggedRun, code: Path) -> Iterator[Refusal]:
     """Yield a reason to refuse a package if its runs were made with another lock file than the package's code has.
 
-    A lock file lists the Python packages that a run installs. The log of a run states the commit of its code, and the
-    hash of the lock file that the run used. The package holds the code of this commit. If the lock file in the code has
-    another hash than the log states, or if the log states no hash, there is one reason, which stands for all runs.
+    A lock file lists the Python packages that a run installs, and the log states the hash of the one that the run used.
+    A log without the hash is refused, too.
 
     Args:
         run: The run of the first log. It stands for all runs, because the runs of a package must be of the same code.

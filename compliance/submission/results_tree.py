@@ -119,7 +119,7 @@ def _files_of_archive(path: Path) -> Iterator[TreeFile]:
                 for member in members:
                     name = PurePosixPath(member.name)
                     if any(name.match(pattern) for pattern in _PATTERNS):
-                        yield TreeFile(name=name, content=_content_of(member, members))
+                        yield TreeFile(name=name, content=_held_in_memory(member, members))
             # tarfile stops before the checksum of a compressed archive. Read on to the end, so that it is compared.
             while decompressed.read(1 << 20):
                 pass
@@ -162,17 +162,18 @@ class _Header(tarfile.TarInfo):
             raise tarfile.ReadError(str(error)) from None
 
 
-def _content_of(member: tarfile.TarInfo, members: tarfile.TarFile) -> Path | Unreadable:
+def _held_in_memory(member: tarfile.TarInfo, archive: tarfile.TarFile) -> Path | Unreadable:
     """Return a file of an archive, held in memory; if it cannot be read, the reason.
 
     Args:
         member: Header of the file.
-        members: The open archive.
+        archive: The open archive.
 
     Returns:
-        The file. The reason if it is a link or a folder, or larger than LARGEST_LOG_BYTES.
+        A path whose bytes are held in memory. The reason if the member is a link or a folder, or is larger than
+        LARGEST_LOG_BYTES.
     """
-    content = members.extractfile(member) if member.isfile() else None
+    content = archive.extractfile(member) if member.isfile() else None
     if content is None:
         return Unreadable(reason="no file but a link or folder in the archive")
     if member.size > LARGEST_LOG_BYTES:

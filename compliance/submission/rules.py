@@ -73,7 +73,7 @@ def _lines_of_demand(demand: Demand, ruleset: Ruleset) -> list[str]:
 
     Args:
         demand: The demand.
-        ruleset: A version of the rules, by which checks are marked that come into force later.
+        ruleset: A version of the rules. A check that a later version brings into force is marked with it.
     """
     sentence = demand.must
     versions_with_sentence = demand.stands  # "0.7 1.0 6.0"

@@ -206,9 +206,7 @@ def findings_between_runs(checked: Sequence[Report], ruleset: Ruleset) -> list[l
 def _group_by_submission(checked: Sequence[Report]) -> list[list[Report]]:
     """Return the reports on logs in groups, one for each submission, in the order of the submissions' first logs.
 
-    A log joins the submission with the same benchmark, division, organisation and platform, but for case and blanks.
-    If there is none yet, it joins the submission of the first log of its benchmark in its folder, because one log may
-    say `Dell Inc.` instead of `Dell`. Otherwise it begins a new submission.
+    The names of a submission are its benchmark, division, organisation and platform, but for case and blanks.
 
     Args:
         checked: The report of each log.
@@ -220,12 +218,15 @@ def _group_by_submission(checked: Sequence[Report]) -> list[list[Report]]:
         names = _comparable_names(report.run)
         benchmark = names[0]  # `names_of_submission` has it first
         folder = (benchmark, report.path.parent)
-        group = group_by_names.get(names) or group_by_folder.get(folder) or []
-        if not group:  # this log begins a new submission
+        group = group_by_names.get(names)
+        if group is None:  # names may vary in one folder, where one log says `Dell Inc.` instead of `Dell`
+            group = group_by_folder.get(folder)
+        if group is None:  # this log begins a new submission
+            group = []
             groups.append(group)
         group.append(report)
         group_by_names.setdefault(names, group)
-        group_by_folder.setdefault(folder, group)
+        group_by_folder.setdefault(folder, group)  # the first log's submission stays that of the folder
     return groups
 
 
@@ -336,6 +337,8 @@ def _first_shared(run: LoggedRun, earlier_runs: Sequence[Report], ruleset: Rules
 def _what_is_shared(run: LoggedRun, other: LoggedRun, name_of_other: str, ruleset: Ruleset) -> str:
     """Return a sentence on what shows that two logs are of the same run; empty if nothing does.
 
+    Several signs together show it in any benchmark, and in this project's benchmarks one sign is enough.
+
     Args:
         run: A run, by its log.
         other: The run to compare it with.
@@ -345,15 +348,15 @@ def _what_is_shared(run: LoggedRun, other: LoggedRun, name_of_other: str, rulese
     Returns:
         A sentence such as `its times and accuracies are those of result_0.txt`.
     """
-    several_signs = describe_same_run(run, other, name_of_other)  # which show it in any benchmark
+    several_signs = describe_same_run(run, other, name_of_other)
     if several_signs:
         return several_signs
-    # One sign is enough in this project's benchmarks, where it was measured how likely it is by chance.
+    # Only in this project's benchmarks was it measured how likely one sign is by chance.
     is_benchmark_of_ours = run.stated_text(schema.SUBMISSION_BENCHMARK) in ruleset.benchmarks
     if not is_benchmark_of_ours:
         return ""
-    negative_logarithm = ruleset.strict["runs-differ"].bounds["equal_intervals"]  # to base 10
-    most_chance = 10**-negative_logarithm
+    decimal_places = ruleset.strict["runs-differ"].bounds["equal_intervals"]
+    most_chance = 10**-decimal_places  # 20 places: a chance of 1e-20
     return (
         describe_equal_mark(run, other, name_of_other)  # start, durations or accuracies are equal
         or describe_resemblance(run, other, name_of_other, most_chance=most_chance)  # so alike that it is no chance
@@ -507,10 +510,10 @@ def _configuration(run: LoggedRun) -> JsonObject:
         elif key.startswith("submission_") or key in _KEYS_THAT_MUST_AGREE:
             other_values |= _flat(key, value)
     # In this order, because a message shows only the first differences.
-    return hyperparameters | _sections_of_header(run) | _settings(run) | _variables(run) | other_values
+    return hyperparameters | _fields_of_header(run) | _settings(run) | _variables(run) | other_values
 
 
-def _sections_of_header(run: LoggedRun) -> JsonObject:
+def _fields_of_header(run: LoggedRun) -> JsonObject:
     """Return the fields of a log's header that must be the same in all runs of a submission, by their full names.
 
     For instance, {"header source.commit": "1f72...", "header node 0.cores": 64}. The list of nodes is replaced by

@@ -475,11 +475,13 @@ def _problem_of_convergence(test: ConvergenceTest, *, has_all_runs: bool, by: st
         by: The verdict by which the runs are scored, "official" or "strict".
     """
     were_compared = test.comparison is not None
-    if were_compared:
-        # The test is made for the runs of a whole result: fewer runs may fail it, and still have a provisional score.
-        return "fails the test against the reference convergence points" if has_all_runs else ""
-    # The runs do not state one batch, so that no reference could be chosen.
-    return f"failed: {test.reason}" if by == "strict" else ""
+    if were_compared and has_all_runs:
+        return "fails the test against the reference convergence points"
+    if were_compared:  # the test is made for all runs of a result: fewer may fail it and have a provisional score
+        return ""
+    if by == "strict":  # the runs do not state one batch, so that no reference could be chosen
+        return f"failed: {test.reason}"
+    return ""  # an official score asks for no one batch
 
 
 def _run_in_words(run: ScoredRun, unit: str) -> str:
