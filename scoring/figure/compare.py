@@ -88,16 +88,14 @@ class Comparison:
 
 
 def compare(named_scores: Sequence[tuple[str, Score]], given_spread: BetweenRuns | None = None) -> Comparison:
-    """Return several systems side by side, each with its ratio to the first one, which is the base.
-
-    A scaling efficiency too high to be true (over 1.5) is left out, with a warning.
+    """Return a row for each of several systems, with the ratio of its figure to that of the first one, the base.
 
     Args:
         named_scores: For each system its name and its score. All scores are in one unit and by one protocol.
         given_spread: How far single runs of a system lie apart, as the user says it. None estimates it from the scores.
 
     Returns:
-        The comparison: a row for each system, in the given order, and the warnings.
+        The comparison: the rows in the given order, and the warnings.
 
     Raises:
         InputError: There are fewer than two systems, figures of different units or protocols, or a run is given twice
@@ -116,10 +114,15 @@ def compare(named_scores: Sequence[tuple[str, Score]], given_spread: BetweenRuns
         row = _row(name, base, result, between_runs)
         if row.efficiency is not None:
             shown_warnings += warnings.warn_if_over_linear(name, row.efficiency)
-            if row.efficiency > MAX_PLAUSIBLE_RATIO:
-                row = dataclasses.replace(row, efficiency=None)
-        rows.append(row)
+        rows.append(_without_implausible_efficiency(row))
     return Comparison(protocol=base.protocol, rows=tuple(rows), warnings=tuple(shown_warnings))
+
+
+def _without_implausible_efficiency(row: Row) -> Row:
+    """Return a row of the comparison without its scaling efficiency if that is too high to be true: over 1.5."""
+    if row.efficiency is not None and row.efficiency > MAX_PLAUSIBLE_RATIO:
+        return dataclasses.replace(row, efficiency=None)
+    return row
 
 
 def _is_mlperf_result(score: Score) -> bool:
@@ -242,10 +245,10 @@ def _differ_in_more_than_devices(base: Score, other: Score) -> bool:
 
 
 def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> BetweenRuns | None:
-    """Return how far the runs of the system of two scores lie apart, as a relative standard deviation.
+    """Return how far runs of the system that two scores are of lie apart, as a relative standard deviation.
 
-    The deviation is pooled over the scores of this system that have several runs, all converged. Each run is compared
-    with the mean of its own score.
+    Each run is compared with the mean of its own score. The deviation is pooled over all scores of this system that
+    have several runs, all converged.
 
     Args:
         base: The score of the first system.
@@ -253,22 +256,18 @@ def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> B
         scores: All scores that may show the deviation, `base` and `other` among them.
 
     Returns:
-        The deviation, with its degrees of freedom and its source in words. None if it is not known, or if the spread of
-        hosts is to be taken instead.
+        The deviation, with its degrees of freedom and its source in words. None if it is not known or must not be used.
     """
     is_one_host_against_several = _host_means_if_of_one_system(base, other) is not None
     if is_one_host_against_several:
-        # Hosts lie further apart than the runs of one host, so the deviation of runs would be too small.
-        return None
+        return None  # hosts lie further apart than the runs of one host, so the spread of the hosts must be used
     repeated = [candidate for candidate in scores if _has_several_runs_of_their_system(candidate, base, other)]
-    # Each two are compared: if `base` and `other` do not state their precision, a score of FP32 and a score of FP16
-    # agree with both, but not with each other.
     if not _are_all_of_one_system([base, other, *repeated]):
-        return None
+        return None  # `base` and `other` are of two systems, or two of `repeated` do not agree with each other
     values_by_score = [_run_values(score) for score in repeated]
     pooled = spread.pooled_sd(values_by_score)
-    if pooled is None:  # no score of this system has several runs
-        return None
+    if pooled is None:
+        return None  # no score of this system has several runs
     runs = sum(len(values) for values in values_by_score)
     return BetweenRuns(pooled.relative_sd, pooled.freedom, f"the spread of {runs} runs of this system")
 

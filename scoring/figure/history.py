@@ -26,7 +26,7 @@ from scoring.figure.history_file import (
     row_of,
     rows_of,
 )
-from scoring.figure.levels import hosts_of_runs, in_words, independent_values, levels_of_repetition
+from scoring.figure.levels import hosts_of_runs, in_words, levels_of_repetition, runs_or_host_means
 from scoring.figure.mean_ratio import Runs, interval_of_means
 from scoring.figure.options import add_score_options, add_system_option, protocol_of
 from scoring.figure.score import Score, score
@@ -47,10 +47,9 @@ def interval_of_new_to_past(past: Runs, new: Runs) -> tuple[float, float] | None
         new: The throughputs of the new runs of the same system, and the host of each if known. At least one.
 
     Returns:
-        The bounds (low, high); None if the past runs are fewer than 3 (LEAST_RUNS), or of fewer than 3 hosts of which
-        some ran more than once.
+        The bounds (low, high); None if the past runs are fewer than 3 (LEAST_RUNS), or of only 2 hosts.
     """
-    past_values = independent_values(past.values, past.hosts)  # the runs; or the means of hosts, if these ran again
+    past_values = runs_or_host_means(past.values, past.hosts)
     past_mean = past_values.mean_of_runs
     if past_mean is None or len(past_values.values) < LEAST_RUNS:
         return None
@@ -156,13 +155,14 @@ def _past_levels_in_words(past: Runs) -> str:
 def _too_few_in_words(past: Runs) -> str:
     """Return why the past runs are too few for a verdict, such as "the 4 earlier runs are of 2 hosts, 3 are needed".
 
-    Call this only if they are too few: if `interval_of_new_to_past` returned None.
+    Hosts are counted if there are several and some host ran more than once, otherwise runs.
 
     Args:
-        past: The throughputs of the past runs, and the host of each if known.
+        past: The throughputs of the past runs, and the host of each if known. `interval_of_new_to_past` has found them
+            too few.
     """
     runs = len(past.values)
-    past_values = independent_values(past.values, past.hosts)  # the runs; or the means of hosts, if these ran again
+    past_values = runs_or_host_means(past.values, past.hosts)
     if past_values.are_hosts:
         return f"the {runs} earlier runs are of {len(past_values.values)} hosts, {LEAST_RUNS} are needed"
     # "of it": of the system, whose new figure stands before this text in the printed line

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from scoring.figure import medians, spread
 from scoring.figure.calibration import Width, calibration, kind_of, width_for
-from scoring.figure.levels import hosts_of_runs, independent_values, one_host_in_words
+from scoring.figure.levels import hosts_of_runs, one_host_in_words, runs_or_host_means
 from scoring.figure.protocols import Protocol
 from scoring.figure.run import RunFigure
 from scoring.record import Record
@@ -92,7 +92,9 @@ def _intervals_by_calibrated_widths(run: RunFigure, kind: str, deviation: float 
 
     half_width_share = width.half_width(_relative_sd_of_times(run))  # a share of the figure, such as 0.01
     is_wider_than_figure = half_width_share > 1
-    interval_by_windows_alone = run.windows_interval_95  # without a rule; None for windows that are too uneven
+    # The interval that the windows give without a calibrated rule. That of another run is made from it. It is None if
+    # the windows are too uneven, and then no calibrated width is trusted either.
+    interval_by_windows_alone = run.windows_interval_95
     if is_wider_than_figure or interval_by_windows_alone is None:
         return Intervals(deviation=deviation, method="none: the windows are too uneven for one")
     return Intervals(
@@ -211,7 +213,7 @@ def _interval_of_mean(values: Sequence[float], runs_in_words: str, hosts: Sequen
         runs_in_words: The runs in words, such as "7 runs of one host".
         hosts: Name of the host of each run; None if not known.
     """
-    repeats = independent_values(values, hosts)  # the runs; or the means of the hosts, if some of several ran again
+    repeats = runs_or_host_means(values, hosts)
     mean = repeats.mean_of_runs  # of all runs, with a standard error by how far the repeats lie apart
     assert mean is not None, "there are two runs, or two hosts, or more"
     if repeats.are_hosts:

@@ -244,7 +244,7 @@ class IndependentValues(NamedTuple):
         return spread.Estimate(mean, mean * relative_error, freedom=len(self.values) - 1)
 
 
-def independent_values(values: Sequence[float], hosts: Sequence[str] | None) -> IndependentValues:
+def runs_or_host_means(values: Sequence[float], hosts: Sequence[str] | None) -> IndependentValues:
     """Return the values that count as independent repeats of a system: its runs, or the means of its hosts.
 
     Hosts count if there are two or more and some host has several runs, because runs of one host lie closer together

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from scoring.figure import spread
-from scoring.figure.levels import IndependentValues, independent_values, means_of_hosts
+from scoring.figure.levels import IndependentValues, means_of_hosts, runs_or_host_means
 
 
 class Runs(NamedTuple):
@@ -61,8 +61,8 @@ def _interval_by_welch(base: Runs, other: Runs) -> RatioInterval:
     Returns:
         The bounds, with words such as "Welch's t over 2 hosts and 5 runs".
     """
-    base_values = independent_values(base.values, base.hosts)
-    other_values = independent_values(other.values, other.hosts)
+    base_values = runs_or_host_means(base.values, base.hosts)
+    other_values = runs_or_host_means(other.values, other.hosts)
     base_mean = base_values.mean_of_runs  # the mean of all runs, with a standard error by the values that count
     other_mean = other_values.mean_of_runs
     assert base_mean is not None and other_mean is not None, "each set has two runs or more, of one host or of several"

@@ -212,10 +212,8 @@ def read_described(log: str | Path, **options: Any) -> Record:
 def _are_devices_from_batch(log: str | Path, record: Record, options: dict[str, Any]) -> bool:
     """Tell whether a run's number of devices was worked out from the option --batch, the batch of one device.
 
-    For example, a log states only the batch of all devices, 1024, and the user gives --batch 128. The record then has
-    1024 / 128 = 8 devices, a number that is wrong if --batch is wrong. The record does not say how its number was
-    found. So the log is read again without --batch: a number that was worked out from --batch is then not known, or is
-    another one, by the batch of one device that the log states.
+    For example, a log states only the batch of all devices, 1024. With --batch 128, the record has 1024 / 128 = 8
+    devices, a number that is wrong if --batch is wrong.
 
     Args:
         log: Path of the log.
@@ -225,9 +223,10 @@ def _are_devices_from_batch(log: str | Path, record: Record, options: dict[str, 
     is_batch_given = "batch_per_device" in record.from_options
     if not is_batch_given:
         return False
-    # The same options as before, but without --batch
-    record_without_option = read_record(log, **(options | {"batch_per_device": None}))
-    return record_without_option.devices != record.devices  # the same if the log itself tells the number, or --devices
+    # The record does not say how its number was found, so the log is read again without --batch. If the log states the
+    # number, or --devices gives it, it is the same again. If not, it is None, or follows from the log's own batch.
+    devices_without_batch = read_record(log, **(options | {"batch_per_device": None})).devices
+    return devices_without_batch != record.devices
 
 
 def _refuse_other_batch(record: Record, description: SystemDescription) -> None:
