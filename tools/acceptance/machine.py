@@ -468,10 +468,10 @@ def _gravest_failure(failure_by_rank: Sequence[Verdict | None]) -> Verdict:
 
 
 def _raise_if_others_stay(me: ranks.Ranks, failure: Verdict | None) -> None:
-    """Wait until all ranks have left a check; raise RunError if this rank has failed and they do not leave.
+    """Wait until all ranks have left a check; raise RunError if this rank has failed and another one stays in it.
 
-    A failed rank left in the middle of the check, where another rank may wait for its message for ever. All ranks must
-    call this together.
+    A rank that fails leaves in the middle of the check, where another rank may wait for its message for ever. All ranks
+    must call this together.
 
     Args:
         me: This rank. The check itself uses another communicator than `me.comm`.
@@ -480,13 +480,13 @@ def _raise_if_others_stay(me: ranks.Ranks, failure: Verdict | None) -> None:
     Raises:
         RunError: The failure is fatal, and another rank has not left the check LEAVE_S (60) seconds later.
     """
-    # A failure that is "unknown" means that the machine lacks what the check needs. GPUs of one kind lack it all, so
-    # every rank leaves the check.
+    # Only a rank with a fatal failure gives up waiting. A failure of status "unknown" says that the machine lacks what
+    # the check needs. All GPUs of one kind lack it, so the other ranks leave the check, too.
     fatal_failure = failure if failure is not None and failure.status == FATAL else None
     give_up_s = time.monotonic() + LEAVE_S
     all_have_left = me.comm.Ibarrier()  # does not wait; `Test` below is true once every rank has called `Ibarrier`
     while not all_have_left.Test():
-        if fatal_failure and time.monotonic() > give_up_s:
+        if fatal_failure is not None and time.monotonic() > give_up_s:
             message = f"{fatal_failure.found}; another rank has not left this check {six_digits(LEAVE_S)} s later"
             raise RunError(f"rank {me.rank}: {message}")
         time.sleep(0.001)  # so that the cores are left to ranks that still compute

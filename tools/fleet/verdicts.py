@@ -236,17 +236,17 @@ def _interval_of_extra_time(
     Returns:
         The bounds (low, high) as shares. None if there are fewer than five turns.
     """
-    # The level has no interval of its own, so that of the median stands for it. It is rather too wide than too narrow,
-    # because the median varies more than the level does.
-    interval_of_median = medians.median_interval(log_ratios)
+    # In the example of the comments the level is 0.05 and the fleet's is 0.01. The level has no interval of its own, so
+    # that of the median stands for it. It is rather too wide than too narrow, as the median varies more than the level.
+    interval_of_median = medians.median_interval(log_ratios)  # 0.04 to 0.07
     if interval_of_median is None:
         return None
     low, high = interval_of_median
-    # `level_of_fleet` has an error, too. It makes both bounds lie farther from the level.
-    widening = _widening_by_error_of_median(compared)  # a factor, slightly above 1 for many nodes
-    wide_low = level + (low - level) * widening
-    wide_high = level + (high - level) * widening
-    # `extra_time_of` turns a difference of logarithms into a share: log(1.05) -> 0.05.
+    # The fleet's level has an error, too, so both bounds are moved away from the level by a factor: 1.1, say.
+    widening = _widening_by_error_of_median(compared)
+    wide_low = level - (level - low) * widening  # 0.05 - 0.01 * 1.1 = 0.039
+    wide_high = level + (high - level) * widening  # 0.05 + 0.02 * 1.1 = 0.072
+    # The logarithms of the ratios to the fleet, 0.029 and 0.062, as shares: 2.9 % and 6.4 % slower
     return extra_time_of(wide_low - level_of_fleet), extra_time_of(wide_high - level_of_fleet)
 
 
