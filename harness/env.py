@@ -126,6 +126,9 @@ def _origin(setting: Setting, value: str | int, environ: Mapping[str, str]) -> s
         value: Its value.
         environ: The environment of the job. If `resolve` has made it, JOB_FROM_USER names the user's variables, and
             JOB_FROM_CONFIG those of the config file.
+
+    Returns:
+        "environment", the name of the config file or, for what neither of the two set, the script that set it.
     """
     if "JOB_FROM_USER" not in environ:  # without `resolve`, only a user can have set the variable
         return "environment"
@@ -136,10 +139,9 @@ def _origin(setting: Setting, value: str | int, environ: Mapping[str, str]) -> s
             return "environment"
         if name in set_by_config:
             return _config_file(environ)
-    # A script of this project has set the variable.
-    if value != setting.default:
-        return "launch/trials.sh"  # the trial loop, which sets the SEED of each trial
-    return ORIGIN_OF_DEFAULTS  # run_and_time.sh, which exports the defaults, too
+    # A script of this project has set the variable: run_and_time.sh, which exports the defaults, or else the trial
+    # loop, which sets the SEED of each trial.
+    return ORIGIN_OF_DEFAULTS if value == setting.default else "launch/trials.sh"
 
 
 def _config_file(environ: Mapping[str, str]) -> str:
@@ -322,8 +324,8 @@ def _variables_after_config(system: str, environ: Mapping[str, str]) -> dict[str
             f"DGXSYSTEM={system}: there is no config_{system}.sh; there are: {', '.join(systems)}: "
             f"name one of these or, for a machine of your own, copy one of their files to config_{system}.sh"
         )
-    # AFTER_CONFIG runs the file, exports each setting of `names()` that is set, and prints all variables with a NUL
-    # behind each. "_" is the script's name, $0.
+    # AFTER_CONFIG runs the file, exports each setting of `names()` that is set, and prints all variables. "_" is the
+    # script's name, $0.
     command = ["bash", "-euc", AFTER_CONFIG, "_", str(config), *names()]
     done = subprocess.run(command, env=dict(environ), cwd=ROOT, capture_output=True, check=False)
     printed_nothing = not done.stdout  # the file called `exit 0`, so that bash never came to print the variables
@@ -332,8 +334,20 @@ def _variables_after_config(system: str, environ: Mapping[str, str]) -> dict[str
         reason = message or f"a command in it ended bash with status {done.returncode}"
         raise ValueError(f"{config.name}: {reason}: correct the file")
 
+    return _printed_variables(os.fsdecode(done.stdout))
+
+
+def _printed_variables(printed: str) -> dict[str, str]:
+    """Return the variables that AFTER_CONFIG prints as NAME=value, with a NUL behind each.
+
+    Args:
+        printed: The text.
+
+    Returns:
+        {name: value}, without what bash sets by itself, as PWD.
+    """
     variables = {}
-    for entry in os.fsdecode(done.stdout).split("\0"):  # each is NAME=value, but the last, which is empty
+    for entry in printed.split("\0"):  # the last is empty
         name, _, value = entry.partition("=")
         # A function that the file exports is no variable that a shell could take: BASH_FUNC_f%%.
         if name.isidentifier() and name not in OF_THE_SHELL:

@@ -32,7 +32,8 @@ def for_node(environ: Mapping[str, str], set_by_config: Mapping[str, str], origi
     """
     variables_of_job = {name: str(entry["value"]) for name, entry in origins.items()}  # as {"BATCHSIZE": "256"}
     nodes = int(variables_of_job["DGXNNODES"])
-    names_of_who_set_them = {"JOB_FROM_USER", "JOB_FROM_CONFIG"}  # by which a rank knows who set each variable
+    # By these a rank knows who set each variable. They are in `set_by_config`, or were exported before.
+    names_of_who_set_them = {"JOB_FROM_USER", "JOB_FROM_CONFIG"}
     names_of_libraries = names_to_forward(environ, nodes=nodes)  # as ["NCCL_DEBUG", "OMP_PROC_BIND"]
     forwarded = {*variables_of_job, *names_of_who_set_them, *names_of_libraries}
     return {

@@ -369,9 +369,9 @@ def gpu_of(handle: Handle) -> Gpu:
     # Whether the GPU is divided into MIG instances: now, and after its next reset.
     mig, mig_after_reset = _ask_newer("nvmlDeviceGetMigMode", handle) or (None, None)
     processes = _processes(COMPUTING, handle)
-    services = [process for process in processes or () if _is_service(process)]
+    services = [process for process in processes or () if _is_service(process)]  # as MPS, which holds little memory
     may_be_in_use = bool(processes) or _holds_more_than_service(memory)
-    displays = _processes(DRAWING, handle) if may_be_in_use else None  # those that draw on the GPU
+    displays = _processes(DRAWING, handle) if may_be_in_use else None  # not asked for on an idle GPU
     return Gpu(
         index=_ask(pynvml.nvmlDeviceGetIndex, handle),
         name=_text(_ask(pynvml.nvmlDeviceGetName, handle)),

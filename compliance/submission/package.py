@@ -108,9 +108,9 @@ def _summary(built: "Built") -> str:
         name_of_log = f"result_N{FRAMEWORK_LOG}"
         names = ", ".join(files_without)
         paragraphs.append(f"without the framework's log ({name_of_log}, asked for since 2026-08): {names}")
-    if content.chosen:
+    if content.chosen:  # how the scored runs were chosen, if more were given than a result takes
         paragraphs.append(f"scored: {content.chosen}; keep the logs of the others, which a review may ask for")
-    verdict_lines = as_text(built.answers)  # each line ends with a line break
+    verdict_lines = as_text(built.answers)  # ends with a line break, behind which the last line begins
     package_id = sha256(built.folder / HASHES)
     paragraphs.append(f"{verdict_lines}{built.folder}: built; its id is the SHA-256 of {HASHES}: {package_id}")
     return "\n".join(paragraphs)

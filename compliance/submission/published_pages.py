@@ -81,7 +81,7 @@ class _Published:
 
 
 def _result_of_package(root: Path, folder: Path) -> _Published:
-    """Return what the table and the page of a published folder say of one of its packages.
+    """Return a package's row in the table of results, the details on the page, and the footnotes of both.
 
     Args:
         root: The published folder.
