@@ -109,7 +109,7 @@ def pack(source: Path, target: Path, part: str) -> str:
         _write_index(files.index, entries)
         packed = recordio.find(files.growing, files.index)  # the records, found by the index
         _check_written(packed, entries, images.labels, images.part)
-        # Looked at last, so that a change of a file is found until now.
+        # Looked at last, so that any change of a file up to now is found.
         source_files = images.contents(_show_nothing)  # names, sizes in bytes and labels
         sizes_in_pack = packed.contents(_show_nothing).sizes
         _raise_if_changed_since_packed(sizes_in_pack, source_files.sizes, images, files)

@@ -68,7 +68,8 @@ def _list_of_part(source: Path, part: str, labels: Path | None) -> bytes:
     if labels is not None:  # `part` is "train" here, and `labels` has those of val
         # Of folders "0", "1", "10" and "2" the folder "10" has the label 2, which in `labels` may mean "2".
         class_names = folder.folder_names(source / part)
-        note = folder.note_on_numbered_folders(source / part, class_names, labels)  # empty if there is no such folder
+        # Empty if there is no such folder, or if the name of any folder is no number.
+        note = folder.note_on_numbered_folders(source / part, class_names, labels)
         print_warning(note)
     return folder.list_text(images)
 

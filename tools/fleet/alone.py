@@ -228,7 +228,7 @@ class RankMeasurements:
         """
         job = self.job
         this_rank = self.machine.me
-        # Not trained here: a model says where its data set is read, in which format, and how it is augmented.
+        # Not trained here: a model says how its data set is found and augmented, and in which format it is read.
         model = ResNet50(job.hyperparameters, self.machine.plan(), batch=job.model.batchsize)
         images = model.DATA.find(self._data_folder(), "train", model.recipe.classes)
         batch = min(job.model.batchsize, len(images))
@@ -351,7 +351,7 @@ def merge_by_host(hosts: list[str], times_by_rank: Sequence[RankTimes]) -> JsonO
         times_by_rank: What each rank measured, with the index of its host in `hosts`.
 
     Returns:
-        For each metric what `_merge_metric` returns. For two hosts, each with two turns, of which the second failed:
+        For each metric what `_merge_metric` returns. For two turns and two hosts, of which the second host failed:
 
             {"disk_s_per_gib": {"series": [[0.21, 0.22], None], "reasons": {"1": "not possible here: no DATADIR"}}}
     """

@@ -297,14 +297,14 @@ def _majority_of(measured: Sequence[Rank]) -> RightResult | None:
 
 
 def _judge_by_own_repetitions(rank: Rank, digests: Digests, summary_of_class: ClassSummary) -> Judgement:
-    """Judge a rank by whether its own repetitions agree, because most ranks of its class do not share a result.
+    """Judge a rank by whether its own repetitions agree, because its class has no majority of ranks with one result.
 
     Args:
         rank: The rank, which did not fail.
         digests: The entry "digests" of fleet.json, with the digests (hashes of tensors) of the results.
         summary_of_class: How many hosts gave each result, in the rank's class (same device model and libraries).
     """
-    if rank.is_steady:  # all repetitions agree, but no other ranks confirm their result
+    if rank.is_steady:  # all repetitions agree, but no majority confirms their result
         return _judge_without_majority(summary_of_class.rank_count)
     if rank.usual_result is None:
         found = f"{NOT_REPEATABLE}: its repetitions differ, and no result came out in more than half of them"
@@ -333,7 +333,8 @@ def _judge_by_majority(rank: Rank, digests: Digests, summary_of_class: ClassSumm
     """Judge a rank by the result that most ranks of its class gave, which counts as right.
 
     A wrong result is fatal if no other host gave it. Several hosts with the same wrong bits have another cause than
-    broken hardware, such as another library or setting.
+    broken hardware, such as another library or setting. If more than half of the rank's repetitions gave the same wrong
+    result, only this result counts.
 
     Args:
         rank: The rank, which did not fail.

@@ -141,8 +141,9 @@ def _pairs_inside_groups(members: dict[str, list[int]], round_index: int) -> lis
 def _pairs_across_groups(members: dict[str, list[int]], round_index: int) -> list[tuple[int, int]]:
     """Return the pairs of a round in which each node of the first half meets a node of the second half.
 
-    All nodes are ordered by group and cut into two halves, so that nodes of one group rarely meet. In each round the
-    second half is rotated further, so that other nodes meet. With the groups 01 23 45 67:
+    All nodes are ordered by group and cut into two halves. So two nodes of one group can meet only if the cut goes
+    through their group. In each round the second half is rotated further, so that other nodes meet. With the groups 01
+    23 45 67:
 
         round   first half   second half   pairs
         0       0 1 2 3      4 5 6 7       (0, 4) (1, 5) (2, 6) (3, 7)
