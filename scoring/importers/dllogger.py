@@ -187,7 +187,9 @@ class PyTorch(EpochFormatReader):
         return _TRAINING_RATE in text or not self._evaluates
 
     def steps_of_row(self, last: RowPosition | None, position: RowPosition) -> int | None:
-        """Return how many training steps a printed row covers: those since the row before, or since the program began.
+        """Return how many training steps a printed row covers: those since the row before, or since a start.
+
+        The start is that of the program if steps run on through the whole run, or else that of the epoch.
 
         Args:
             last: Epoch and step of the row before, or None for the first row.

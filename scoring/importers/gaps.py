@@ -241,7 +241,8 @@ def without_pauses(gaps: Sequence[Gap], stamp_resolution_s: float) -> list[Gap]:
 def _usual_ratio(gaps: Sequence[Gap], stamp_resolution_s: float) -> float:
     """Return how many times as long the gaps between printed rows usually are by the time stamps as by the rows.
 
-    The median of the gaps is taken: of 1.0, 1.1 and 5.0 times, it is 1.1.
+    The median of the gaps is taken: of 1.0, 1.1 and 5.0 times, it is 1.1. If gaps are as short as the rounding of their
+    stamps, their sums are compared instead (`_ratio_of_sums`).
 
     Args:
         gaps: The gaps, at least one. Each has `clock_s` by the stamps, and `row_s` by the figures of its later row.

@@ -40,11 +40,8 @@ class Keras(FormatReader):
         r"|'use_per_replica_batch_size': (?P<is_batch_per_device>True|False)"
     )
     framework = "TensorFlow"
-    precision_names = (
-        ("float32", "fp32"),
-        ("float16", "amp"),
-        ("bfloat16", "amp"),
-    )  # set_mixed_precision_policy takes this dtype
+    # set_mixed_precision_policy takes these dtypes.
+    precision_names = (("float32", "fp32"), ("float16", "amp"), ("bfloat16", "amp"))
     closing_words = ("step_timestamp_log",)
     evaluation_pattern = re.compile(r"'(?P<name>accuracy_top_1)': (?P<value>[\d.]+)")
     summary_pattern = re.compile(r"'avg_exp_per_second': ([\d.]+)")

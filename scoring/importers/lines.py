@@ -176,7 +176,7 @@ class Lines:
             self._last_start = _PossibleStart(number)
 
     def confirm_run(self) -> None:
-        """Note that a row was read, which makes the last noted start the start of a run."""
+        """Make the last noted start the start of a run, because a row was read or the log says that the run began."""
         if not self._last_start.has_row:
             self._confirmed_starts.append(self._last_start.line)
             self._last_start.has_row = True
@@ -282,9 +282,8 @@ class Lines:
         tag = _first_tag(text)
         if tag is not None:
             rank_in_tag = int(tag[1])
-            self.ranks.setdefault(
-                rank_in_tag, number
-            )  # also by a tag inside the line, which shows that the rank exists
+            # Also by a tag inside the line, which shows that the rank exists.
+            self.ranks.setdefault(rank_in_tag, number)
             return _without_tags(number, text, tag)
         label = _LABEL.match(text)
         if label is not None:

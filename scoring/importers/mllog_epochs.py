@@ -38,7 +38,7 @@ class Epoch:
 
     @property
     def marked_seconds(self) -> float | None:
-        """Seconds from its start to its stop, or None if one of the two is missing."""
+        """Seconds from its start to its stop. None if one of them is missing, or if the clock was set back between."""
         if self.interval is None or self.interval.start is None or self.interval.stop is None:
             return None
         return positive_amount((self.interval.stop.time_ms - self.interval.start.time_ms) / 1000)
@@ -88,7 +88,7 @@ def _window_of_epoch(number: Any, epoch: Epoch, samples: int | None, batch: int 
         images = positive_amount(epoch.own_rate.images)
         wait_s = real(epoch.own_rate.data_wait_s)
     else:
-        seconds = epoch.marked_seconds  # from start to stop; None if one of the two is missing
+        seconds = epoch.marked_seconds  # from start to stop; None if not known
 
     # Some programs count images in place of epochs. Their starts and stops, of parts of an epoch, have no number.
     is_whole_epoch = number is not None

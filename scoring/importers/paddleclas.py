@@ -275,8 +275,8 @@ class Dygraph(_PaddleClas):
     def finish_rows(self) -> None:
         """Give each row the figures of the steps since the last row or reset, if the rows print running averages.
 
-        A running average is over all steps since a reset. `steps_of_row` has supposed averages since the last row. All
-        rows of the log together show which of the two is right.
+        A running average is over all steps since a reset. `steps_of_row` has supposed averages since the last row or
+        reset. All rows of the log together show which of the two is right.
         """
         if self._resets is None:  # the first row sets it: the log has no row
             return
@@ -309,7 +309,8 @@ def _averaged_rows(windows: Sequence[Window], resets: Resets, batch: int | None)
     """Return the means that each row prints, with the numbers of steps that they may cover.
 
     Args:
-        windows: All rows of the log, in its order. Their steps, seconds and wait are by the steps since the last row.
+        windows: All rows of the log, in its order. Their steps, seconds and wait are those since the last row or
+            reset.
         resets: When the program resets its averages.
         batch: Images of a step on one device, or None if they are not known.
     """
@@ -369,7 +370,7 @@ def _means_by_reset(rows: Sequence[_AveragedRow], resets: Resets) -> list[list[P
 
 
 def _may_follow_evaluation(row: _AveragedRow, resets: Resets) -> bool:
-    """Return whether a row is the first of its epoch, or another one before the reset step.
+    """Return whether a row comes before the reset step of its epoch, so that an evaluation may lie before it.
 
     If epochs are too short to have that step, the result is False for all rows, so that some rows are left to compare.
 

@@ -136,9 +136,8 @@ def evaluated_within_epochs_s(record: Record, rows: Sequence[Window]) -> float:
     for row in rows:
         counted_up_to_s = _begin_s(row)
         for evaluation in sorted(record.evaluations):
-            begin_s = max(
-                evaluation.begin_s, counted_up_to_s
-            )  # what an earlier evaluation covers counts no second time
+            # What an earlier evaluation covers counts no second time.
+            begin_s = max(evaluation.begin_s, counted_up_to_s)
             end_s = min(evaluation.end_s, _end_s(row))
             if end_s > begin_s:
                 evaluated_s += end_s - begin_s
@@ -233,7 +232,7 @@ def _begin_of_next_epoch_s(moment_s: float, rows: Sequence[Window], span: TimeSp
     """Return when the first epoch began that had not ended at a moment, in seconds since the origin of the time stamps.
 
     Args:
-        moment_s: The moment. If it lies within an epoch, the result lies before it.
+        moment_s: The moment. If it lies within an epoch, the result is not after it.
         rows: The epochs, in order. Each has seconds and the time stamp of its end.
         span: The span of time that has the moment. Its end is the result if all epochs had ended.
     """

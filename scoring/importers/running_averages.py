@@ -70,8 +70,8 @@ class PrintedMean(NamedTuple):
     """The mean step time that a row prints, and what it may be the mean of."""
 
     mean_s: float
-    steps_since_row: int  # steps since the last row
-    steps_since_reset: int  # steps since the averages were reset in this epoch
+    steps_since_row: int  # steps since the last row, or since the reset if that came later
+    steps_since_reset: int  # steps since the averages were reset, maybe in the epoch before
     end_s: float | None  # time stamp of the row
 
 

@@ -165,7 +165,8 @@ def _cut_at_rows(line: str, marker: str, head: re.Pattern[str]) -> list[str]:
     """Return the texts of the printed rows on a line of a log, each cut to MAX_ROW_CHARS characters.
 
     The line `abc Iter [50/800] time: 0.5, Iter [100/800] ti` gives `Iter [50/800] time: 0.5, ` and `Iter [100/800] ti`:
-    a row reaches from its head up to the next head. A line without a head gives one text.
+    a row reaches from its head up to the next head. A line without a head, or a short one with a single row, gives one
+    text, which begins where the line does.
 
     Args:
         line: The line.
