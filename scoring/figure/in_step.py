@@ -44,28 +44,25 @@ def warn_of_ranks_as_runs(records: Sequence[Record]) -> Iterator[Verdict]:
 def _are_in_step(first: Mapping[Place, float], second: Mapping[Place, float]) -> bool:
     """Return whether two logs print the same steps at the same times, as the logs of two ranks of one run do.
 
-    The place of a row is the (epoch, step) that the row prints, with None for what the row does not print. Rows of the
-    same place in both logs are compared. The result is True if
-
-    - each two compared rows have times at most 2 s (MOST_APART_S) apart, and
-    - 10 (LEAST_ROWS) places or more are in both logs, and
-    - the first log takes 200 s (LEAST_TIME_S) or more from the earliest to the latest of these places.
+    The rows that print the same epoch and step in both logs are compared, and must have about the same time stamps.
 
     Args:
-        first: The time stamps of one log's rows in seconds, by the place: {(1, 100): 1.6e9, (1, 200): 1.6e9 + 30}. A
-            row without a stamp is left out. Of several rows of one place, the last one counts (`_stamp_by_place`).
+        first: The time stamps of one log's rows in seconds, by epoch and step: {(1, 100): 1.6e9, (1, 200): 1.6e9 + 30}.
+            A row without a stamp is left out. Of several rows of one step, the last one counts (`_stamp_by_place`).
         second: The time stamps of the rows of the other log, in the same form.
     """
-    common_stamps_s = []
+    common_stamps_s = []  # of the first log
     for place, stamp_s in first.items():
         stamp_of_second_s = second.get(place)
-        if stamp_of_second_s is None:  # the second log has no row of this place
+        if stamp_of_second_s is None:  # the second log has no row of this step
             continue
-        if abs(stamp_s - stamp_of_second_s) > MOST_APART_S:
+        if abs(stamp_s - stamp_of_second_s) > MOST_APART_S:  # 2 s
             return False
         common_stamps_s.append(stamp_s)
-    # For too few rows, `and` stops before `max`, which would raise an error for an empty list.
-    return len(common_stamps_s) >= LEAST_ROWS and max(common_stamps_s) - min(common_stamps_s) >= LEAST_TIME_S
+    if len(common_stamps_s) < LEAST_ROWS:  # 10: fewer rows may agree by chance
+        return False
+    span_s = max(common_stamps_s) - min(common_stamps_s)
+    return span_s >= LEAST_TIME_S  # 200 s: in less time, two runs may not drift apart
 
 
 def _stamp_by_place(rows: Sequence[Window]) -> dict[Place, float]:

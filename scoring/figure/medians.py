@@ -102,7 +102,7 @@ def _confidence_of_rank(k: int, n: int) -> float:
     ways = 1  # those with `count` values on that side: n! / count! / (n - count)!
     for count in range(k):
         ways_outside += ways
-        ways = ways * (n - count) // (count + 1)
+        ways = ways * (n - count) // (count + 1)  # for the next count
     return 1 - 2 * (ways_outside / all_ways)  # 2: on one side or on the other
 
 

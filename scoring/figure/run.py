@@ -539,12 +539,11 @@ def _run_time_figure(record: Record) -> RunFigure:
     if record.is_resumed:
         why = "the run went on from a checkpoint, and this log lacks its time before"
         raise InputError(f"{record.file}: {why}: its time to train is unknown; give a run from the start")
-    seconds = record.run_time_s
-    minutes = math.inf  # unless the run turns out to have reached its target
-    if seconds is not None:  # None: the log has no run_stop
+    seconds = record.run_time_s  # None: the log has no run_stop
+    if seconds is not None:
         _refuse_if_clock_was_set(record, seconds)
-        if record.status == "success":
-            minutes = seconds / 60
+    did_not_converge = record.status != "success"
+    minutes = math.inf if seconds is None or did_not_converge else seconds / 60
     return RunFigure(
         file=record.file,
         value=minutes,

@@ -174,8 +174,9 @@ def _warn_if_mean_of_window_rates_is_high(
 ) -> Iterator[Verdict]:
     """Yield a warning if the mean of the windows' rates is over 0.1 % (MOST_RATE_GAP) above all images / all time.
 
-    A fast window counts as much as a slow one in the mean of rates, though it takes less time. Two windows of equally
-    many images, at 1 s and 3 s an image, have a mean of 0.667 images/s, but make 2 images in 4 s, which are 0.5.
+    A fast window counts as much as a slow one in the mean of rates, though it takes less time. For example, two windows
+    of one image take 1 s and 3 s. The mean of their rates, 1 and 0.333 images/s, is 0.667. But 2 images in 4 s are 0.5
+    images/s.
 
     Args:
         record: The run as read from its log.
@@ -357,7 +358,8 @@ def _is_sudden(times: Sequence[float], index: int) -> bool:
     """Return whether a change of level at an index is a jump, not the middle of a slow drift.
 
     At a jump, the values before the index are level, and so are the values from the index on. A drift goes on within
-    these two parts: a drift of 3 % (THROTTLING_SLOWDOWN) from part to part is about 1.5 % from half to half of a part.
+    these two parts. For example, times that rise steadily by 6 % differ by 3 % (THROTTLING_SLOWDOWN) from part to part,
+    and by 1.5 % from half to half of a part.
 
     Args:
         times: A time for each window (what one printed row covers), in order.
@@ -465,7 +467,8 @@ def _variance_of_pairs(count: int) -> float:
 def _look_like_running_averages(times: Sequence[float]) -> bool:
     """Tell whether times look like running averages: they are smooth, and their changes die out.
 
-    They are smooth if the von Neumann ratio, mean squared change / variance, is low.
+    An average of all rows so far changes little from row to row, and the less, the more rows it is of. The times are
+    smooth if their von Neumann ratio, mean squared change / variance, is low.
 
     Args:
         times: The times of a run's windows (what one printed row covers), in order, in any unit.
@@ -496,9 +499,10 @@ def _die_out(changes: Sequence[float]) -> bool:
 
 
 def _stamps_confirm_times(windows: Sequence[Window]) -> bool:
-    """Tell whether the seconds that windows print agree with their time stamps, so that they are no running averages.
+    """Tell whether the seconds that windows print agree with their time stamps.
 
-    The seconds of a window must be about the time from the stamp before it to its own.
+    The seconds of a window must be about the time from the stamp before it to its own. They are then times of this
+    window alone, not running averages over earlier windows.
 
     Args:
         windows: Two windows or more, in the order of the log. A window is what one printed row covers.
