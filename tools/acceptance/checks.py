@@ -415,14 +415,14 @@ def _shape_and_type(image: Any) -> tuple[Sequence[int], str]:
 def all_reduce(machine: Machine) -> Verdict:
     """Check sums over the ranks by NCCL (on a CPU by gloo) against sums of the same numbers by MPI on the host.
 
-    All ranks must call this together.
+    The arrays have the sizes and types of those in which a training sums its gradients. All ranks must call this
+    together.
 
     Args:
         machine: This rank's part of the machine.
 
     Returns:
-        Ok if no sum differs, else fatal. The arrays have the sizes and types of those in which a training sums its
-        gradients.
+        Ok if no sum differs, else fatal.
 
     Raises:
         NotPossible: There is only one rank.
@@ -443,7 +443,9 @@ def all_reduce(machine: Machine) -> Verdict:
 
 
 def _count_wrong_sums(machine: Machine, bucket: JsonObject, index: int) -> int:
-    """Sum an array over the ranks twice, as a training sums gradients and by MPI; return how many elements differ.
+    """Sum an array of random whole numbers over the ranks in two ways; return how many elements of the sums differ.
+
+    One sum is by the operator with which a training sums its gradients, the other by MPI on the host.
 
     All ranks must call this together.
 
@@ -453,7 +455,7 @@ def _count_wrong_sums(machine: Machine, bucket: JsonObject, index: int) -> int:
         index: The number of the bucket. With the rank it seeds the random values.
     """
     elements = round(bucket["mib"] * ops.MIB / np.dtype(bucket["dtype"]).itemsize)
-    # Sums of whole numbers this small are exact in any order, so both sums must be the same.
+    # From -4 to 4: sums of whole numbers this small are exact in any order, so both sums must be the same.
     rng = np.random.default_rng([SEED, machine.me.rank, index])
     values = rng.integers(-4, 5, elements, dtype=np.int32)
     by_mpi = np.empty_like(values)

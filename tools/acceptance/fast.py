@@ -88,13 +88,12 @@ def _judge_fast_step(check: str, fast: Array, plain: Array, tolerance: Tolerance
         tolerance: How far a fast loss may be off, as a share of the plain loss.
 
     Returns:
-        Fatal if the plain losses show no training, because there is then nothing to compare with. Otherwise ok if every
-        fast loss is within the tolerance, and fatal if any is not.
+        Ok if every fast loss is within the tolerance and the plain step trains; else fatal.
     """
+    plain_losses = plain[0]  # of the first rank
     why_no_training = why_untrained(plain, "plain")  # such as "a plain step's loss is not finite"; empty if trained
-    wanted_losses = plain[0]
-    if why_no_training:
+    if why_no_training:  # so there is nothing to compare with
         wanted = "the plain step's losses change from step to step"
-        figures = {"losses": fast.tolist(), "wanted": wanted_losses.tolist()}
+        figures = {"losses": fast.tolist(), "wanted": plain_losses.tolist()}
         return judged(check, good=False, found=why_no_training, wanted=wanted, figures=figures)
-    return judge_losses(check, fast, wanted_losses, tolerance)
+    return judge_losses(check, fast, plain_losses, tolerance)

@@ -105,9 +105,9 @@ def _pair_of(first: int, second: int, groups: Sequence[str]) -> Pair:
 
 
 def _plan_rounds(groups: Sequence[str]) -> list[list[tuple[int, int]]]:
-    """Return the pairs of each round: first rounds inside the switch groups, then about as many across them.
+    """Return which nodes form pairs in each round: in half of the rounds inside the switch groups, then across them.
 
-    The number of rounds is about log2 of the number of nodes. With one group, all are inside it.
+    The number of rounds is about log2 of the number of nodes. With one group, all rounds are inside it.
 
     Args:
         groups: The name of each node's switch group (the nodes at one network switch).

@@ -41,7 +41,7 @@ class Programs(NamedTuple):
 
 
 def programs(machine: Machine) -> Programs:
-    """Return what the ranks of a fleet run to be timed and compared, made from the job's training program.
+    """Return the programs for the fleet check: two whose steps are timed, and one whose results are compared.
 
     All ranks must call this together.
 
@@ -53,8 +53,8 @@ def programs(machine: Machine) -> Programs:
     training = _started_training(machine, model)
     main_alone = _without_all_reduces(training.main)  # a copy, in which a rank trains by itself
     name_of_rate = training.schedule._var_name  # of the variable of the learning rate; Paddle has no public attribute
-    # Copies the weights before any step changes them, while they are the same on all ranks. Each repetition starts from
-    # the copy.
+    # This copies the weights, from which each repetition starts. It must come before any step, because a step changes
+    # the weights, which are the same on all ranks until then.
     repeatable = digests.RepeatableTraining(machine.executor, main_alone, model, rate_variable=name_of_rate)
     batch = _batch_of_this_rank(machine, model)
     return Programs(
