@@ -466,7 +466,8 @@ def _why_no_interval_of_single_run(base: Score, other: Score) -> str | None:
     most_runs = _most_runs(base, other)
     other_has_several_runs = most_runs > 1
     over_runs = base.protocol.over_runs  # how the several runs are averaged
-    # The caller has only a standard deviation. The error of a mean follows from it, but not that of a median.
+    # Only a standard deviation is known. The error of a mean follows from it, but not that of a median or of an olympic
+    # mean.
     if other_has_several_runs and over_runs != "mean":
         figures = f"{over_runs.replace('_', ' ')}s"  # medians, olympic means
         reason = f"single runs do not show how far {figures} lie apart (give several runs of each system)"
