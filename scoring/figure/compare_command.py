@@ -77,12 +77,12 @@ def main(args: argparse.Namespace) -> int:
     """
     protocol = protocol_of(args)
     named_scores = []  # in the order of the command line: the first is the base
-    for system, records in read_systems(args, args.systems):
+    for system in read_systems(args, args.systems):
         try:
-            score_of_system = score(records, protocol, skip=args.skip)
+            score_of_system = score(system.records, protocol, skip=args.skip)
         except TooFewRunsError as error:
-            raise TooFewRunsError(f"{system}: {error}") from None
-        named_scores.append((system, score_of_system))
+            raise TooFewRunsError(f"{system.path}: {error}") from None
+        named_scores.append((system.path, score_of_system))
     comparison = compare(named_scores, args.between_runs_sd)
     if args.json:
         print(json.dumps(jsonable(comparison.to_json()), indent=1))

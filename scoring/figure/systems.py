@@ -17,20 +17,28 @@ from scoring.importers import MOST, read_record
 from scoring.record import InputError, NoRunError, Record
 
 
-def read_systems(
-    args: argparse.Namespace, paths: Sequence[str], *, without_run: list[str] | None = None
-) -> list[tuple[str, list[Record]]]:
-    """Return each system that the user names, as a pair of the system's path and what was read from the system's logs.
+class SystemLogs(NamedTuple):
+    """The logs of a system that the user named."""
 
-    For example, the path "results" is a folder with the folders "a" and "b", which hold logs. The result has two pairs:
-    ("results/a", [a record for each log]) and ("results/b", [a record for each log]).
+    path: str  # of the system: a log, or a folder of logs
+    records: list[Record]  # what was read from each log
+    left_out: list[str]  # the error about each file of the folder that holds no run
+
+
+def read_systems(
+    args: argparse.Namespace, paths: Sequence[str], *, leave_out_files_without_run: bool = False
+) -> list[SystemLogs]:
+    """Read the logs of each system that the user names.
+
+    For example, the path "results" is a folder with the folders "a" and "b", which hold logs. The result has two
+    systems, "results/a" and "results/b", each with a record for each of its logs.
 
     Args:
         args: The parsed options of `add_log_options`. --devices and --batch are lists: one number for all systems, or
             one for each system, in the order of the result. Each is None if the user did not give it.
         paths: Paths as the user gave them: a log, a folder of one system's logs, or a folder of such folders.
-        without_run: A list to which the error about each file in a folder is appended that holds no run. Such files are
-            left out, and a system of only such files has no records. If None, the error is raised.
+        leave_out_files_without_run: Whether files in a folder that hold no run are left out. Otherwise they raise an
+            error. A system of only such files has no records.
 
     Raises:
         InputError: A folder has no logs, a log cannot be scored, --batch does not fit the description of a system, or
@@ -43,35 +51,36 @@ def read_systems(
     # A number for each system: for two systems, [8, 8] by --devices 8, [1, 8] by --devices 1,8, [None, None] without it
     devices_by_system = _number_of_each(systems, args.devices, "--devices")
     batch_by_system = _number_of_each(systems, args.batch, "--batch")
-    systems_with_records = []
+    logs_of_systems = []
     for system, devices, batch in zip(systems, devices_by_system, batch_by_system, strict=True):
         options = {"format": args.format, "devices": devices, "batch_per_device": batch, "segment": args.segment}
-        systems_with_records.append((system, _records_of(system, options, without_run)))
-    return systems_with_records
+        logs_of_systems.append(_read_system(system, options, leave_out_files_without_run=leave_out_files_without_run))
+    return logs_of_systems
 
 
-def _records_of(system: str, options: Mapping[str, Any], without_run: list[str] | None) -> list[Record]:
+def _read_system(system: str, options: Mapping[str, Any], *, leave_out_files_without_run: bool) -> SystemLogs:
     """Read the logs of one system.
 
     Args:
         system: The path of the system: a log, or a folder of logs.
         options: The options of `read_described`.
-        without_run: Takes the errors about files in a folder that hold no run, as in `read_systems`.
+        leave_out_files_without_run: Whether files in a folder that hold no run are left out.
 
     Raises:
         InputError: A log cannot be scored, or holds no run and must not be left out.
         OSError: A log cannot be opened.
     """
     records = []
+    left_out = []
     for log in _logs_of(system):
         try:
             records.append(read_described(log, **options))
         except NoRunError as error:
             was_named_by_user = log == Path(system)  # False if `system` is a folder with the log in it
-            if without_run is None or was_named_by_user:
+            if was_named_by_user or not leave_out_files_without_run:
                 raise
-            without_run.append(str(error))
-    return records
+            left_out.append(str(error))
+    return SystemLogs(system, records, left_out)
 
 
 def _logs_of(path: str, pattern: str = "*") -> list[Path]:

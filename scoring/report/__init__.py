@@ -161,12 +161,12 @@ def _find_logs(args: argparse.Namespace) -> _FoundLogs:
         InputError: A log cannot be used, or no file holds a run.
         OSError: A log cannot be opened.
     """
-    reasons_left_out: list[str] = []  # `read_systems` appends the reason for each file that holds no run
-    systems = read_systems(args, args.logs, without_run=reasons_left_out)
     logs: list[GivenLog] = []
-    for log_or_folder, records in systems:
-        folder = log_or_folder if Path(log_or_folder).is_dir() else None  # None: the log was given by itself
-        logs += [GivenLog(record=record, path=record.file, folder=folder) for record in records]
+    reasons_left_out: list[str] = []  # one for each file that holds no run
+    for system in read_systems(args, args.logs, leave_out_files_without_run=True):
+        folder = system.path if Path(system.path).is_dir() else None  # None: the log was given by itself
+        logs += [GivenLog(record=record, path=record.file, folder=folder) for record in system.records]
+        reasons_left_out += system.left_out
 
     if not logs:  # all files were left out; there is at least one, because `read_systems` refuses an empty folder
         raise InputError(reasons_left_out[0])
