@@ -185,10 +185,11 @@ def _verdict_on_check_not_run(check: str, precision: str, folder: Path) -> Verdi
     lines_file = folder / f"{precision}.lines"  # written by the job: verdicts, but none on this check
     reason = _text_of(folder / f"{precision}.failed")  # by launch/trials.sh: why the job failed or was not started
     job_was_planned = lines_file.is_file() or reason is not None
-    # Asked of this machine, so it counts only without a file: a planned job may have run on another machine.
-    why_impossible = env.refusal(PRECISION=precision)  # empty if this machine can compute in the precision
-    if why_impossible and not job_was_planned:
-        return Verdict(check=check, status=UNKNOWN, found=why_impossible, where=precision)
+    if not job_was_planned:
+        # The question is put to this machine. It would be no answer for a planned job, which may have run on another.
+        why_impossible = env.refusal(PRECISION=precision)  # empty if this machine can compute in the precision
+        if why_impossible:
+            return Verdict(check=check, status=UNKNOWN, found=why_impossible, where=precision)
 
     if reason is None:
         reason = "its job did not run it"

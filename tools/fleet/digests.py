@@ -206,10 +206,10 @@ def digest_repetitions(training: RepeatableTraining, amount: Amount) -> DigestsO
 
 
 def _repeat(training: RepeatableTraining, amount: Amount) -> DigestsOfRank:
-    """Repeat a training as often as asked for; return its results, and how often each came.
+    """Repeat a training as often as asked for; return how often each result came, with the tables of the first few.
 
-    All digests (hashes of tensors) of a repetition are its result. They are large, so only the first MOST_TABLES_KEPT
-    (4) results keep theirs.
+    The result of a repetition is a table of digests: a hash of each tensor in each step. Tables are large, so only the
+    first MOST_TABLES_KEPT (4) are kept.
 
     Args:
         training: The training, which gives the same results in each repetition on a healthy device.
@@ -219,10 +219,10 @@ def _repeat(training: RepeatableTraining, amount: Amount) -> DigestsOfRank:
     least_end_s = time.monotonic() + amount.least_s
     while mine.count_by_result.total() < amount.least_repetitions or time.monotonic() < least_end_s:
         table = digest_one_repetition(training, amount.steps_per_repetition)
-        result = result_name(table)  # equal tables have the same name
-        mine.count_by_result[result] += 1
+        name = result_name(table)  # equal tables have the same name
+        mine.count_by_result[name] += 1
         if len(mine.kept_tables) < MOST_TABLES_KEPT:
-            mine.kept_tables[result] = table
+            mine.kept_tables[name] = table
     return mine
 
 
