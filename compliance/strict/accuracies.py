@@ -53,7 +53,7 @@ def stated_data(run: LoggedRun, benchmark: Benchmark) -> StatedData:
         return StatedData.OTHER
     if _is_eval_samples_but_for_padding(eval_samples, benchmark, run.global_batch):
         return StatedData.BENCHMARK
-    if benchmark.name != "resnet":  # whose accuracy is no share of the samples, such as a mean IoU
+    if benchmark.name != "resnet":  # its accuracy may be no share of the samples, such as a mean IoU
         return StatedData.OTHER
     # Some ResNet logs state a number of batches as eval_samples, such as 196.
     is_only_stated_wrongly = _fit_real_samples_only(run.evaluations, real=benchmark.eval_samples, stated=eval_samples)

@@ -73,7 +73,7 @@ class Checkpoints:
         """
         self._run = run
         self._tolerance_ms = tolerance_ms
-        self._wait_by_step: dict[int, _Wait] = {}  # by the step after which the checkpoint was begun, in their order
+        self._wait_by_step: dict[int, _Wait] = {}  # by the step after which it was begun, in the log's order
         self._ends_of_windows = _EndsOfWindows()
         self._gap_ms_by_next_epoch: dict[int, float] = {}  # before each epoch, from what ended last to its epoch_start
 
@@ -250,7 +250,7 @@ class Checkpoints:
                 continue
             epoch = step // epoch_steps
             gap_ms = self._gap_ms_by_next_epoch.get(epoch + 1)
-            if gap_ms is None:  # the log has no next epoch, or nothing ended before it
+            if gap_ms is None:  # not known, as where the log has no next epoch
                 continue
             if wait.waited_ms > gap_ms + self._tolerance_ms(gap_ms):
                 waited = f"a wait of {six_digits(wait.waited_ms / 1000)} s for the checkpoint after epoch {epoch}"
@@ -275,7 +275,7 @@ class Checkpoints:
                 continue  # `wait_beyond_next_epoch` checks it
             longest_ms = longest_ms_by_step.get(step, math.inf)
             if wait.waited_ms > longest_ms:
-                # It is below 0 if the next window states more time than passed by the log's clock.
+                # The longest is below 0 if the next window states too much time for the log's clock.
                 possible_ms = max(longest_ms, 0.0)
                 waited = f"a wait of {six_digits(wait.waited_ms / 1000)} s for the checkpoint of step {step}"
                 yield wait.line, f"{waited}; what follows leaves {six_digits(possible_ms / 1000)} s at most"

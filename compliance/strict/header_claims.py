@@ -262,7 +262,7 @@ class _GpuClaims(NamedTuple):
         """Yield a fault if the environment contradicts the precision fp32 or tf32, and one if a card has no TF32.
 
         A card that has TF32 uses it for multiplications in FP32, unless NVIDIA_TF32_OVERRIDE=0 in the environment
-        forbids it. So fp32 needs this variable, and tf32 must not have it.
+        forbids it. A run in fp32 sets this on all cards, and a run in tf32 does not start with it.
 
         Args:
             precision: The precision that run_summary states: fp32, tf32, amp_o1 or amp_o2.

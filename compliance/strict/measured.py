@@ -176,7 +176,7 @@ class Measured:
         self._last_epoch_trained = trained  # for times of this epoch that are stated later
 
     def _take_clock_set(self, event: Event) -> None:
-        """Report an impossible clock_set, and note by how much the clock was set ahead in the open epoch.
+        """Report an impossible clock_set, and note by how much the clock was set ahead since the last epoch_start.
 
         Args:
             event: A clock_set, such as one of 60 s, which a run logs once it sees that its clock was set.
@@ -184,7 +184,7 @@ class Measured:
         self._report_if_any(event.line, self._set_clock.take(event, self._last_step))
         was_set_ahead = is_number(event.value) and event.value > 0
         if was_set_ahead:
-            # The epoch seems longer by the log's clock than its throughput and its windows state: both are compared.
+            # The epoch seems longer by the log's clock than its throughput and its windows state.
             ahead_ms = 1000 * event.value
             self._epoch_sums.add_leap(ahead_ms)
             self._clocked_windows.clock_was_set_ahead(ahead_ms)
@@ -410,8 +410,9 @@ class Measured:
     ) -> None:
         """Report at most one fault of a window by the planned steps or by its own times, if the log is of this project.
 
-        The fault is a wrong number of steps or images, or else a wrong phase or epoch, or else a time that no window
-        has. With epochs of 12 steps and windows of 5, the windows of an epoch must have 5, 5 and 2 steps.
+        The fault is a wrong last step or a wrong number of steps or images, or else a wrong phase or epoch, or else a
+        time that no window has. With epochs of 12 steps and windows of 5, the windows of an epoch must have 5, 5 and 2
+        steps.
 
         Args:
             line: The line of the event step_window.

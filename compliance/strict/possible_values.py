@@ -166,7 +166,7 @@ def contradiction_of_ranks(times: schema.RankTimes, window: schema.StepWindow, p
     contradiction = _contradiction_of_waits(times, window.data_wait_s, ranks=ranks)
     if contradiction:
         return f"a window in which {contradiction}"
-    # A rank may also compute between two windows, so the longer of the window's own time and the passed time counts.
+    # The window's time is that of rank 0. Another rank may compute longer, as while rank 0 is between two windows.
     available_s = max(window.time_s, passed_s)
     most_compute_s = available_s * _MOST_COMPUTED_SHARE + _MOST_COMPUTED_MORE_S
     if times.compute_most_s is not None and times.compute_most_s > most_compute_s:

@@ -123,7 +123,7 @@ def _impossible_all_reduces(run: LoggedRun, program: JsonObject, devices: int) -
 
 
 def _faults_of_proofs(run: LoggedRun, program: JsonObject, devices: int) -> Iterator[str]:
-    """Yield in words each proof about the training program that the rest of the log contradicts, or that is missing.
+    """Yield in words each proof about the program that the log contradicts, and the lack of a proof about gradients.
 
     A proof is a line of the list `verified` in the log's header, such as "161 gradients summed over 2 ranks once,
     scaled by 1/2 once". It says what a run has found in its program before training.

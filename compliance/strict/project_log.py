@@ -68,7 +68,8 @@ class ProjectLog:
         """Yield each fault that shows that this is not the whole log of a run of this project.
 
         First come missing and malformed parts of the log, then statements that contradict each other or what the run
-        did. Those of the header are only compared if header and run_summary fit the schema, and so have all fields.
+        did. Most statements of the header are only compared if header and run_summary fit the schema, and so have all
+        fields.
 
         Yields:
             The fault in words, with the line to blame or None.

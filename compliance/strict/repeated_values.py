@@ -145,14 +145,14 @@ def _consequences_of_workload(run: LoggedRun) -> list[_Expectation]:
 def _consequences_of_job_settings(run: LoggedRun, summary: schema.RunSummary) -> list[_Expectation]:
     """Return the values that the log must state because of the job's settings, each with the name of its setting.
 
-    If a setting is impossible, the expected value is None, which no run states, so that there is a fault in any case.
+    If STRATEGY or DGXNGPU is impossible, the value that follows from it is None, which no run states.
 
     Args:
         run: The facts that the log states of the run.
         summary: The value of the event run_summary, with the number of nodes.
     """
     settings = run.settings
-    parts = parts_of_batch(str(settings["STRATEGY"]))  # None if the setting is impossible
+    parts = parts_of_batch(str(settings["STRATEGY"]))  # None if its gradient_merge is impossible
     devices_per_node = settings["DGXNGPU"]
     is_whole_number = type(devices_per_node) is int  # not by isinstance, for which True is an int, too
     devices = devices_per_node * summary.nodes if is_whole_number else None

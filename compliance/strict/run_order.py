@@ -530,7 +530,8 @@ class RunOrder:
     def _take_accuracy(self, event: Event) -> None:
         """Check an eval_accuracy against its eval_start and the training so far, and keep it with its epoch.
 
-        An accuracy that only repeats the one before, as where each rank logs it, is reported and not kept.
+        An accuracy that only repeats the one before, with its epoch and without an eval_start, as where each rank logs
+        it, is reported and not kept.
 
         Args:
             event: An eval_accuracy.
@@ -607,7 +608,7 @@ class RunOrder:
             self._report_disorder(event, f"an accuracy of epoch {epoch} without an evaluation of its own")
 
     def _report_if_more_training_than_at_start(self, event: Event, start: Event) -> None:
-        """Report an accuracy whose epochs or samples of training are more than its eval_start states.
+        """Report an accuracy whose epochs or samples of training are more than 1 above those of its eval_start.
 
         For instance, the eval_start states the samples_count 5,000,000, and the accuracy 6,000,000. No training lies
         between the two events.
