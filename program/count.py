@@ -189,7 +189,7 @@ class Work:
         Returns:
             A size for each such tensor. Empty if nothing is read twice, as in most operators.
         """
-        # A `resnet_unit` computes relu(bn(ConvX) + bn(ConvZ)), where ConvX and ConvZ are outputs of its convolutions.
+        # With two convolutions, a `resnet_unit` computes relu(bn(ConvX) + bn(ConvZ)) of their outputs ConvX and ConvZ.
         if self.kind == "resnet_unit":
             return []  # its convolutions compute the sums while they write ConvX and ConvZ
         if self.kind == "resnet_unit_grad":
@@ -207,8 +207,9 @@ class Work:
     def _transposed_bytes(self) -> int:
         """Return the bytes that this operator's kernel moves to transpose NHWC images to NCHW and back.
 
-        The kernels of convolutions, batch norms and their gradients compute in NCHW, except in FP16 (ConvCudnnKernel
-        and BatchNormKernel in Paddle's sources). Each image is read and written once more for its transpose.
+        The kernels of convolutions, of `batch_norm` and of their gradients compute in NCHW, except in FP16
+        (ConvCudnnKernel and BatchNormKernel in Paddle's sources). Each image is read and written once more for its
+        transpose.
 
         Returns:
             The bytes; 0 if nothing is transposed.

@@ -269,7 +269,7 @@ def remove_redundant_depends(main: static.Program) -> None:
 
 
 def _redundant_depends(block: Block) -> set[Operator]:
-    """Return the `depend` operators that have no effect, because later ones make the same operators wait.
+    """Return the `depend` operators that have no effect: later ones make the same operators wait for the same bucket.
 
     A `depend` makes the later readers of a gradient wait for the all-reduce of the gradient's bucket:
 

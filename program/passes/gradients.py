@@ -66,7 +66,7 @@ def _find_shared_gradients(block: Block) -> _Sharing:
         equal_gradients = _equal_gradients(op)  # as ["z@GRAD", "x@GRAD", "y@GRAD"]
         if not equal_gradients:
             continue  # not the gradient operator of an addition
-        # Not merged are gradients of which one changes later while an operator still needs the old value of another.
+        # Not merged are gradients of different shapes or types, and those that may differ while they are read.
         if groups.merge_if_safe(equal_gradients, index):
             merged_gradients[op] = equal_gradients
 
@@ -141,7 +141,7 @@ class _Groups:
         return {name: group.kept for name, group in self._group_of.items() if name != group.kept}
 
     def merge_if_safe(self, names: list[str], index: int) -> bool:
-        """Merge the groups of equal variables, if one variable can replace all of them in every operator that follows.
+        """Merge the groups of equal variables, if one variable can replace all without a change in what operators read.
 
         For example, the operator y = x makes x and y equal. Then the groups {x} and {y} become {x, y}, and x is to
         replace y. But if x changes later and y is read after that, the groups stay. The program is not changed here.

@@ -51,8 +51,8 @@ class _ConvNormSlots(NamedTuple):
 def _slots(letter: str) -> _ConvNormSlots:
     """Return the slots of a `resnet_unit` for one of its two convolutions, each mapped to the slot that it replaces.
 
-    A `resnet_unit` computes relu(bn(conv(X)) + bn(conv(Z))). In {"FilterX": "Filter"} the key is a slot of the unit,
-    and the value the slot of the `conv2d` or the `batch_norm` that holds the same variable.
+    With both, a `resnet_unit` computes relu(bn(conv(X)) + bn(conv(Z))). In {"FilterX": "Filter"} the key is a slot of
+    the unit, and the value the slot of the `conv2d` or the `batch_norm` that holds the same variable.
 
     Args:
         letter: "X" for the first convolution, "Z" for the second: the slot of its image, and the end of the names of
@@ -242,7 +242,7 @@ class _Matcher:
             relu: A relu of the block.
 
         Returns:
-            The group; None if the unit cannot compute what ends in this relu.
+            The group; None if no unit can replace what ends in this relu.
         """
         (relu_input,) = relu.input("X")
         add = self._writer_for_one_reader(relu_input, "elementwise_add")
@@ -264,7 +264,7 @@ class _Matcher:
             relu: The only reader of its result.
 
         Returns:
-            The group; in the second case its `second` is None. None if X is no bn(conv(x)) that a unit can compute.
+            The group; in the second case its `second` is None. None if X is no bn(conv(x)) that a unit can replace.
         """
         x, y = operands(add, "X", "Y")
         first = self._conv_norm(x)

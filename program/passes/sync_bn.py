@@ -86,7 +86,7 @@ def replace_on_cpu(main: static.Program, ranks: int) -> None:
         before    sync_batch_norm
         after     operators for mean and variance of all ranks' images, batch_norm by these two, 2 lerp
         before    sync_batch_norm_grad
-        after     batch_norm_grad, operators that sum its results over the ranks, batch_norm, elementwise_sub
+        after     batch_norm_grad, operators that sum d_gamma and d_bias over the ranks, batch_norm, elementwise_sub
 
     The methods `forward` and `backward` of `_CpuEquivalent` say what each operator computes. A `lerp` moves a running
     mean or variance towards the batch's.
@@ -245,9 +245,9 @@ class _CpuEquivalent:
             f d_y          the gradient of a `batch_norm` whose mean and variance are constants
             x_hat a + b    a `batch_norm` of x, with a as its scale and b as its bias
 
-        x_hat is x normalized to mean 0 and variance 1, and f is gamma / sqrt(variance + epsilon); gamma is the scale.
-        a and b are sums over the ranks, times a factor, of d_gamma and d_bias, the gradients of scale and bias. These
-        two are written summed over this rank's images alone.
+        x_hat is (x - mean) / sqrt(variance + epsilon), and f is gamma / sqrt(variance + epsilon). gamma is the scale;
+        mean and variance are those of all ranks' images. a and b are sums over the ranks, times a factor, of d_gamma
+        and d_bias, the gradients of scale and bias. These two are written summed over this rank's images alone.
         """
         d_gamma, d_bias, d_x = operands(self.op, "Scale@GRAD", "Bias@GRAD", "X@GRAD")
         shape = self.block.var(self.x).shape

@@ -216,7 +216,7 @@ class _GradientTracker:
         """Give each variable that an operator writes the history of the gradients that it reads.
 
         For example, a `relu_grad` that reads a gradient which was scaled by 1/8 writes another one of which this holds,
-        because it is linear in the gradient. A `scale` adds its own factor to the history (`_with_factor_of`).
+        because it is linear in the gradient. A `scale` multiplies the history's factor by its own (`_with_factor_of`).
 
         Args:
             op: Operator of the backward pass or the optimizer. Without a gradient among its inputs, nothing changes.
@@ -269,7 +269,8 @@ class _GradientTracker:
         """Raise Refused if an operator writes to a variable whose gradient was summed over the ranks before.
 
         For example, a further micro-step after the sum would write fc.w@GRAD anew, with this rank's gradient alone.
-        The sum may have been in an earlier program of the update.
+        The sum may have been in an earlier program of the update. A `depend`, a `scale` and operators of the update may
+        write.
 
         Args:
             op: The operator.

@@ -29,7 +29,9 @@ _SUMS = ("sum", "grad_add")  # operators that sum the gradients of a variable wi
 
 
 def check_knobs(main: static.Program, decided: Strategy, *, asked: Strategy, ranks: int) -> list[str]:
-    """Prove on a built training program that each option of STRATEGY, a knob, had its effect.
+    """Prove on a built training program that the options of STRATEGY, its knobs, did what they say.
+
+    The knobs `cuda_graph` and `gradient_merge` are proved elsewhere. With `auto` nothing is proved.
 
     Args:
         main: Training program as built for all devices; what is changed for CPUs alone comes later.
@@ -42,8 +44,8 @@ def check_knobs(main: static.Program, decided: Strategy, *, asked: Strategy, ran
         Texts on what was proved, such as "fuse_bn_act_ops made 33 fused_batch_norm_act".
 
     Raises:
-        Refused: A pass did not all its work or worked although its knob is off, or a knob that the user set has no
-            effect in this program.
+        Refused: A pass did not all its work or worked although its knob is off, the buckets or a flag of cuDNN are not
+            as they were set, or a knob that the user set can have no effect in this program.
     """
     block = main.global_block()
     # `decided` says what the program must be like. Only what the user asked for is refused as useless.
@@ -81,7 +83,7 @@ def _refuse_bucket_limit(asked: Strategy) -> None:
 
 
 def _check_input_is_moved(block: Block) -> str:
-    """Prove that a program with the knob `perturb_input` changes the values of an input by about one rounding error.
+    """Prove that a program with the knob `perturb_input` has the operator that writes an input's moved values.
 
     Returns:
         The inputs in words, as "perturb_input moved image by one rounding".
