@@ -103,7 +103,7 @@ class Judge:
         is_reported_already = key_result.failure_count > 0  # such as by the check that the division is a known one
         if is_reported_already:
             return
-        # There is no such file, or it was applied already, and then it has the rules of another value.
+        # There is no such file, or it was applied already, and then it is not this value's own.
         wanted = "a value that has rules of its own"
         # `finding_on_event` makes a finding such as: submission_division: a value that has rules of its own.
         key_result.keep_failure(key_result.finding_on_event("value", event.line, wanted, printable(event.value)))
@@ -198,7 +198,7 @@ class _FileJudge:
         for wanted in self._file.wanted_names:
             key_result = self._result_by_key[wanted.key]
             if key_result.event_count > 0:
-                # The code of the key's rule has added a name to this list at each event.
+                # The code of the key's rule has added a name to this list at each event that states one.
                 listed_names = self._state[wanted.state_name]
                 findings.append(_finding_if_tensors_differ(key_result, listed_names, wanted.names))
         return [finding for finding in findings if finding is not None]

@@ -112,7 +112,7 @@ def read_check(text: str, key_by_state_name: KeyByStateName = _NO_STATE) -> Chec
     """
     node = parse_expression(text)
     is_met = compile_expression(node)
-    # An order is told by the form of the whole check, the other aspects by a part that the check has anywhere.
+    # An order is told by the form of the whole check, a time or metadata by a part that the check has anywhere.
     order = _demanded_order(node, key_by_state_name)
     if order is not None:
         return Check(node=node, is_met=is_met, aspect="order", order=order)

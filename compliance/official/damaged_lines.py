@@ -30,8 +30,8 @@ def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> 
     """Mark which of our findings on a damaged log are official, and add those that only the official checker has.
 
     The official checker uses mlperf-logging's parser, which reads damaged lines in another way than our reader. It
-    rejects a log with a fatal line, one at which the parser has an error. If such a line is among our findings, and all
-    of these are about damaged lines, nothing is added.
+    rejects a log with a fatal line, one at which the parser has an error. If all our findings are about damaged
+    lines, and one of them is an error about a fatal line, nothing is added.
 
     Args:
         path: The path of the log.
@@ -278,7 +278,7 @@ def _numbered_lines(path: Path) -> Iterator[_NumberedLine]:
         path: The path of the log.
 
     Yields:
-        The line. Only the first _MOST_CHARACTERS of a longer line are read; what follows counts as another line.
+        The line. Of one longer than _MOST_CHARACTERS, a beginning of this length; what follows counts as another line.
     """
     number = 1
     with io.TextIOWrapper(open_log(path), encoding="latin-1", newline="") as stream:  # newline="": keeps CR and LF

@@ -51,12 +51,12 @@ class ToolReader:
     def take(self, event: Event) -> None:
         """Read the next event for two figures of a run: its minutes, and the epochs (or samples) to the target.
 
-        At the first error in the epochs, a text such as "line 7: run_stop without 'status'" is kept in `_problem`.
+        At the first error for the epochs, a text such as "line 7: run_stop without 'status'" is kept in `_problem`.
 
         Args:
             event: The event, in the order of the log.
         """
-        self._read_time(event)  # for the minutes, as result_summarizer does, to the end of the log
+        self._read_time(event)  # for the minutes, as result_summarizer does, even after an error below
         # For the epochs, as rcp_checker does, which ends at its first error.
         has_rcp_checker_ended = self._problem != ""
         if has_rcp_checker_ended:

@@ -159,7 +159,7 @@ def ask_for_score(folder: Path, ruleset: str, benchmark: str, minutes: float | N
 def config_of_ours(ruleset: str, folder: Path) -> Path:
     """Write into a folder the rule files with which mlperf-logging's checker can check our own benchmarks.
 
-    Each file names the next one. The checker looks for that in its own package, which does not have this project's
+    A common file names the next file. The checker looks for that in its own package, which does not have this project's
     files. So copies of all files lead to one another in `folder`, such as /tmp/x:
 
         common.yaml           names training_4.0.0/{}_common.yaml, its copy names /tmp/x/{}_common.yaml
