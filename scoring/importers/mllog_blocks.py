@@ -1,6 +1,7 @@
 """The training of an MLLOG log's blocks of epochs, between the evaluations that the log marks."""
 
 import bisect
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -73,8 +74,8 @@ def _blocks(events: Run) -> Iterator[_Block]:
     stops = sorted([block.stop for block in events.blocks if block.stop], key=_line_of)
     evaluations = [_Evaluation(each.start, each.stop) for each in events.evaluations if each.start]
     evaluations.sort(key=_line_of_start)
-    for start in starts:
-        next_start = _first_after(starts, start.line)
+    # The next start may stand on the same line, as where two ranks write at once.
+    for start, next_start in itertools.zip_longest(starts, starts[1:]):  # None after the last one
         line_of_next_block = math.inf if next_start is None else next_start.line
         stop = _first_after(stops, start.line)
         if stop is not None and stop.line > line_of_next_block:
@@ -192,7 +193,7 @@ def _first_after(marks: Sequence[Mark], line: int) -> Mark | None:
     """Return the first mark that comes after a line of the log, or None if there is none.
 
     Args:
-        marks: Starts or stops in the log, in the order of their lines.
+        marks: The marks, in the order of their lines.
         line: Number of the line. A mark on the line itself does not count.
     """
     marks_up_to_line = bisect.bisect(marks, line, key=_line_of)

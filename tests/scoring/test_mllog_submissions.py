@@ -157,6 +157,18 @@ def test_a_block_whose_evaluations_are_of_other_epochs_has_no_figure(tmp_path: P
     assert read_record(write(tmp_path, "log.txt", log.log.text.getvalue())).windows == ()
 
 
+def test_a_block_that_two_ranks_start_on_one_line_counts_once(tmp_path: Path) -> None:
+    log = Submission()
+    for first in (1, 3, 5):
+        log.block(first)
+    without_rates = [line for line in log.log.text.getvalue().splitlines() if "tracked_stats" not in line]
+    text = "\n".join(line + line if "block_start" in line else line for line in without_rates)
+    windows = read_record(write(tmp_path, "log.txt", text)).windows
+    assert [(window.epoch, window.images, window.seconds) for window in windows] == [
+        (last_epoch, 2 * IMAGES, 200.0) for last_epoch in (2, 4, 6)
+    ]
+
+
 @pytest.mark.parametrize("later_ms", [0, 3])
 def test_ranks_without_labels_are_one_run(tmp_path: Path, later_ms: int) -> None:
     """Each of four ranks logs each line, at once or a little later."""
