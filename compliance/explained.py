@@ -58,20 +58,24 @@ def _explain_strict(rule: StrictRule) -> str:
 def _explain_key(key: str, ruleset: Ruleset) -> str:
     """Return a text on what the rules ask of the events of a key, with the source of each rule.
 
+    First come the official rules, such as `exactly one seed`: one for each of the version's own rule files that has one
+    for the key. Then come this project's stricter rules. Without either, the text is its first line alone, as for a key
+    such as `lr_rates` in 4.0.0, for which only files of older versions have a rule.
+
     Args:
         key: The key, such as `seed`.
         ruleset: The rules of one version.
     """
     lines = [f"{key} (ruleset {ruleset.version})"]
-    for name in files(ruleset.version):
-        official_rules = load(name).rules  # of one rule file
+    for name in files(ruleset.version):  # such as training_4.0.0/common.yaml
+        official_rules = load(name).rules  # of this rule file, by their keys
         if key in official_rules:
             lines.append(f"  {official_rules[key].describe()} (official)")
             lines.append(f"      source: {load(name).source}")
     # The texts of MLPerf ask more of closed runs of ResNet than the official checker does.
     stricter_rules = [rule for rule in ruleset.written if rule.key == key]
     for rule in stricter_rules:
-        words = read_check(rule.check).words
+        words = read_check(rule.check).words  # such as `above 0` for the check v['value'] > 0
         optimizer = f", {rule.opt_name}" if rule.opt_name else ""
         lines.append(f"  {words} (closed resnet{optimizer}; stricter than the official checker)")
         lines.append(f"      source: {rule.source}")

@@ -95,12 +95,13 @@ class Check:
 def read_check(text: str, key_by_state_name: KeyByStateName = _NO_STATE) -> Check:
     """Compile a check of a rule, and tell which aspect of an event it looks at.
 
-    The first row that fits gives the aspect:
+    In a check, `v` is the event, `ll.timestamp` its time, and s['run_started'] is True once there was a run_start. The
+    first row that fits gives the aspect:
 
-        s['run_started'], not s['run_started']    "order": a run_start must come before, or must not
-        ll.timestamp < 9                          "time"
-        'file' in v['metadata']                   "metadata"
-        v['value'] > 0, or any other text         "value"
+        is s['run_started'] or not s['run_started']         "order": after a run_start, or before any
+        has ll.timestamp, as in ll.timestamp < 9            "time"
+        has v['metadata'], as in 'file' in v['metadata']    "metadata"
+        any other, such as v['value'] > 0                   "value"
 
     Args:
         text: The text of the check.
@@ -111,20 +112,20 @@ def read_check(text: str, key_by_state_name: KeyByStateName = _NO_STATE) -> Chec
         SyntaxError: The text is not an expression, or has a form that no rule of mlperf-logging has.
     """
     node = parse_expression(text)
-    is_met = compile_expression(node)
-    # An order is told by the form of the whole check, a time or metadata by a part that the check has anywhere.
-    order = _demanded_order(node, key_by_state_name)
+    is_met = compile_expression(node)  # a function of an event and the state
+    order = _demanded_order(node, key_by_state_name)  # None unless the whole check has the form of the first row
     if order is not None:
         return Check(node=node, is_met=is_met, aspect="order", order=order)
     normal_text = ast.unparse(node)  # the same expression, in the quotes that are searched for
+    # The other rows are told by a part that the check has anywhere.
     return Check(node=node, is_met=is_met, aspect=_aspect_by_text(normal_text))
 
 
 def _demanded_order(node: ast.expr, key_by_state_name: KeyByStateName) -> KeyOrder | None:
-    """Return before or after which other event a check wants an event to stand.
+    """Return the order that a check demands: its event must come after an event of another key, or before all of them.
 
-        s['run_started']        -> after a run_start, whose rule sets s['run_started'] to True
-        not s['run_started']    -> before any run_start
+        s['run_started'], or s['run_started'] == True    -> after a run_start, whose rule sets s['run_started'] to True
+        not s['run_started']                             -> before any run_start
 
     Args:
         node: The syntax tree of the check.
@@ -132,7 +133,7 @@ def _demanded_order(node: ast.expr, key_by_state_name: KeyByStateName) -> KeyOrd
             {"run_started": "run_start"}.
 
     Returns:
-        The key of the other event, and whether to stand before or after it. None if the check has another form, or its
+        The other key, and whether the event must come before its events. None if the check has another form, or its
         name is not in `key_by_state_name`.
     """
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
@@ -141,7 +142,7 @@ def _demanded_order(node: ast.expr, key_by_state_name: KeyByStateName) -> KeyOrd
     else:
         must_precede_other = False
         tested = node
-    state_name = _name_in_state(tested)
+    state_name = _name_in_state(tested)  # such as "run_started"; None for another form
     if state_name is None or state_name not in key_by_state_name:
         return None
     return KeyOrder(other_key=key_by_state_name[state_name], must_precede_other=must_precede_other)
@@ -184,12 +185,12 @@ class ComparedTimes(NamedTuple):
 def compared_times(check: Check, event: Event, state: State) -> ComparedTimes:
     """Return the two times that a check of an event's time compares, in ms: the time passed and its limit.
 
-    For instance, an init_stop must come within a number of minutes after the first init_start:
+    For instance, an init_stop at 90,000 ms must come within 30 minutes after the first init_start, at 30,000 ms:
 
-        ll.timestamp - s['first_init_start'] < s['compile_time_mins'] * 60 * 1000.0
-
-    `ll.timestamp` is the time of the event, such as 90,000 ms. `s` is `state`, such as {"first_init_start": 30_000,
-    "compile_time_mins": 30}. Then the left side gives `passed_ms`, 60,000, and the right side `limit_ms`, 1,800,000.
+        check           ll.timestamp - s['first_init_start'] < s['compile_time_mins'] * 60 * 1000.0
+        ll.timestamp    90_000, the time of the event
+        s               {"first_init_start": 30_000, "compile_time_mins": 30}, the state
+        result          passed_ms=60_000, the left side; limit_ms=1_800_000, the right side
 
     Args:
         check: The check, a comparison of the form LEFT < RIGHT.
@@ -197,7 +198,7 @@ def compared_times(check: Check, event: Event, state: State) -> ComparedTimes:
         state: The values that the code of the rules has set.
     """
     assert isinstance(check.node, ast.Compare), "the checks of the time in the rule files are comparisons"
-    compute_passed = compile_expression(check.node.left)
+    compute_passed = compile_expression(check.node.left)  # a function of the event and the state
     compute_limit = compile_expression(check.node.comparators[0])  # the right side of the comparison
     return ComparedTimes(compute_passed(event, state), compute_limit(event, state))
 

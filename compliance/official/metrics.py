@@ -40,16 +40,17 @@ def join_metrics(events: Iterable[Event], count_field: str) -> JoinedMetrics:
         count_field: The field of the metadata that has the count: "samples_count" or "step_num".
 
     Returns:
-        The joined events; and the first eval_accuracy that cannot be joined, at which the official checker crashes.
+        The joined events; and the first eval_accuracy of a metric that cannot be joined, such as one without a count.
+        The official checker joins the metrics before it applies the rules, and crashes at such an event.
     """
     evaluation_by_count: dict[Any, _Evaluation] = {}
     first_unusable = None
     for event in events:
         is_of_metric = event.key == schema.EVAL_ACCURACY.key and _is_taken_for_metric(event.metadata)
-        if not is_of_metric:
+        if not is_of_metric:  # another event, or an accuracy such as 0.75 with the metadata {"epoch_num": 3}
             continue
-        if _can_be_joined(event.metadata, count_field):
-            _add_metric(evaluation_by_count, event, count_field)
+        if _can_be_joined(event.metadata, count_field):  # a name and a count that can be keys of a dict
+            _add_metric(evaluation_by_count, event, count_field)  # to the evaluation of this count
         elif first_unusable is None:
             first_unusable = event
     joined = [_joined_event(evaluation) for evaluation in evaluation_by_count.values()]
@@ -69,9 +70,10 @@ def _is_taken_for_metric(metadata: Any) -> bool:
 
 
 def _can_be_joined(metadata: Any, count_field: str) -> bool:
-    """Return whether metadata state a metric's name and a count, neither of them a list or a dict.
+    """Return whether a metric can be put together with the others of its evaluation, by the count in its metadata.
 
-    The official checker joins metrics by dicts with names and counts as keys, which no list and no dict can be.
+    The metadata must be a dict with a count. Neither the count nor the metric's name may be a list or a dict, because
+    both are keys of dicts, here and in the official checker: 512 and "FID" for the FID of 88.1 after 512 samples.
 
     Args:
         metadata: The metadata of an eval_accuracy, any JSON value. If they are a dict, it has the name, as "metric".
@@ -79,7 +81,7 @@ def _can_be_joined(metadata: Any, count_field: str) -> bool:
     """
     if not isinstance(metadata, dict) or count_field not in metadata:
         return False
-    is_name_usable = not isinstance(metadata["metric"], list | dict)
+    is_name_usable = not isinstance(metadata["metric"], list | dict)  # the caller has seen that there is a "metric"
     is_count_usable = not isinstance(metadata[count_field], list | dict)
     return is_name_usable and is_count_usable
 

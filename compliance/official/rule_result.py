@@ -257,14 +257,17 @@ def _shown_metadata(metadata: Any) -> str:
 
 
 def _shown_value(value: Any) -> str:
-    """Return the value of an event as text, such as `resnet` or `0.33`. A longer text is cut after 160 characters.
+    """Return the value of an event as text for a message, cut after 160 characters.
 
-    A text without letters, such as "0.33", keeps its quotes, to tell it from a number.
+        the text resnet                resnet
+        the text 0.33                  "0.33", with quotes, because a text without letters may look like a number
+        the number 0.33                0.33
+        the list of 1 and null         [1, null], its JSON
 
     Args:
         value: The value, of any type.
     """
     is_text_with_letters = isinstance(value, str) and re.search("[A-Za-z]", value)
     if is_text_with_letters:
-        return printable(value)  # has no quotes
-    return visible(as_json(value), 160)  # JSON has quotes around a text
+        return printable(value)  # without quotes, and cut after 160 characters, too
+    return visible(as_json(value), 160)  # JSON has quotes around a text; `visible` cuts it

@@ -49,20 +49,21 @@ class ToolReader:
         self._metrics_by_count: defaultdict[Any, dict[Any, Any]] = defaultdict(dict)
 
     def take(self, event: Event) -> None:
-        """Read the next event for two figures of a run: its minutes, and the epochs (or samples) to the target.
+        """Read the next event for two results: the minutes of the run, and the epochs (or samples) to its target.
 
-        At the first error for the epochs, a text such as "line 7: run_stop without 'status'" is kept in `_problem`.
+        The minutes are read as by result_summarizer, and the epochs as by rcp_checker. rcp_checker ends at its first
+        error. From there on, events are read for the minutes only, and a text such as "line 7: run_stop without
+        'status'" stays in `_problem`.
 
         Args:
             event: The event, in the order of the log.
         """
-        self._read_time(event)  # for the minutes, as result_summarizer does, even after an error below
-        # For the epochs, as rcp_checker does, which ends at its first error.
-        has_rcp_checker_ended = self._problem != ""
+        self._read_time(event)  # for the minutes, even after an error below
+        has_rcp_checker_ended = self._problem != ""  # the text of an error at an event above
         if has_rcp_checker_ended:
             return
         try:
-            self._read_convergence(event)
+            self._read_convergence(event)  # for the epochs; raises an error where rcp_checker ends with one
         except KeyError as error:  # the metadata lack a name, or an evaluation lacks a metric
             missing = str(error)  # the missing name in quotes, such as 'status'
             self._problem = f"line {event.line}: {event.key} without {printable(missing, 80)}"
@@ -93,7 +94,12 @@ class ToolReader:
             self._stop_ms = event.time_ms
 
     def _read_convergence(self, event: Event) -> None:
-        """Keep what an event says of the run's convergence, as rcp_checker, the official test of convergence, does.
+        """Read an event for the epochs (or samples) that the run needed to reach its target, as rcp_checker does.
+
+            global_batch_size, submission_benchmark    its value is kept, and replaces an earlier one
+            eval_accuracy, eval_error                  how far the training was is kept, such as 34 epochs;
+                                                       for stable_diffusion with the metric of this event
+            run_stop                                   gives the result, by the benchmark and evaluations above it
 
         Args:
             event: Any event of the log.
@@ -107,11 +113,12 @@ class ToolReader:
         elif event.key == schema.SUBMISSION_BENCHMARK.key:
             self._benchmark = event.value
         elif is_evaluation and self._benchmark == STABLE_DIFFUSION:
-            self._keep_metric(event)  # one of several of the evaluation, which are looked at together at run_stop
+            # One of several metrics of the evaluation. They are looked at together at run_stop.
+            self._keep_metric(event)
         elif is_evaluation:
-            self._trained_at_last_evaluation = self._trained_at(event)
+            self._trained_at_last_evaluation = self._trained_at(event)  # the epochs or samples in its metadata
         elif event.key == schema.RUN_STOP.key:
-            self._to_target = self._trained_to_target(event)
+            self._to_target = self._trained_to_target(event)  # NOT_CONVERGED, 1e9, without success
 
     def _keep_metric(self, event: Event) -> None:
         """Keep one metric of an evaluation of stable_diffusion in `_metrics_by_count`, next to the evaluation's others.
@@ -152,24 +159,29 @@ class ToolReader:
     def _trained_to_target(self, stop: Event) -> float:
         """Return how far the run had trained when it reached the target, as rcp_checker takes this from a log.
 
+        rcp_checker believes the status, and takes the last evaluation above run_stop. Only for stable_diffusion does it
+        look for the evaluation that reached the target. Where it crashes, such as at a run_stop without a status, this
+        method raises an error on purpose: the caller keeps its text.
+
         Args:
             stop: The run_stop of the run.
 
         Returns:
-            The epochs, samples or steps. NOT_CONVERGED for a run without success.
+            The epochs, samples or steps. NOT_CONVERGED, 1e9, for a run without success.
 
         Raises:
-            KeyError, TypeError, ValueError: rcp_checker ends with an error at `stop`.
+            KeyError, TypeError, ValueError: rcp_checker ends with an error at `stop`, or has no number to compute with.
         """
         if stop.metadata["status"] != "success":  # KeyError without a status, TypeError if the metadata are no dict
             return NOT_CONVERGED
         if self._benchmark == STABLE_DIFFUSION:
-            trained = self._earliest_at_target()  # of all evaluations; KeyError, TypeError or ValueError
+            # The fewest samples or steps at which FID and CLIP reach their targets. KeyError, TypeError or ValueError.
+            trained = self._earliest_at_target()
         elif self._trained_at_last_evaluation is None:
             raise ValueError("no evaluation before it")
         else:
             trained = self._trained_at_last_evaluation  # rcp_checker takes this one, whatever its accuracy
-        if not _is_usable_number(trained):
+        if not _is_usable_number(trained):  # such as a text, for "samples_count": "512" in a log
             raise ValueError("no usable number of epochs or samples before it")
         return trained
 

@@ -142,15 +142,15 @@ def ask_for_score(folder: Path, ruleset: str, benchmark: str, minutes: float | N
     with tempfile.TemporaryDirectory() as scratch:
         table = Path(scratch) / "summary.csv"
         command = [str(folder), "training", ruleset, "-csv", str(table)]
-        # The tool reads a factor on the score from scaling.json beside the logs. It writes this file itself, but only
-        # after it has computed the score. So the first run is for the file, and the second one for the score.
-        run_tool("result_summarizer", command)
+        # The tool multiplies the score by a factor from scaling.json beside the logs. It writes this file itself, but
+        # only after it has computed the score. So the first run is for the file, and the second one for the score.
+        run_tool("result_summarizer", command)  # whether it fails does not matter: the second run is judged
         table.unlink(missing_ok=True)  # with the score of the first run
         status, text = run_tool("result_summarizer", command)
         if status != 0 or "CRITICAL ERROR" in text or not table.is_file():
             return judged("result_summarizer", False, _complaints(text))
         with table.open(encoding="utf-8", newline="") as stream:
-            scores = [row[benchmark] for row in csv.DictReader(stream)]
+            scores = [row[benchmark] for row in csv.DictReader(stream)]  # in minutes; "" in a row without a score
     has_one_score = len(scores) == 1 and scores[0] != ""
     is_ours = has_one_score and minutes is not None and float(scores[0]) == minutes
     return judged("result_summarizer", is_ours, f"{', '.join(map(printable, scores))} minutes; ours {minutes!r}")
@@ -159,13 +159,14 @@ def ask_for_score(folder: Path, ruleset: str, benchmark: str, minutes: float | N
 def config_of_ours(ruleset: str, folder: Path) -> Path:
     """Write into a folder the rule files with which mlperf-logging's checker can check our own benchmarks.
 
-    A common file names the next file. The checker looks for that in its own package, which does not have this project's
-    files. So copies of all files lead to one another in `folder`, such as /tmp/x:
+    The checker begins with common.yaml, and goes on to the file that each file names. It would look for that in its own
+    package, which has no file for a benchmark of ours. So the files are copied, and each copy names the next copy. With
+    /tmp/x as the folder:
 
         common.yaml           names training_4.0.0/{}_common.yaml, its copy names /tmp/x/{}_common.yaml
         closed_common.yaml    names training_4.0.0/closed_{}.yaml, its copy names /tmp/x/closed_{}.yaml
 
-    The checker puts the division or the benchmark of the log in place of {}.
+    The {} stay in the copies: the checker puts the log's division, then its benchmark, in their place.
 
     Args:
         ruleset: The version of the rules, such as 4.0.0.
@@ -182,7 +183,7 @@ def config_of_ours(ruleset: str, folder: Path) -> Path:
     our_names = [path.name for path in (RULES / subfolder).glob("*.yaml")]  # such as closed_hrnet.yaml
     for name in [*common_names, *our_names]:
         original_text = rule_files.text_of(f"{subfolder}/{name}")  # from this project or from mlperf-logging
-        text = original_text.replace(f"{subfolder}/", f"{folder}/")
+        text = original_text.replace(f"{subfolder}/", f"{folder}/")  # the name of the next file, if it names one
         (folder / name).write_text(text, encoding="utf-8")
     return folder / "common.yaml"
 

@@ -48,17 +48,20 @@ class WindowSums:
     def ms_without_leaps(self, training_ms: float, stated_ms: float) -> float:
         """Return the training time of an epoch by the log's clock, less the clock's leaps, in milliseconds.
 
-        A leap is a setting of the clock ahead, which makes the epoch seem longer. For instance, an epoch of 100 s by
-        the log's clock has leaps of 30 s and 10 s, so it took 60 s. But the first leap may have come before the epoch,
-        and then the epoch took 90 s. Of the times from 60 s to 90 s, the one nearest to the stated time is returned:
-        60 s, 70 s or 90 s for a stated time of 50 s, 70 s or 95 s.
+        A leap is a setting of the clock ahead, which makes the epoch seem longer. All leaps but the first are surely of
+        the epoch. The first may be older. For instance, the log's clock says 100 s, with leaps of 30 s and 10 s:
+
+            100 - 10 = 90 s         if the first leap came before the epoch
+            100 - 10 - 30 = 60 s    if it came in the epoch; a time between, if a part of it did
+
+        The one of these times nearest to the stated time is returned: 60 s for 50 s, 70 s for 70 s, 90 s for 95 s.
 
         Args:
             training_ms: The time by the log's clock with all leaps, in milliseconds.
             stated_ms: The time that the event epoch_throughput states for the epoch, in milliseconds.
         """
-        # A run looks for leaps only after a window, after an epoch's training and after an evaluation. So the first
-        # leap that it logs in an epoch may be older than the epoch, in whole or in part. All others are of the epoch.
+        # The first may be older, because a run looks for leaps only after a window, after an epoch's training and after
+        # an evaluation.
         ms_if_first_leap_is_older = training_ms - self.further_leaps_ms
         ms_if_first_leap_is_of_epoch = ms_if_first_leap_is_older - self.first_leap_ms
         return min(max(stated_ms, ms_if_first_leap_is_of_epoch), ms_if_first_leap_is_older)
@@ -145,7 +148,10 @@ class ClockedWindows:
             self._open_epoch = _EpochClock(number=epoch, start_ms=start_ms, last_window_ms=start_ms)
 
     def epoch_stops(self, training_ms: float) -> None:
-        """End the epoch, and keep the longest wait that is possible between its last window and its end.
+        """End the open epoch, and keep the longest possible wait for a checkpoint after its last window.
+
+        The wait is kept in `longest_wait_ms` by the step of the last window. Nothing is kept without an open epoch, or
+        without a window in it.
 
         Args:
             training_ms: How long the epoch took by the log's clock, in milliseconds, without evaluations.
@@ -153,6 +159,8 @@ class ClockedWindows:
         epoch = self._open_epoch
         if epoch is not None:
             since_last_window_ms = epoch.start_ms + training_ms - epoch.last_window_ms
+            # All of this time may be a wait, because no steps follow the last window. The event of this window may have
+            # been late, so the wait may have begun up to MOST_DELAY_MS before the event.
             longest_ms = self._longest_possible_wait_ms(since_last_window_ms, steps_ms=0.0, most_delay_ms=MOST_DELAY_MS)
             self._keep_longest_wait(epoch.last_step, longest_ms)
         self._open_epoch = None
@@ -167,10 +175,12 @@ class ClockedWindows:
             self._open_epoch.set_ahead_ms += ahead_ms
 
     def take(self, line: int, *, last_step: int, time_s: float, end_ms: float) -> None:
-        """Take the next window of the open epoch: how long may training have waited before it, and is time missing?
+        """Take the next window of the open epoch, and keep two things that are judged at the end of the log.
 
-        The answers are kept in `longest_wait_ms` and `short_windows`, to be judged at the end of the log. Without an
-        open epoch, nothing is done.
+        - in `longest_wait_ms`: the longest that training can have waited for a checkpoint before this window
+        - in `short_windows`: this window, if the epoch's windows up to it state too little time in sum
+
+        Without an open epoch, nothing is done.
 
         Args:
             line: The line of the window's event.
@@ -182,16 +192,17 @@ class ClockedWindows:
         epoch = self._open_epoch
         if epoch is None:
             return
+        # First the wait, because `add_window` overwrites the end and the last step of the window before.
         since_window_before_ms = end_ms - epoch.last_window_ms
         steps_ms = 1000 * time_s
         most_delay_ms = max(MOST_DELAY_MS, _MOST_DELAY_SHARE * since_window_before_ms)  # from a last step to its event
         longest_ms = self._longest_possible_wait_ms(
             since_window_before_ms, steps_ms=steps_ms, most_delay_ms=most_delay_ms
         )
-        self._keep_longest_wait(epoch.last_step, longest_ms)  # `last_step` is still that of the window before
+        self._keep_longest_wait(epoch.last_step, longest_ms)
 
         epoch.add_window(last_step=last_step, stated_ms=steps_ms, end_ms=end_ms)
-        missing_ms = self._missing_ms(epoch, most_delay_ms)
+        missing_ms = self._missing_ms(epoch, most_delay_ms)  # above 0 if time is missing
         if missing_ms > 0 and len(self.short_windows) < EVENTS_KEPT:
             short = ShortWindow(
                 line=line,
@@ -205,28 +216,32 @@ class ClockedWindows:
             self.short_windows.append(short)
 
     def _missing_ms(self, epoch: _EpochClock, most_delay_ms: float) -> float:
-        """Return how much less time than has passed the windows of an epoch state so far, in milliseconds.
+        """Return the time that has passed in an epoch, less the time that its windows state and less what is allowed.
 
         For instance, 100 s have passed since the epoch's start, and its three windows state 80 s. With a tolerance of
-        1 s and a delay of 1 s, 100 - 80 - 1 - 1 = 18 s are missing. The result is below 0 if no time is missing.
+        1 s and a delay of 1 s, 100 - 80 - 1 - 1 = 18 s are missing. The result is in milliseconds. It is 0 or less
+        if no time is missing.
 
         Args:
             epoch: The times of the epoch up to the end of its latest window.
             most_delay_ms: How late the event of this window may be.
         """
+        # The tolerance is for the clock. A late event makes the passed time seem longer.
         allowed_ms = self._tolerance_ms(epoch.passed_ms) + most_delay_ms
         return epoch.passed_ms - epoch.windows_ms - allowed_ms
 
     def _longest_possible_wait_ms(self, passed_ms: float, *, steps_ms: float, most_delay_ms: float) -> float:
-        """Return the longest that training can have waited between a window and what came next, in milliseconds.
+        """Return the longest that training can have waited after a window, before the steps of the next, in ms.
 
-        For instance, the next window came 10 s later by the log's clock, and states 8 s for its steps. So 2 s are left
-        for a wait. With a tolerance of 0.2 s and a delay of 1 s, training can have waited for 3.2 s at most.
+        For instance, the next window's event came 10 s after this window's event, and states 8 s for the next window's
+        steps. So 2 s are left for a wait, and 2.2 s with a tolerance of 0.2 s for the clock. If this window's event was
+        1 s late, the window had ended 1 s before it, and training can have waited for 3.2 s. The result is below 0 if
+        the next window states more time than can have passed.
 
         Args:
-            passed_ms: The time from the event of the window to that of the next one, or to the end of the epoch.
+            passed_ms: The time from this window's event to the next one's, or to the end of the epoch.
             steps_ms: How much of this time the steps of the next window took; 0 without a next window.
-            most_delay_ms: How much earlier than its event the window may have ended.
+            most_delay_ms: How late this window's event may be.
         """
         most_passed_ms = passed_ms + self._tolerance_ms(passed_ms) + most_delay_ms
         return most_passed_ms - steps_ms
@@ -244,12 +259,12 @@ class ClockedWindows:
     def unexplained(self, waits: Waits, epoch_steps: int) -> Iterator[ShortWindow]:
         """Yield the first short window of each epoch whose missing time the rest of the log does not explain.
 
-        At the end of a short window, the windows of its epoch state less time in sum than has passed. The difference is
-        the missing time. It is explained by the waits for checkpoints in the epoch before the window's end, and by
-        settings of the clock ahead. For instance, waits of 12 s and a clock that was set ahead by 5 s explain 17 s, so
-        a window with 18 s missing is yielded.
+        The missing time is what has passed in the epoch up to the window's end, less what its windows state, and less
+        what the tolerances allow. Two things explain it: waits for checkpoints before the window's end, and settings of
+        the clock ahead. For instance, waits of 12 s and a clock that was set ahead by 5 s explain 17 s. Then a window
+        with 18 s missing is yielded, and one with 17 s is not.
 
-        Call this after the last event of the log, because these events may follow the window.
+        Call this after the last event of the log, because the events of waits and settings may follow the window.
 
         Args:
             waits: How long training waited for the checkpoint of each step.
@@ -259,10 +274,11 @@ class ClockedWindows:
         for window in self.short_windows:
             if window.epoch == blamed_epoch:
                 continue  # missing time adds up within an epoch: this is the same fault again
-            first_step = (window.epoch - 1) * epoch_steps + 1  # of the epoch; 1 if `epoch_steps` is 0
+            # Such as step 201 for epoch 3 with 100 steps in each epoch; step 1 if `epoch_steps` is 0.
+            first_step = (window.epoch - 1) * epoch_steps + 1
             # The wait for the checkpoint of the window's last step comes after the window's end, so it is left out.
             waited_ms = waits.between(first_step, window.last_step - 1)
-            explained_ms = waited_ms + window.epoch_clock.set_ahead_ms
+            explained_ms = waited_ms + window.epoch_clock.set_ahead_ms  # in all of the epoch
             if window.missing_ms > explained_ms:
                 yield window
                 blamed_epoch = window.epoch

@@ -48,14 +48,15 @@ class EventTimes:
         self._latest_ms_before_run = -math.inf  # of all events above run_start, and of it
 
     def note_event_before_run(self, event: Event) -> None:
-        """Keep the first event up to run_start that is more than 100 ms earlier than an event above it.
+        """Keep the first event up to run_start whose time is over 100 ms before that of an event on a line above it.
 
-        `Policy` reports it for a log of this project, in which one clock has timed all of these events.
+        For instance, after events at 5,000 ms and 9,000 ms, an event at 6,000 ms is 3,000 ms too early. `Policy`
+        reports it for a log of this project, in which one clock has timed all of these events.
 
         Args:
             event: An event above the first run_start in the log, or this run_start.
         """
-        early_ms = self._latest_ms_before_run - event.time_ms  # against the latest time so far
+        early_ms = self._latest_ms_before_run - event.time_ms  # against the latest time so far; -inf for the first
         if early_ms > self._most_early_ms and self.first_early_before_run is None:
             self.first_early_before_run = EarlyEvent(event, early_ms)
         self._latest_ms_before_run = max(self._latest_ms_before_run, event.time_ms)
@@ -80,16 +81,17 @@ class EventTimes:
         self._latest_ms_by_rank[event.rank] = max(latest_ms, event.time_ms)
 
     def _report_if_early(self, event: Event, rule: str, *, allowed_ms: float) -> None:
-        """Report an event that is too early against the latest time so far of any rank.
+        """Report an event that is too early against an event above it that times the run, of its own or another rank.
 
-        The report names the largest difference, if the event is too early against several ranks.
+        It may be `allowed_ms` earlier than one of its own rank, and 1000 ms earlier than one of another rank, because
+        their clocks differ. If it is too early against several ranks, the one report names the largest difference.
 
         Args:
             event: The event to check.
             rule: The rule that it breaks if it is too early.
             allowed_ms: By how many milliseconds the event may be earlier than one of its own rank.
         """
-        most_early_ms = 0.0
+        most_early_ms = 0.0  # over all ranks against which the event is too early; 0: against none
         for rank, latest_ms in self._latest_ms_by_rank.items():
             is_of_same_clock = rank == event.rank
             allowed_of_rank_ms = allowed_ms if is_of_same_clock else self.allowed_between_ranks_ms
@@ -113,7 +115,9 @@ class EventTimes:
             self._add_breach("run-time", event, actual)
 
     def check_not_before_start(self, part_start: Event, run_start: Event) -> None:
-        """Report a block, epoch or evaluation that starts too long before run_start, by the times of the log.
+        """Report a block, epoch or evaluation whose start is timed more than 40 ms before run_start.
+
+        If another rank logged the start, the two times are of two clocks, and 1000 ms are allowed.
 
         Args:
             part_start: The event that starts the block, epoch or evaluation.

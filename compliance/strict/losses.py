@@ -10,25 +10,30 @@ _LEAST_SPREAD = 1e-3  # of such losses, as a share of the largest: far above the
 def faults_of_losses(losses: Sequence[float | None], not_read: int) -> Iterator[str]:
     """Yield in words why the losses of a run cannot be those of a training: two faults at most.
 
+    - losses that are no numbers; only if there are none, losses that are all 0, or all one number
+    - 5 losses in a row that come a second time
+
     Args:
         losses: The losses of a run's first windows, in their order. A loss is None if the window could not be read, or
             if the window has no number as its loss.
         not_read: How many of these windows could not be read. Such windows are no fault here: the caller reports them.
     """
-    missing_losses = losses.count(None) - not_read
+    missing_losses = losses.count(None) - not_read  # of windows that could be read, but have no number as their loss
     if missing_losses > 0:
         yield f"{missing_losses} of the losses {_of_first_windows(losses)} are no numbers"
     else:
         yield from _losses_without_change(losses)
 
-    start = _start_of_repeated_losses(losses)
+    start = _start_of_repeated_losses(losses)  # the index of the first of 5 losses that come a second time
     if start is not None:
-        last = losses[start + _REPEATED_LOSSES - 1]
+        last = losses[start + _REPEATED_LOSSES - 1]  # of these 5; helps the user to find them in the log
         yield f"{_REPEATED_LOSSES} losses in a row, up to {last}, are those of {_REPEATED_LOSSES} windows before"
 
 
 def _losses_without_change(losses: Sequence[float | None]) -> Iterator[str]:
-    """Yield a fault if all losses are 0, or if all are the same number, though training changes the weights.
+    """Yield a fault if all known losses are 0, or if 10 or more losses, all known, are one number.
+
+    Training changes the weights, so its losses change, too.
 
     Args:
         losses: The losses of a run's first windows. None: the window could not be read.
@@ -36,7 +41,7 @@ def _losses_without_change(losses: Sequence[float | None]) -> Iterator[str]:
     numbers = [loss for loss in losses if loss is not None]
     if not numbers:
         return
-    if not any(numbers):
+    if not any(numbers):  # even if there are fewer than 10, or some are None
         yield f"all losses {_of_first_windows(losses)} are 0"
         return
     are_all_equal = len(set(losses)) == 1  # not so if any loss is None
@@ -49,7 +54,7 @@ def _of_first_windows(losses: Sequence[float | None]) -> str:
 
 
 def _start_of_repeated_losses(losses: Sequence[float | None]) -> int | None:
-    """Return the index at which 5 losses in a row come again that stood earlier, as in an epoch that was copied.
+    """Return the index at which 5 losses in a row begin that the run has had before, as in an epoch that was copied.
 
     For instance, the index is 6 in 9, 8, 7, 6, 5, 4, 9, 8, 7, 6, 5: the 5 losses from index 6 on equal the first 5.
 
@@ -57,7 +62,8 @@ def _start_of_repeated_losses(losses: Sequence[float | None]) -> int | None:
         losses: The losses of a run's first windows, in their order. None is a loss that is not known.
 
     Returns:
-        The index; None if none do, or only losses that an honest run may have twice.
+        The index; None if no row of 5 comes twice. A row does not count if one of its losses is not known, two are
+        equal, or all are within 0.1 % of the largest: an honest run may have such a row twice.
     """
     rows_before = set()  # tuples: each 5 losses in a row so far that an honest run has only once
     for start in range(len(losses) - _REPEATED_LOSSES + 1):

@@ -48,17 +48,19 @@ def _accuracies_of_no_whole_count(run: LoggedRun) -> Iterator[Fault]:
 def _evaluations_out_of_schedule(run: LoggedRun, last_epoch: int) -> Iterator[Fault]:
     """Yield a fault for the first evaluation that the recipe does not ask for, and a fault for the first missing one.
 
-    The recipe asks for evaluations of the epochs `offset` + n * `period`. If one of these two settings is no
-    number of epochs, this is the only fault.
+    The recipe asks for evaluations of the epochs `offset` + n * `period`, such as 1, 5 and 9 for a period of 4 and an
+    offset of 1, and allows one of the last planned epoch. If the log states no period, nothing is checked. If the
+    period or the offset is not a whole number, or the period is below 1, the only fault says so.
 
     Args:
         run: The facts that the log states of the run, with its settings and its evaluations.
         last_epoch: The number of the last epoch that was trained; 0 if there is none.
     """
     period: Any = run.settings.get("RECIPE.eval_every_epochs")
-    offset: Any = run.settings.get("RECIPE.eval_offset_epochs", 0)
+    offset: Any = run.settings.get("RECIPE.eval_offset_epochs", 0)  # 0 for a recipe without this setting
     if period is None:  # not stated
         return
+    # `is int` also refuses True and 4.0.
     are_whole_numbers = type(period) is int and type(offset) is int
     if not are_whole_numbers or period < 1:
         shown = f"every {printable(period)} epochs from {printable(offset)} on"
@@ -69,7 +71,7 @@ def _evaluations_out_of_schedule(run: LoggedRun, last_epoch: int) -> Iterator[Fa
 
 
 def _evaluation_too_many(run: LoggedRun, last_epoch: int, period: int, offset: int) -> Iterator[Fault]:
-    """Yield a fault for the first evaluation of an epoch that the recipe does not evaluate; nothing if there is none.
+    """Yield one fault at most: for the first evaluation of an epoch that the recipe does not evaluate.
 
     The recipe evaluates the epochs `offset` + n * `period` for each whole n, and also the last planned epoch. For
     instance, a recipe with a period of 4, an offset of 1 and a plan of 10 epochs evaluates the epochs 1, 5, 9 and 10.
@@ -77,14 +79,14 @@ def _evaluation_too_many(run: LoggedRun, last_epoch: int, period: int, offset: i
 
     Args:
         run: The facts that the log states of the run, with its settings and its evaluations.
-        last_epoch: The number of the last epoch that was trained, used as the last planned epoch if the settings plan
-            no number of epochs above 0.
+        last_epoch: The number of the last epoch that was trained; 0 if there is none.
         period: Epochs from one evaluation to the next, above 0.
         offset: Any epoch of the series, also below 1: with a period of 4, the offsets 1, 5 and -3 mean the same.
     """
     name_of_setting = setting_of_epochs(run.settings)  # "MAX_EPOCHS" or "RECIPE.epochs", whichever counts
     planned: Any = run.settings.get(name_of_setting)
     is_planned = is_number(planned) and planned > 0
+    # Without a plan in the settings, the last trained epoch may have been the last planned one, and be evaluated.
     last_planned_epoch = planned if is_planned else last_epoch
     for evaluation in run.evaluations:
         is_due = (evaluation.epoch - offset) % period == 0  # `offset` + n * `period` for some whole n
@@ -130,14 +132,18 @@ def _are_all_evaluations_known(run: LoggedRun) -> bool:
 def _epochs_to_evaluate(run: LoggedRun, last_epoch: int, period: int, offset: int) -> range:
     """Return the epochs that a run must have evaluated, such as 1, 5 and 9 for a period of 4 and an offset of 1.
 
+    None is after the last trained epoch. If the run did not succeed, this epoch is none of them either: the run may
+    have failed before it could evaluate it.
+
     Args:
-        run: The facts that the log states of the run. Without success, its last trained epoch need not be evaluated.
+        run: The facts that the log states of the run.
         last_epoch: The number of the last epoch that was trained; 0 if there is none.
         period: Epochs from one evaluation to the next, above 0.
         offset: Any epoch of the series, also below 1: the offsets 1, 5 and -3 mean the same here.
     """
     last_to_evaluate = last_epoch if run.status == "success" else last_epoch - 1
-    first_to_evaluate = offset % period or period  # from 1 to `period`, because epochs count from 1
+    # From 1 to `period`, because epochs count from 1. With a period of 4: 1 for the offsets 5 and -3; 4, not 0, for 8.
+    first_to_evaluate = offset % period or period
     return range(first_to_evaluate, last_to_evaluate + 1, period)
 
 

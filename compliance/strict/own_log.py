@@ -32,24 +32,24 @@ def own_log_rules() -> OwnLogRules:
 
 
 def recipe_settings_of_hyperparameters(run: LoggedRun) -> dict[str, str]:
-    """Return, for each event that repeats a hyperparameter of the recipe, the setting that it must be equal to.
+    """Return which events of a log must have the same value as a setting of its recipe, such as for lars:
 
-    For a run with the optimizer lars, "lars_opt_momentum" must have that of "RECIPE.optimizer.momentum", and
-    "lars_opt_learning_rate_warmup_epochs" that of "RECIPE.warmup_epochs".
+        "lars_opt_momentum": "RECIPE.optimizer.momentum"
+        "lars_opt_learning_rate_warmup_epochs": "RECIPE.warmup_epochs"
 
     Args:
         run: The facts that the log states of the run, with its optimizer.
 
     Returns:
-        The names of the settings by the keys of the events. Empty if the log states no optimizer that runlog's schema
-        has.
+        The name of the setting by the key of the event. Empty if the log states no optimizer, or an unknown one.
     """
-    optimizer = run.stated_text(schema.OPT_NAME)
+    optimizer = run.stated_text(schema.OPT_NAME)  # such as "lars"; empty if it is not stated
     if optimizer not in schema.OPTIMIZERS:
         return {}
     known_optimizer = schema.OPTIMIZERS[optimizer]
     setting_of = own_log_rules().setting_by_hyperparameter  # such as "momentum": "RECIPE.optimizer.momentum"
     setting_by_event_key = {known_optimizer.warmup_epochs.key: "RECIPE.warmup_epochs"}
+    # Such as "momentum" with an event whose key is "lars_opt_momentum".
     for hyperparameter, event in known_optimizer.hyperparameters.items():
         # The base learning rate and the decay steps are no copies of a setting: they depend on the batch, too.
         if hyperparameter in setting_of:

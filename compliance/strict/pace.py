@@ -19,7 +19,8 @@ RULE = "epoch-time"
 def check_pace(run: LoggedRun, order: RunOrder, benchmark: Benchmark, collector: FindingCollector) -> None:
     """Report epochs, and in a ResNet run also steps and evaluations, that are faster than they can be.
 
-    Call it once the whole log has been read.
+    An epoch is compared with the median epoch, a step with fixed bounds, and an evaluation with the time in which
+    the run trained on as many images. Call it once the whole log has been read.
 
     Args:
         run: The facts that the log states of the run.
@@ -31,13 +32,13 @@ def check_pace(run: LoggedRun, order: RunOrder, benchmark: Benchmark, collector:
     whole_epochs = order.trained[1:] if run.is_resumed else order.trained
     trained = [part for part in whole_epochs if part.epoch_ms > 0]  # a coarse clock may show 0
     _check_epochs(trained, collector)
-    if benchmark.name != "resnet":
+    if benchmark.name != "resnet":  # the bounds of steps and of evaluations are of ResNet runs
         return
     _check_steps(run, order, trained, collector)
     # Evaluations are only held against a training on the benchmark's number of images.
     if run.stated_count(schema.TRAIN_SAMPLES) != benchmark.train_samples:
         return
-    epoch_ms = _epoch_ms_to_compare(run, order, trained)
+    epoch_ms = _epoch_ms_to_compare(run, order, trained)  # the fastest epoch, or the mean; None: neither is known
     if epoch_ms is not None and epoch_ms > 0:
         training_ms_per_image = epoch_ms / benchmark.train_samples
         _check_evaluations(run, order.shortest_evaluation, training_ms_per_image, collector)
@@ -134,15 +135,18 @@ def _estimated_epoch_times(
 ) -> list[_EpochTime]:
     """Return up to three estimates of the time of an epoch: the mean over the run, the median and the fastest epoch.
 
+    With each estimate comes a bound, with which the caller compares the time of a step that follows from it.
+
     Args:
         run: The facts that the log states of the run.
         order: The run's epochs, with the number of the last one.
         trained: The times of the epochs that count. If there are none, only the mean over the run is left.
-        bounds: The bounds of the rule `epoch-time`. Each estimate has a bound of its own, because in published runs the
-            least step times by the three lie far apart.
+        bounds: The bounds of the rule `epoch-time`: for each estimate the least time of a step, such as 1 ms by the
+            mean, 0.7 ms by the median and 0.25 ms by the fastest epoch. They differ as in published runs, whose
+            fastest epoch gives a shorter step than the mean over the run.
     """
     estimates = []
-    mean_ms = _mean_epoch_ms(run, order)
+    mean_ms = _mean_epoch_ms(run, order)  # None if it is not known, as in a resumed run
     if mean_ms is not None:
         estimates.append(_EpochTime(mean_ms, "the run's time and epochs", bounds["mean_step_ms"]))
     if trained:

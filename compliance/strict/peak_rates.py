@@ -38,7 +38,7 @@ class _Peak(NamedTuple):
 def rates_beyond_peak(run: LoggedRun, order: RunOrder, nodes: list[JsonObject]) -> list[Fault]:
     """Return faults of a run that trained or evaluated faster than its devices can compute.
 
-    The fastest window of training steps and the shortest evaluation are looked at.
+    The fastest window of training steps is checked and, for a recipe with RECIPE.image_size, the shortest evaluation.
 
     Args:
         run: The facts that the log states about the run, such as its settings.
@@ -46,9 +46,9 @@ def rates_beyond_peak(run: LoggedRun, order: RunOrder, nodes: list[JsonObject]) 
         nodes: The nodes that the header of the log describes, with their GPUs and CPU cores.
 
     Returns:
-        Faults such as "a window of 90000 images/s; its 8 cards cannot train more than 60000 images/s at 224 px". The
-        only fault is about the image size, if the settings do not state one. The list is empty if the rate that the
-        devices can reach is not known.
+        Faults such as "a window of 90000 images/s; its 8 cards cannot train more than 60000 images/s at 224 px". If the
+        settings do not state the image size in whole pixels, the only fault says so, and no rate is checked. The list
+        is empty if the rate that the devices can reach is not known.
     """
     workload = workloads.find(run.workload_name)
     # The FLOP of training on one image are known for the workloads of this project alone.
@@ -56,13 +56,14 @@ def rates_beyond_peak(run: LoggedRun, order: RunOrder, nodes: list[JsonObject]) 
         return []
     try:
         size = _image_size(run.settings, workload.name)
-    except ValueError as error:
+    except ValueError as error:  # such as "RECIPE.image_size is 224.0, no number of pixels"
         return [Fault(None, str(error))]
     peak = _peak_of(run, nodes, workload, size)
     if peak is None:
         return []
     faults = _faults_of_window(order.measured.fastest, peak)
-    if size.holds_in_evaluations:  # as for rn50; the settings of hrnet only have the size in training
+    # True for rn50. The settings of hrnet state the size of training images alone, so its evaluations are not checked.
+    if size.holds_in_evaluations:
         faults += _faults_of_evaluation(run, order.shortest_evaluation, peak)
     return faults
 
@@ -112,10 +113,10 @@ def _pixels(settings: JsonObject, name: str) -> int:
 
 
 def _peak_of(run: LoggedRun, nodes: list[JsonObject], workload: workloads.Workload, size: _ImageSize) -> _Peak | None:
-    """Return the highest rate at which the GPUs or CPU cores of a run can train, in images/s; None if not known.
+    """Return the highest rate at which a run can train, in images/s, by its GPUs or, if it has none, its CPU cores.
 
-    For instance, 8 GPUs of 3e14 FLOP/s each, of which a training reaches 0.6 at most, cannot train on more than 60,000
-    images/s if an image takes 2.4e10 FLOP.
+    For instance, 8 GPUs of 3e14 FLOP/s each, of which a training reaches 0.6 at most, cannot train on more than
+    8 * 3e14 * 0.6 / 2.4e10 = 60,000 images/s if an image takes 2.4e10 FLOP.
 
     Args:
         run: The facts that the log states of the run, with the kind of its devices.
@@ -130,7 +131,8 @@ def _peak_of(run: LoggedRun, nodes: list[JsonObject], workload: workloads.Worklo
     assert flop_per_image is not None, "the caller has seen that the workload has its training_flop"
     cards = _cards_of(run, nodes)  # the names of the GPUs; empty for a run on CPUs, or if none is listed
     has_cards = len(cards) > 0
-    cores = sum(node["cores"] for node in nodes)  # which only count if there are no cards
+    cores = sum(node["cores"] for node in nodes)
+    # By the peaks of the cards; by the cores only if there are no cards. None: a card is unknown, or there is neither.
     images_per_s = most_images_per_s(cards, cores, flop_per_image)
     if images_per_s is None:
         return None
@@ -169,13 +171,11 @@ def _faults_of_window(fastest: Fastest, peak: _Peak) -> list[Fault]:
 def _faults_of_evaluation(run: LoggedRun, shortest: TimedEvaluation | None, peak: _Peak) -> list[Fault]:
     """Return a fault if a run's shortest evaluation was faster than the devices can compute; otherwise an empty list.
 
-    The work of an evaluation is only the forward pass, a third of the work of training on the same images. So devices
-    that cannot train on more than 60,000 images/s cannot evaluate more than 180,000 samples/s: 3,600,000 samples take
-    at least 20 s. If the log's clock shows 5 s for them, the fault is
+    An evaluation does only the forward pass, a third of the work of training on the same images. So devices that
+    train on 60,000 images/s at most evaluate 180,000 samples/s at most: 3,600,000 samples take at least 20 s. If the
+    log's clock shows 5 s for them, with a tolerance of 0.1 s, then 5.1 s are too few, and the fault is
 
         an evaluation of 3600000 samples in 5000 ms; its 8 cards cannot train more than 60000 images/s at 224 px
-
-    Before the comparison, the tolerance of the log's clock is added to the time of the evaluation.
 
     Args:
         run: The facts that the log states of the run, with eval_samples and the tolerance of its clock.
@@ -186,6 +186,7 @@ def _faults_of_evaluation(run: LoggedRun, shortest: TimedEvaluation | None, peak
         return []
     samples = run.stated_count(schema.EVAL_SAMPLES)  # 0 if it is not stated
     least_ms = 1000 * samples * _FORWARD_SHARE / peak.images_per_s  # 1000 * 3,600,000 * (1 / 3) / 60,000 = 20,000
+    # In favour of the run: two times of the log's clock may disagree with a duration by this tolerance.
     took_at_most_ms = shortest.took_ms + run.clock_tolerance_ms
     if took_at_most_ms >= least_ms:
         return []

@@ -77,18 +77,19 @@ def images_per_s_of_foreign(value: Any) -> float | None:
 
 
 def are_possible_rank_times(times: schema.RankTimes, *, ranks: int, hosts: Container[str] | None) -> bool:
-    """Return whether a run with these ranks and hosts can have logged the values of an event rank_times.
+    """Return whether the values of an event rank_times are possible in a run with these ranks and hosts.
 
     The event states how long the ranks waited for data in a window of steps, by five values: the least, median and most
-    time of a rank, and the rank and host with the most time. If computing was measured, the event states five such
-    values of it, too.
+    time of a rank, and the rank and host with the most time. They are possible if 0 <= least <= median <= most (of two
+    ranks, median = least), and if the run has the rank and the host. If computing was measured, five such values of it
+    must be possible, too.
 
     Args:
         times: The values of the event. Those on waiting for data are never missing.
         ranks: How many ranks the run has. The ranks count from 0.
         hosts: The hosts of the run's nodes. None if the hosts are not known: any host is taken to exist then.
     """
-    if ranks < 2:
+    if ranks < 2:  # a run of one rank logs no rank_times
         return False
     waits = _TimesOfRanks(
         times.data_wait_least_s, times.data_wait_median_s, times.data_wait_most_s, times.data_wait_rank
@@ -106,16 +107,20 @@ def are_possible_rank_times(times: schema.RankTimes, *, ranks: int, hosts: Conta
     was_computing_measured = any(value is not None for value in values_on_computing)
     if not was_computing_measured:  # as on GPUs
         return True
+    # From here on, all five must be stated: some of them alone are a fault.
     return _is_computing_possible(times, ranks=ranks, hosts=hosts)
 
 
 def _is_computing_possible(times: schema.RankTimes, *, ranks: int, hosts: Container[str] | None) -> bool:
-    """Return whether the five values on computing are all stated, and possible.
+    """Return whether an event rank_times states all its five values on computing, and the run can have these.
+
+    They are the least, median and most time that a rank computed, and the rank and host that computed longest. They are
+    possible if 0 <= least <= median <= most (of two ranks, median = least), and if the run has the rank and the host.
 
     Args:
         times: The values of an event rank_times.
         ranks: How many ranks the run has.
-        hosts: The hosts of the run's nodes. None if they are not known.
+        hosts: The hosts of the run's nodes. None if they are not known: any host is taken to exist then.
     """
     least_s, median_s, most_s = times.compute_least_s, times.compute_median_s, times.compute_most_s
     if least_s is None or median_s is None or most_s is None:
@@ -153,9 +158,10 @@ def _exists(host: str, hosts: Container[str] | None) -> bool:
 
 
 def contradiction_of_ranks(times: schema.RankTimes, window: schema.StepWindow, passed_s: float, *, ranks: int) -> str:
-    """Return in words how the ranks' waits or a rank's computing contradict their window of steps, or an empty text.
+    """Return in words why the ranks' times cannot be those of a window of steps; an empty text if they can.
 
-    An example is "a window of 5.0 s; by its rank_times a rank computed for 90.0 s".
+    They cannot if rank 0 waited longer or shorter in the window than they allow, or if a rank computed for too long:
+    "a window of 5.0 s; by its rank_times a rank computed for 90.0 s".
 
     Args:
         times: The ranks' least, median and most times in the window. The times of computing may be missing (None).
@@ -163,12 +169,13 @@ def contradiction_of_ranks(times: schema.RankTimes, window: schema.StepWindow, p
         passed_s: The time since the window before it, or since the start of the epoch or run, by the log's clock, in s.
         ranks: How many ranks the run has.
     """
+    # Such as "rank 0 waited 4.0 s for data; the ranks' rank_times have 1.0 to 3.0"; empty if the waits agree.
     contradiction = _contradiction_of_waits(times, window.data_wait_s, ranks=ranks)
     if contradiction:
         return f"a window in which {contradiction}"
     # The window's time is that of rank 0. Another rank may compute longer, as while rank 0 is between two windows.
     available_s = max(window.time_s, passed_s)
-    most_compute_s = available_s * _MOST_COMPUTED_SHARE + _MOST_COMPUTED_MORE_S
+    most_compute_s = available_s * _MOST_COMPUTED_SHARE + _MOST_COMPUTED_MORE_S  # of 5 s: 1.25 * 5 s + 1 s = 7.25 s
     if times.compute_most_s is not None and times.compute_most_s > most_compute_s:
         return f"a window of {window.time_s} s; by its rank_times a rank computed for {times.compute_most_s} s"
     return ""
@@ -177,8 +184,9 @@ def contradiction_of_ranks(times: schema.RankTimes, window: schema.StepWindow, p
 def _contradiction_of_waits(times: schema.RankTimes, waited_s: float, *, ranks: int) -> str:
     """Return in words how the wait of rank 0 for data contradicts the ranks' least and most wait, but for rounding.
 
-    For instance, the ranks waited from 1 s to 3 s. Then rank 0 must have waited 3 s if it is the one that waited
-    longest, 1 s if it is the other one of two ranks, and from 1 s to 3 s otherwise.
+    For instance, the ranks waited from 1 s to 3 s. Then rank 0 must have waited from 1 s to 3 s. If it is the rank that
+    waited longest, it must have waited 3 s. If it is one of two ranks and the other waited longest, it must have waited
+    1 s, and 2 s give "rank 0 of two waited 2 s for data; by its rank_times the other one waited longer, and it 1 s".
 
     Args:
         times: The ranks' least and most wait, and the rank that waited longest.
@@ -194,11 +202,12 @@ def _contradiction_of_waits(times: schema.RankTimes, waited_s: float, *, ranks: 
     if not is_between:
         return f"rank 0 waited {waited_s} s for data; the ranks' rank_times have {least_s} to {most_s}"
 
-    waited_longest = times.data_wait_rank == 0
+    waited_longest = times.data_wait_rank == 0  # the rank that waited longest is rank 0
     if waited_longest and waited_s < most_s - ROUNDING_ERROR_S:
         return f"rank 0 waited {waited_s} s for data; by its rank_times it waited longest, {most_s} s"
 
-    waited_least = ranks == 2 and times.data_wait_rank == 1  # of more ranks, another one may have waited least
+    # Of two ranks, the one that did not wait longest waited least. Of more ranks, it may be any other one.
+    waited_least = ranks == 2 and times.data_wait_rank == 1
     if waited_least and waited_s > least_s + ROUNDING_ERROR_S:
         least = f"by its rank_times the other one waited longer, and it {least_s} s"
         return f"rank 0 of two waited {waited_s} s for data; {least}"

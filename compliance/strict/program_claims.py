@@ -29,7 +29,10 @@ _BUCKETS = re.compile(r".*: buckets (\d{1,9})")
 def faults_of_program(run: LoggedRun, summary: schema.RunSummary) -> Iterator[str]:
     """Yield in words what is impossible in a log's description of its training program, or contradicts the log.
 
-    An example is "a program of 0 all-reduces for 2 devices".
+    Examples are "a program of 0 all-reduces for 2 devices", and "a program that casts nothing, for precision amp_o2".
+    Also checked are each count of operators, the operators that update weights, the list of fused operators, and
+    lines such as "sgd by merged_momentum of 161", in which a run states what it has proved of its program. Nothing is
+    checked if STRATEGY is `auto`.
 
     Args:
         run: The facts that the log states of the run. The header's section `program`, which describes the program, must
@@ -41,14 +44,15 @@ def faults_of_program(run: LoggedRun, summary: schema.RunSummary) -> Iterator[st
 
     program = run.header_section(schema.PROGRAM)
     operators = program["operators"]
-    yield from _impossible_all_reduces(run, program, summary.devices)
+    yield from _impossible_all_reduces(run, program, summary.devices)  # their number, their operators, their size
     for kind, count in operators.items():
         if count < 1:
             yield f"a program of {count} {printable(kind)}"
+    # The optimizer that the log states must have the operators that update weights.
     yield from _updates_of_other_optimizer(operators, run.stated_text(schema.OPT_NAME))
     yield from _wrong_list_of_fused_operators(program)
-    yield from _other_precision(operators, summary.precision)
-    yield from _faults_of_proofs(run, program, summary.devices)
+    yield from _other_precision(operators, summary.precision)  # no cast in half precision, or a scaled loss in another
+    yield from _faults_of_proofs(run, program, summary.devices)  # the lines of its list `verified`
 
 
 def _wrong_list_of_fused_operators(program: JsonObject) -> Iterator[str]:
@@ -78,24 +82,31 @@ def _other_precision(operators: JsonObject, precision: str) -> Iterator[str]:
 
 
 def _updates_of_other_optimizer(operators: JsonObject, optimizer: str) -> Iterator[str]:
-    """Yield a fault if an operator of the program updates weights, and is none of the stated optimizer.
+    """Yield one fault if the program updates weights by an operator that the stated optimizer does not have.
+
+    For instance, the optimizer sgd has the operators momentum and merged_momentum. With opt_name sgd, the operator adam
+    gives "a program that updates by adam; opt_name is sgd".
 
     Args:
         operators: The operators of the program: the count of each by its kind.
-        optimizer: The optimizer that the log states as opt_name. An unknown one has no operators.
+        optimizer: The optimizer that the log states as opt_name. An unknown one has no operators, so that any update of
+            weights is a fault then.
     """
     is_known = optimizer in schema.OPTIMIZERS
     operators_of_optimizer = schema.OPTIMIZERS[optimizer].operators if is_known else frozenset()
     update_operators = schema.UPDATES & operators.keys()  # those of the program that update weights
-    if not update_operators <= operators_of_optimizer:
+    if not update_operators <= operators_of_optimizer:  # at least one of them is of another optimizer
         yield f"a program that updates by {', '.join(sorted(update_operators))}; opt_name is {printable(optimizer)}"
 
 
 def _impossible_all_reduces(run: LoggedRun, program: JsonObject, devices: int) -> Iterator[str]:
     """Yield in words that a program's all-reduces do not fit its devices, its operators or their stated size.
 
-    An all-reduce is an operator c_allreduce_sum that sums gradients over the ranks. A program for several devices has
-    some, and a program for one device has none.
+    An all-reduce is an operator c_allreduce_sum that sums gradients over the ranks. These values are right:
+
+        devices   all-reduces   operators c_allreduce_sum                      size
+        1         0             as many; with RECIPE.sync_bn as many or more   0 MiB
+        several   1 or more     as many; with RECIPE.sync_bn as many or more   above 0 MiB
 
     Args:
         run: The facts that the log states of the run.
@@ -106,7 +117,7 @@ def _impossible_all_reduces(run: LoggedRun, program: JsonObject, devices: int) -
     is_number_possible = all_reduces > 0 if devices > 1 else all_reduces == 0
     if not is_number_possible:
         yield f"a program of {counted(all_reduces, 'all-reduce')} for {counted(devices, 'device')}"
-        return
+        return  # nothing can be held against a wrong number
 
     operators = program["operators"].get(_ALL_REDUCE, 0)
     # With RECIPE.sync_bn, further operators may sum the statistics of the batch normalization.
@@ -123,10 +134,11 @@ def _impossible_all_reduces(run: LoggedRun, program: JsonObject, devices: int) -
 
 
 def _faults_of_proofs(run: LoggedRun, program: JsonObject, devices: int) -> Iterator[str]:
-    """Yield in words each proof about the program that the log contradicts, and the lack of a proof about gradients.
+    """Yield in words each line of the header's list `verified` that the log contradicts, and the lack of a needed one.
 
-    A proof is a line of the list `verified` in the log's header, such as "161 gradients summed over 2 ranks once,
-    scaled by 1/2 once". It says what a run has found in its program before training.
+    Each line, here called a proof, states what a run has found in its program before training. Needed is one such as
+    "161 gradients summed over 2 ranks once, scaled by 1/2 once". It must stand above those about updates of weights,
+    such as "sgd by merged_momentum of 161", which must have the same number. A line of an unknown form is no fault.
 
     Args:
         run: The facts that the log states of the run, with its optimizer and its STRATEGY.
@@ -135,12 +147,14 @@ def _faults_of_proofs(run: LoggedRun, program: JsonObject, devices: int) -> Iter
     """
     parts = parts_of_batch(str(run.settings.get("STRATEGY", "")))  # into how many a batch is divided; None: not known
     optimizer = run.stated_text(schema.OPT_NAME)
-    gradients = None  # how many there are, by a proof; a proof about updates of weights must come after it
+    gradients = None  # how many there are, by the latest line that says it; None: no line has said it yet
     for proof in program["verified"]:
         sum_of_gradients = _GRADIENTS.fullmatch(proof)  # None for a line of another form
         if sum_of_gradients is not None:
             gradients = int(sum_of_gradients["all"])
             yield from _faults_of_sum(sum_of_gradients, devices, parts)
+        # Both are False for a line of another form. The first is of lines such as "merged_optimizer made 1
+        # merged_momentum", which count operators or all-reduces; the second is of lines about updates of weights.
         elif _has_wrong_count(proof, program) or _has_wrong_updates(proof, optimizer, gradients):
             yield f"a program of which was proved what it is not: {printable(proof)}"
     if gradients is None:
@@ -148,20 +162,20 @@ def _faults_of_proofs(run: LoggedRun, program: JsonObject, devices: int) -> Iter
 
 
 def _faults_of_sum(sum_of_gradients: re.Match[str], devices: int, parts: int | None) -> Iterator[str]:
-    """Yield in words the first fault in a proof about the sum of gradients: wrong ranks or a wrong divisor.
+    """Yield at most one fault of a line on the sum of gradients: wrong ranks or, if these are right, a wrong divisor.
 
     On 2 devices with each batch in 2 parts, the gradients of 2 * 2 parts are averaged, so the right line is
 
         161 gradients summed over 2 ranks once, scaled by 1/4 once
 
     Args:
-        sum_of_gradients: The match of the pattern _GRADIENTS with the line of the header.
+        sum_of_gradients: The match of the pattern _GRADIENTS with the line, such as ranks "2" and divisor "4".
         devices: How many ranks the run has.
         parts: Into how many parts the setting STRATEGY divides a batch. None if it states no possible number: the
             divisor is not checked then.
     """
     proof = printable(sum_of_gradients.string)  # the whole line
-    names_ranks = sum_of_gradients["ranks"] is not None
+    names_ranks = sum_of_gradients["ranks"] is not None  # not in "161 gradients scaled by 1/2 once", as for one device
     stated_ranks = int(sum_of_gradients["ranks"]) if names_ranks else 1
     stated_divisor = int(sum_of_gradients["divisor"])
     if stated_ranks != devices:
@@ -180,22 +194,23 @@ def _has_wrong_count(proof: str, program: JsonObject) -> bool:
 
 
 def _has_wrong_updates(proof: str, optimizer: str, gradients: int | None) -> bool:
-    """Return whether a proof says how weights are updated, and contradicts the run's optimizer or its gradients.
+    """Return whether a line on updates of weights names another optimizer, or another number of weights.
 
-    The proof "lars by lars_momentum of 54, momentum of 107" says that the optimizer is lars, and that two operators
-    update 54 + 107 = 161 weights. So the run must have 161 gradients.
+    The line "sgd by merged_momentum of 54, momentum of 107" says that the optimizer is sgd, and that its operators
+    update 54 + 107 = 161 weights. So the run must have 161 gradients. A line that is not on updates gives False.
 
     Args:
-        proof: A line of the list `verified` in the log's header. A line of another form gives False.
+        proof: A line of the list `verified` in the log's header.
         optimizer: The optimizer that the log states.
-        gradients: How many gradients the run has, by an earlier line of the list. None if no line says it.
+        gradients: How many gradients the run has, by an earlier line of the list. None if no earlier line says it: a
+            line on updates is wrong then, because the run writes it after that one.
     """
     match = _UPDATES.fullmatch(proof)
-    if match is None:
+    if match is None:  # a line that is not on updates
         return False
-    proved_optimizer, operators = match.groups()  # "lars" and "lars_momentum of 54, momentum of 107"
+    proved_optimizer, operators = match.groups()  # "sgd" and "merged_momentum of 54, momentum of 107"
     weights_by_operator = re.findall(r" of (\d+)", operators)  # ["54", "107"]
     updated_weights = sum(int(weights) for weights in weights_by_operator)
     is_other_optimizer = proved_optimizer != optimizer
-    is_other_number = updated_weights != gradients  # also if the number is not known
+    is_other_number = updated_weights != gradients  # also true if `gradients` is None
     return is_other_optimizer or is_other_number

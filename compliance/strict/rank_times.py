@@ -40,7 +40,10 @@ class RankTimesOfWindows:
         self._window_began_ms = time_ms
 
     def take(self, event: Event) -> str:
-        """Keep the ranks' times for the window that follows, and return what is wrong; wrong ones are not kept.
+        """Keep the ranks' times of an event for the window that follows, and return what is wrong with the event.
+
+        Wrong is a second event of one window, an event of values that this run cannot have, or one without a step. Its
+        times are not kept, but its own time is noted, and it counts: the window does not lack its rank_times then.
 
         Args:
             event: The event rank_times.
@@ -78,17 +81,19 @@ class RankTimesOfWindows:
     def compare_with_window(self, event: Event, window: schema.StepWindow, step: int) -> str:
         """Return in words how a window contradicts its rank_times, or that it has none in a run of several ranks.
 
-        Its rank_times are those that `take` was given since the window before.
+        For each window, `take` is called with its rank_times first, then this, then `window_ends`, which forgets them.
+        An empty text says that nothing is wrong, or that there are no right rank_times to compare.
 
         Args:
-            event: The event step_window, before `window_ends` is called for it.
+            event: The event step_window.
             window: Its value: how long the window took, and how much of it rank 0 waited for data.
             step: The step at which the window ends.
         """
         summary = self._run.summary
         if summary is None:  # then no rank_times are kept
             return ""
-        are_missing = self._logged_since_window == 0 and summary.devices > 1  # a single rank logs none
+        # Wrong rank_times have been counted, so they are not missing. A run of a single rank logs none.
+        are_missing = self._logged_since_window == 0 and summary.devices > 1
         if are_missing:
             return f"a window without the rank_times of its {summary.devices} ranks"
         of_ranks = self._times_of_next_window
@@ -96,6 +101,7 @@ class RankTimesOfWindows:
             return ""
         if of_ranks.step != step:
             return f"a window to step {step} after the rank_times of step {of_ranks.step}"
+        # Since the window before, or the start of the epoch or run.
         passed_s = (event.time_ms - self._window_began_ms) / 1000
         return contradiction_of_ranks(of_ranks.times, window, passed_s, ranks=summary.devices)
 

@@ -48,9 +48,10 @@ class Sensors:
             self.time_s += window.time_s  # power * time is compared with the run's energy later
 
     def _take_memory(self, line: int, memory_mib: float) -> None:
-        """Add the GPU memory of a window to the first, the least and the most, and note where it falls first.
+        """Add a window's GPU memory to the run's first, least and most, and keep the first line where it is less.
 
-        It cannot fall in an honest log, because each window states the most that was held since the run began.
+        Each window states the most memory that was held since the run began. So less than in a window before, as 900
+        MiB after 1000 MiB, is a sign of an altered log, and the line is kept for a report. 0 MiB is no such sign.
 
         Args:
             line: The line of the window's event.
@@ -65,5 +66,5 @@ class Sensors:
             self.most_memory_mib = memory_mib
             self.line_of_memory = line
         has_fallen = 0 < memory_mib < most_before_mib  # 0 is no fall: some allocators of Paddle count nothing
-        if has_fallen and not self.line_of_less_memory:
+        if has_fallen and not self.line_of_less_memory:  # 0: no window before has stated less
             self.line_of_less_memory = line

@@ -50,7 +50,11 @@ class SetClock:
         self._logged_ms = None
 
     def take(self, event: Event, last_step: int | None) -> str:
-        """Return how a clock_set is impossible: by its value, by its step, or as a leap for which no time has passed.
+        """Return how a clock_set is impossible, and add a setting ahead to the leaps since the last window.
+
+        It is impossible if its value is no number of 1 s or more (ahead or back), or if it states another step than the
+        last one, or none. A leap is also impossible if the log's clock has advanced too little since the window before
+        the last one: by less than the last window's time and the leaps logged after it, but for a tolerance.
 
         Args:
             event: The event clock_set, such as one of 60 s.
@@ -67,8 +71,8 @@ class SetClock:
         was_set_back = event.value < 0
         if was_set_back:  # possible at any time; `Policy` reports it
             return ""
-        self._leaps_since_window_s += event.value
-        since_ms = self._last_window.logged_ms_of_previous
+        self._leaps_since_window_s += event.value  # several leaps after one window need the time of their sum
+        since_ms = self._last_window.logged_ms_of_previous  # when the window before the last one was logged
         if since_ms is None:  # there is no time to compare the leaps with
             return ""
         return _leap_without_time(
@@ -80,10 +84,10 @@ class SetClock:
 
 
 def _leap_without_time(*, leaps_s: float, window_s: float, passed_ms: float, clock_tolerance_ms: float) -> str:
-    """Return a complaint if less time passed by the log's clock than a window of steps and the clock's leaps make up.
+    """Return a complaint if the log's clock advanced by less than the last window's time and the leaps together.
 
-    For instance, the clock was set ahead by 60 s during a window of 5 s. So at least 65 s must lie between the line of
-    the window before and the line of the clock_set:
+    For instance, the clock was set ahead by 60 s during a window of 5 s. So the clock must have advanced by 65 s from
+    the line of the window before to the line of the clock_set, but for a tolerance:
 
         10:00:00  step_window of the window before
         10:01:05  step_window of the last window, which took 5 s
@@ -99,7 +103,7 @@ def _leap_without_time(*, leaps_s: float, window_s: float, passed_ms: float, clo
         The complaint; an empty text if enough time passed.
     """
     needed_ms = 1000 * (window_s + leaps_s)
-    # In favour of the run, because times are rounded and lines are logged late.
+    # By how much `passed_ms` may fall short, because times are rounded (1 %) and lines are logged late (1 s).
     allowed_ms = passed_ms * _MOST_ROUNDING + MOST_DELAY_MS + clock_tolerance_ms
     if needed_ms <= passed_ms + allowed_ms:
         return ""

@@ -45,8 +45,9 @@ class EnvelopeTest:
 
             lower convex envelope: held to 4.2 epochs, x 1.012000; by rcp_checker to 4.5, x 1.000000 (a question to ...)
 
-        The runs are held to the mean epochs (or samples) of a reference point, and the score is multiplied by the
-        factor after "x".
+        Each test compares the runs with a reference point. "Held to" gives the mean epochs (or samples) of this point,
+        and "x" the factor by which the test multiplies the score. If both tests take the same mean, the phrase says
+        only "lower convex envelope: the same reference point".
 
         Args:
             scaling_by_tool: The factor by rcp_checker's test; None if it is not known.
@@ -202,16 +203,20 @@ def _line_of_totals(submissions: Sequence[Submission]) -> str:
 def _lines_of_submission(submission: Submission) -> list[str]:
     """Return the lines about a submission in the audit: its name and verdicts, and indented lines with details.
 
+    The details are the second convergence test, if the audit made one, and a line for each rule that is broken.
+
     v1.1 Dell node resnet: official 5/5, ...
       lower convex envelope: the same reference point
       warning: run-elsewhere, 1 log, result_0.txt:-: the times of ...
     """
     name = f"{submission.round or '-'} {submission.submitter} {submission.system} {submission.benchmark}"
     is_any_log_judged = submission.not_judged < submission.logs
+    # Such as "official 5/5, 28.3000 min (unverified); strict 3/5, no score; RCP pass, x 1.012000".
     verdicts = _verdicts(submission) if is_any_log_judged else "not judged"
     lines = [f"{name}: {verdicts}"]
-    if submission.envelope is not None:  # the second test of convergence, which not every audit makes
-        factor_of_first_test = submission.scaling
+    # The second test takes only the reference points on their lower convex envelope.
+    if submission.envelope is not None:
+        factor_of_first_test = submission.scaling  # on the score, by rcp_checker's test; None if it is not known
         lines.append(f"  {submission.envelope.in_words(factor_of_first_test)}")
     for question in submission.questions:  # one for each rule that is broken
         first_breach = f"{question.file}:{question.line or '-'}"  # such as "result_0.txt:12"; "-" for no single line
@@ -225,7 +230,9 @@ def _verdicts(submission: Submission) -> str:
 
         official 5/5, 28.3000 min (unverified); strict 3/5, no score; RCP pass, x 1.012000 (PROBLEM)
 
-    "RCP" has the outcome of rcp_checker's test of convergence, and the test's factor on the score.
+    "5/5" are the logs that pass, of all logs. "RCP" has the outcome of rcp_checker's test of convergence, and the
+    test's factor on the score. After it comes the name of the result, if it is known to be no MLPerf result, and in
+    parentheses the problem of the submission, if it has one.
     """
     # "28.3000 min", with "(unverified)" if the result uses the name of MLPerf; "no score" if there are no minutes.
     official_minutes = submission.minutes_in_words(submission.official_minutes)
@@ -236,10 +243,10 @@ def _verdicts(submission: Submission) -> str:
         f"RCP {submission.rcp}{submission.scaling_in_words}",  # no factor after "not applied" or "not known"
     ]
     standing = submission.standing  # None if no log can be read
-    # `is_mlperf` is True, False, or None if it is not known.
+    # `is_mlperf` is True, False, or None if it is not known: only False adds a part.
     is_known_as_no_mlperf_result = standing is not None and standing.is_mlperf is False
     if is_known_as_no_mlperf_result:
-        parts.append(submission.name)  # the name of the result, which says why it is none
+        parts.append(submission.name)  # says "no MLPerf result", with the reasons in parentheses
     verdicts = "; ".join(parts)
     if submission.problem:  # such as "4 logs; a submission has 5"
         verdicts += f" ({submission.problem})"

@@ -84,24 +84,29 @@ def _is_for_package(entry: _Entry) -> bool:
 def _entries_of(commit: str) -> list[_Entry]:
     """Return git's list of all files of a commit of this repository.
 
+    If git gives no list, it is asked whether it can read the checkout at all. Only if it can is the commit unknown.
+
     Args:
         commit: Hash of the commit: 7 to 64 hexadecimal digits.
 
     Raises:
-        ValueError: `commit` is no hash, git is not installed, or it cannot read a checkout here.
-        UnknownCommitError: The checkout does not have the commit, or lacks one of its folders.
+        ValueError: `commit` is no hash, git is not installed, there is no checkout here, or git cannot read it.
+        UnknownCommitError: Git reads the checkout, which does not have the commit, or lacks one of its folders.
     """
     _refuse_other_than_hash(commit)
     done = _asked_of_git("ls-tree", "-r", "-z", f"{commit}^{{commit}}")
     if done.returncode == 0:
         return [_entry(row) for row in done.stdout.split(b"\0") if row]
 
+    # Git failed. The message serves two errors: no checkout, and a readable checkout without the commit.
     no_commit = f"{REPOSITORY}: git has no commit {commit} ({_error_of(done)}); take a checkout that has it"
     is_checkout = (REPOSITORY / ".git").exists()
-    if not is_checkout:  # a copy of the code without its history, which does not tell whether the commit exists
+    # Without it, this is a copy of the code without its history, and whether the commit exists is not known.
+    if not is_checkout:
         raise ValueError(no_commit)
-    asked_for_folder = _asked_of_git("rev-parse", "--git-dir")  # which fails only if git cannot read the checkout
-    if asked_for_folder.returncode != 0:  # as where another user owns the folder
+    # This command names no commit, so it fails only if git cannot read the checkout, as where another user owns it.
+    asked_for_folder = _asked_of_git("rev-parse", "--git-dir")
+    if asked_for_folder.returncode != 0:
         raise ValueError(f"{REPOSITORY}: git does not read this checkout: {_error_of(asked_for_folder)}")
     raise UnknownCommitError(no_commit)
 

@@ -93,7 +93,9 @@ def names_of_submission(run: LoggedRun) -> tuple[str, ...]:
 def one_submission(
     checked: Sequence[Report], ruleset: Ruleset, *, original_of_copy: Mapping[Path, Path] | None = None
 ) -> SubmittedBenchmark:
-    """Make sure that logs are of one submission that can be scored, and return its benchmark.
+    """Refuse logs that are not of one submission with a scored benchmark; return the benchmark and its runs per result.
+
+    Logs are of one submission if they state the same benchmark, division, organisation and platform.
 
     Args:
         checked: The reports on the logs, at least one.
@@ -105,13 +107,15 @@ def one_submission(
         ValueError: A log has no events, the first log's benchmark is not scored, or another log is of a different
             submission than the first log. The message names the log.
     """
+    # A user knows the originals, and not the copies that were checked.
     paths_for_messages = [report.path for report in checked]
     if original_of_copy is not None:
         paths_for_messages = [original_of_copy[report.path] for report in checked]
 
-    _refuse_logs_without_events(checked, paths_for_messages)
+    _refuse_logs_without_events(checked, paths_for_messages)  # first, because such a log states no benchmark
     benchmark = checked[0].run.stated_text(schema.SUBMISSION_BENCHMARK)
-    runs_of_result = mlperf.submission_runs(benchmark, ruleset.version)  # None if the benchmark is not scored
+    # How many runs make a result, and how many of them are dropped at each end; None if the benchmark is not scored.
+    runs_of_result = mlperf.submission_runs(benchmark, ruleset.version)
     if runs_of_result is None:
         raise ValueError(f"{paths_for_messages[0]}: {_why_not_scored(checked[0].run, ruleset)}")
     _refuse_different_submissions(checked, paths_for_messages)  # from here on, all logs are of `benchmark`
@@ -181,8 +185,8 @@ def standing_of(checked: Sequence[Report], ruleset: Ruleset) -> Standing:
 def convergence_test(checked: Sequence[Report], ruleset: Ruleset) -> ConvergenceTest:
     """Test whether the runs of a closed submission reached the target in suspiciously few epochs.
 
-    Far fewer epochs than in the reference runs of MLPerf are a sign that the runs trained another model, or in another
-    way. The test is that of rcp_checker, a tool of mlperf-logging.
+    Far fewer epochs than in the reference runs of MLPerf are a sign of another model or training. The test is that of
+    rcp_checker, a tool of mlperf-logging. Here is settled whether it applies; `_test_against` compares the epochs.
 
     Args:
         checked: The reports on the logs of the submission, at least one. The first log tells the division and
@@ -190,19 +194,16 @@ def convergence_test(checked: Sequence[Report], ruleset: Ruleset) -> Convergence
         ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
 
     Returns:
-        `status`, the outcome; `reason`, a text on the outcome; and `scaling`, a factor for the minutes of the
-        submission. By `status`:
+        `status`, the outcome; `reason`, a text on it; and `scaling`, a factor for the result's minutes. By `status`:
 
         - NOT_APPLIED: The division is not closed, or the benchmark is none of MLPerf. The factor is 1.
-        - NOT_KNOWN: rcp_checker lacks the benchmark's reference points or number of runs, or cannot read a log. The
-          factor is None, which stands for unknown.
-        - FAILED: The runs needed far fewer epochs than the reference; or no comparison was possible, for instance for
-          runs of different batches, or because too many runs missed the target. The factor is 1.
-        - PASSED: The factor is 1, or above 1 for runs that needed a few epochs fewer than the reference: 42 / 40 for 40
-          epochs against 42.
+        - NOT_KNOWN: rcp_checker lacks reference points or a number of runs, or cannot read a log. The factor is None.
+        - FAILED: Far too few epochs; or no comparison was possible, as of two batches, or if too many runs missed the
+          target. The factor is 1, as only runs that pass are scaled.
+        - PASSED: The factor is 1, or above 1 for a few epochs fewer than the reference: 42 / 40 for 40 against 42.
     """
     first_run = checked[0].run
-    benchmark = first_run.stated_text(schema.SUBMISSION_BENCHMARK)
+    benchmark = first_run.stated_text(schema.SUBMISSION_BENCHMARK)  # as "resnet"
     if first_run.first_event(schema.SUBMISSION_DIVISION).value != "closed":
         return ConvergenceTest(status=NOT_APPLIED, reason="only closed runs are tested", scaling=1.0)
     if not mlperf.is_mlperf_benchmark(benchmark):
@@ -225,26 +226,26 @@ def _test_against(reference: ReferenceSet, checked: Sequence[Report]) -> Converg
         checked: The reports on the logs of the submission, at least one.
 
     Returns:
-        The outcome, PASSED or FAILED, as also if the logs do not state one batch; NOT_KNOWN if rcp_checker cannot read
-        a log.
+        The outcome. NOT_KNOWN: rcp_checker cannot read a log. FAILED: the logs do not all state one and the same number
+        as their batch, or the comparison of epochs fails. PASSED: that comparison passes.
     """
-    why_unreadable = _why_unreadable(checked)
+    why_unreadable = _why_unreadable(checked)  # as "rcp_checker cannot read result_2.txt (...)"; empty if it reads all
     if why_unreadable:
         return ConvergenceTest(status=NOT_KNOWN, reason=why_unreadable, scaling=None, reference=reference)
 
-    batch = checked[0].run.as_tools_read.batch  # of any type of JSON
+    batch = checked[0].run.as_tools_read.batch  # mostly a number, but a log may state any value of JSON
     texts_of_batches = _stated_batches(checked)  # such as ["256"], or ["256", "512"] for different ones
     is_of_all_runs = len(texts_of_batches) == 1
     if not (is_of_all_runs and is_number(batch)):
         reason = f"no one global_batch_size ({printable(', '.join(texts_of_batches))})"
         return ConvergenceTest(status=FAILED, reason=reason, scaling=1.0, reference=reference)
 
-    epochs = _epochs_to_target(checked)
+    epochs = _epochs_to_target(checked)  # of each run, as (41.0, 40.0); a large number for one that missed the target
     result = convergence.against_reference(epochs, batch, reference, points=reference.points)  # those the tool keeps
     return ConvergenceTest(
         status=PASSED if result.passed else FAILED,
         reason=result.reason,
-        scaling=result.scaling,
+        scaling=result.scaling,  # 1, or above 1 for runs that pass with fewer epochs than the reference
         reference=reference,
         comparison=Comparison(reference=reference, batch=batch, epochs_to_target=epochs, result=result),
     )

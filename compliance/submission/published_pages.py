@@ -83,6 +83,9 @@ class _Published:
 def _result_of_package(root: Path, folder: Path) -> _Published:
     """Return a package's row in the table of results, the details on the page, and the footnotes of both.
 
+    All is read from the package's manifest, its list of hashes (for its id), the system description that the manifest
+    names, and the logs of its runs.
+
     Args:
         root: The published folder.
         folder: Folder of the package in the published folder, packages/ID/ORG.
@@ -90,10 +93,12 @@ def _result_of_package(root: Path, folder: Path) -> _Published:
     manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     description = read_description(folder / "systems" / f"{manifest['system']}.json")
     names_of_package = {"package": folder.relative_to(root).as_posix(), "id": sha256(folder / HASHES)}
-    # The manifest gives "organisation", "minutes" and others; the description gives "nodes", "accelerator" and others.
+    # The row is {"package": "packages/ID/ORG", "id": ..., then from the manifest "organisation": "Some Lab",
+    # "minutes": 61.5, "runs": 5, ..., and from the system description "nodes": "2", "accelerator": "H200", ...}.
     row = names_of_package | _columns_of_manifest(manifest) | _columns_of_system(description)
     of_page = {
-        # What the manifest says of each run, with the lines of its log from which time and quality are computed.
+        # What the manifest says of each run, such as its "file" and "verdict", with the lines of its log from which
+        # time and quality are computed.
         "shown_runs": [run | {"lines": _scoring_lines(folder / run["file"])} for run in manifest["runs"]],
         "description": {name: value for name, value in description.items() if value},  # without empty fields
     }

@@ -78,7 +78,8 @@ def refusals_by_findings(runs: Sequence[PackagedRun], description: JsonObject, r
 def _findings_on_run(run: PackagedRun, description: JsonObject, ruleset: Ruleset) -> list[Finding]:
     """Return the findings (errors, warnings and notes) on one run of a package, from three sources in this order:
 
-    - the check of the run's log by itself; left out if the only errors of this check say that the run missed the target
+    - the check of the run's log by itself. If it has errors, and all of them say that the run missed the target, all
+      findings of this check are left out, warnings and notes included.
     - the comparison with the other runs of the package
     - the comparison of the log with the system description
 
@@ -88,8 +89,8 @@ def _findings_on_run(run: PackagedRun, description: JsonObject, ruleset: Ruleset
         ruleset: This project's rules for a version of MLPerf Training. A log that contradicts the description breaks
             its rule "system-description".
     """
-    # A package may have a few runs that missed the target, and `refusals_by_missed_target` counts such runs. Here the
-    # whole check of such a run is left out, warnings and notes, too.
+    # A package may have a few runs that missed the target. `refusals_by_missed_target` counts them, and refuses the
+    # package if they are too many. So a missed target is no reason here.
     findings_on_log = () if _has_only_missed_target(run.report) else run.report.findings
     contradictions = compare_description(run.report.run, description, ruleset.strict["system-description"])
     return [*findings_on_log, *run.findings_between_runs, *contradictions]

@@ -92,19 +92,24 @@ def _first_in_other_submission(
 def _question_about_two_submissions(report: Report, folder: Folder, earlier: _FirstSeen) -> Finding:
     """Return a reviewer's question to the submitter about a run that is in two submissions of a results repository.
 
+    The question names the earlier log and what the run has in common with it. It is only for information if the run is
+    handed in again with logs of its power. Else it is a warning, which names the conditions of a resubmission if the
+    two submissions are of different rounds.
+
     Args:
         report: The report on the run's log in the later submission.
         folder: The later submission, which the question is about.
-        earlier: The log of the run in the earlier submission, and what both logs have in common, such as their `times`.
+        earlier: The log of the run in the earlier submission, and what both logs have in common.
     """
     earlier_folder = earlier.folder
-    # Such as: the accuracies of result_0.txt of Dell/results/node/resnet
+    # `kind_of_mark` is "run", "times" or "accuracies". So: the accuracies of result_0.txt of Dell/results/node/resnet
     shared = f"the {earlier.kind_of_mark} of {printable(earlier.file)} of {printable(str(earlier_folder.name))}"
     fix = "ask which system ran it"
+    # By the names of the submitters: `Dell-power` hands in runs of `Dell` with logs of their power.
     if _is_power_submission_of(folder.owner.submitter, earlier_folder.owner.submitter):  # which is as it should be
         actual = f"{shared}: this is its submission with power logs"
         return question_for_submitter("run-elsewhere", actual, fix, severity="info")
-    if _are_of_different_rounds(folder, earlier_folder):
+    if _are_of_different_rounds(folder, earlier_folder):  # by the topmost folder in the tree, which is the round
         actual = f"{shared}: {_conditions_of_resubmission(report, folder, earlier_folder)}"
         return question_for_submitter("run-elsewhere", actual, fix)
     return question_for_submitter("run-elsewhere", shared, fix)
@@ -139,17 +144,18 @@ def _is_power_submission_of(power_submitter: str, submitter: str) -> bool:
 
 
 def _conditions_of_resubmission(report: Report, folder: Folder, other: Folder) -> str:
-    """Return the two conditions on which a run of another round may be submitted again, and whether each is met.
+    """Return the two conditions on which a run of an earlier round may be submitted again, and whether each is met.
 
     For instance: "a resubmission is allowed where system.json is identical (here: not identical) and the log passes the
     new round's checker (it passes); training_rules.adoc, section Results Resubmission".
 
     Args:
-        report: The report on the run's log in the later submission, `folder`.
+        report: The report on the run's log in the later submission, by the ruleset of that submission.
         folder: The later submission, which has the run again.
-        other: The earlier submission of the run, of another round.
+        other: The earlier submission, which had the run first.
     """
     passes = "passes" if report.passes_official else "does not pass"
+    # `_likeness` compares the system descriptions: "identical", "not identical" or, if one is absent, "missing".
     return (
         f"a resubmission is allowed where system.json is identical (here: {_likeness(folder, other)}) and the "
         f"log passes the new round's checker (it {passes}); training_rules.adoc, section Results Resubmission"

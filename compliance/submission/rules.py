@@ -72,13 +72,15 @@ def _lines_of_demand(demand: Demand, ruleset: Ruleset) -> list[str]:
               same-configuration, system-description (others' logs name no system)
 
     Args:
-        demand: The demand.
-        ruleset: A version of the rules. A check that a later version brings into force is marked with it.
+        demand: The demand, with the sentence of the rules that makes it.
+        ruleset: A version of the rules. A check that is in force only from a later version on is marked with that
+            version, as "seed-present (from 4.1.0 on)".
     """
-    sentence = demand.must
-    versions_with_sentence = demand.stands  # "0.7 1.0 6.0"
+    sentence = demand.must  # as quoted from the rules, such as "The same system and framework must be used ..."
+    versions_with_sentence = demand.stands  # the versions whose text has the sentence, as "0.7 1.0 6.0"
+    # The names of the checks, as "same-configuration, system-description"; "none" if nothing checks the demand.
     checks = ", ".join(_check_in_words(check, ruleset) for check in demand.checks) or NO_CHECK
-    remark = f" ({demand.why})" if demand.why else ""  # often on what the checks do not see
+    remark = f" ({demand.why})" if demand.why else ""  # as " (others' logs name no system)"
     return [f'  "{sentence}" [{versions_with_sentence}]', f"      {checks}{remark}"]
 
 
