@@ -42,20 +42,23 @@ def change_point(values: Sequence[float], first_index: int, last_index: int) -> 
         - The strengths go on to rise beyond the range, so the true change is outside. For example, `last_index` is 30,
           and the strengths at 29, 30 and 31 are 9, 10 and 11.
     """
-    noise = _noise_deviation(values)
-    clipped = _clipped(values, CLIP_DEVIATIONS * noise)  # so that a single spike does not count as a level
-    strengths = _strengths_of_splits(clipped, noise)
+    noise = _noise_deviation(values)  # the standard deviation of a value around its level
+    # A single spike would move the means of which the strengths are made, and count as a level. So it is cut down.
+    clipped = _clipped(values, CLIP_DEVIATIONS * noise)
+    strengths = _strengths_of_splits(clipped, noise)  # by index: those of the whole series, not of the range alone
     allowed_indexes = [index for index in strengths if first_index <= index <= last_index]
     if not allowed_indexes:
         return None
     strongest = max(allowed_indexes, key=lambda index: strengths[index])
     if strengths[strongest] <= LEAST_CHANGE_STRENGTH:
         return None
-    # Within the range no strength is greater, so strengths that rise from here lead out of the range.
+    # No strength within the range is greater than that at `strongest`. So a greater one that `_rises_from` finds, by a
+    # walk to lower (-1) or higher (+1) indexes without a deep dip, lies outside the range.
     true_change_is_before_range = _rises_from(strongest, strengths, -1)
     true_change_is_after_range = _rises_from(strongest, strengths, +1)
     if true_change_is_before_range or true_change_is_after_range:
         return None
+    # Of the values as they were measured: a spike hardly moves a median.
     before = statistics.median(values[:strongest])
     after = statistics.median(values[strongest:])
     return LevelChange(at=strongest, before=before, after=after)
@@ -64,20 +67,18 @@ def change_point(values: Sequence[float], first_index: int, last_index: int) -> 
 def _rises_from(start: int, strengths: Mapping[int, float], direction: int) -> bool:
     """Tell whether a greater strength lies in one direction from an index, without a deep dip on the way.
 
-    A level change makes a peak of strengths. If a greater strength lies in one direction, the change is there, and
-    `start` is only on the slope of the peak.
+    The strength at an index says how far apart the means of the values before and after it are. Where a series changes
+    from one level to another, the strengths have a peak. A greater strength nearby shows that `start` is only on the
+    slope of a peak, and not at the change itself. For example, with the strengths from `start` on:
 
-    Noise makes strengths dip a little on the way up. A dip by 6 (LEAST_CHANGE_STRENGTH) or more is deep: it separates
-    two peaks, so the change at `start` is separate from any change beyond the dip. For example, with the strengths from
-    `start` on:
-
-    - 20, 17, 21: True
-    - 20, 13, 21: False, because 13 is a deep dip
+    - 20, 17, 21: True, because noise makes strengths dip a little on the way up
+    - 20, 13, 21: False, because 13 is a deep dip, which separates two peaks: it is 6 (LEAST_CHANGE_STRENGTH) or more
+      below the 20 at `start`
 
     Args:
         start: The index to start from.
-        strengths: The strength of the split at each index: the distance between the mean of the values before the index
-            and the mean of the values from the index on, in standard errors.
+        strengths: The strength at each index: the distance between the mean of the values before the index and the mean
+            of the values from the index on, in standard errors.
         direction: +1 to look at higher indexes, -1 at lower ones.
     """
     bottom_of_deep_dip = strengths[start] - LEAST_CHANGE_STRENGTH
@@ -86,7 +87,7 @@ def _rises_from(start: int, strengths: Mapping[int, float], direction: int) -> b
         if strengths[index] > strengths[start]:
             return True
         index += direction
-    return False
+    return False  # a deep dip, or the end of the series, comes before any greater strength
 
 
 def _strengths_of_splits(values: Sequence[float], noise: float) -> dict[int, float]:

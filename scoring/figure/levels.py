@@ -49,13 +49,13 @@ def levels_of_repetition(
         host     2 hosts, 2.07 %: the means 101 and 104 are compared
 
     Args:
-        values: The figure of each run; infinite for a run that did not converge, NaN for a run without a figure.
+        values: The figure of each run. Infinite for a run that did not converge, which only `not_converged` counts. NaN
+            for any other run without a figure, which counts as a run, but is compared with none.
         rates: For each run the rates of its windows; empty if not known.
         hosts: Name of the host of each run; None if not known.
     """
     window_level = _level_of_windows(rates)  # of all runs, converged or not
-    # A run without a figure (NaN) stays among these: it is counted, but not compared.
-    converged_values = [value for value in values if not math.isinf(value)]
+    converged_values = [value for value in values if not math.isinf(value)]  # NaN stays among these
     if hosts is None:  # all runs are compared with each other
         run_level = _level_of_groups("run", [converged_values], reason_if_no_pair="one run")
         host_level = Level(name="host", count=None, unknown=HOSTS_UNSAID)
@@ -65,7 +65,8 @@ def levels_of_repetition(
         run_level = _level_of_groups("run", list(runs_by_host.values()), reason_if_no_pair="one run of each host")
         host_level = _level_of_hosts(runs_by_host)
 
-    # `run_level` counts only the runs that converged, so the others are given beside it.
+    # `run_level` counts only the values that it was given. The runs left out above (infinite) are added in a field of
+    # their own, for "2 runs +-0.31% (1 run that did not converge is not counted)".
     not_converged = len(values) - len(converged_values)
     return Levels(window_level, dataclasses.replace(run_level, not_converged=not_converged), host_level)
 
@@ -105,19 +106,21 @@ def _level_of_windows(rates: Sequence[Sequence[float]]) -> Level:
 def _level_of_groups(name: str, groups: Sequence[Sequence[float]], *, reason_if_no_pair: str) -> Level:
     """Return how many windows, runs or hosts there are in some groups, and how far they vary within a group.
 
-    For example, [[100, 102], [200]] are 3 runs, grouped by their host. They vary by 1.4 %, the relative standard
-    deviation of 100 and 102.
+    For example, [[100, 102], [200]] are 3 runs in groups by their host. Their `relative_sd` is 0.014 (1.4 %), the
+    sample standard deviation of 100 and 102 over their mean. For [[100], [200]], 2 runs, it is None, and `unknown` says
+    why.
 
     Args:
         name: What the values are: "window", "run" or "host".
         groups: The values of each group. NaN stands for a missing figure, which counts, but is not compared.
-        reason_if_no_pair: Why the spread is not known, for the case that no group has two values.
+        reason_if_no_pair: The reason for the case that no group has two values, such as "one run of each host".
     """
     count = sum(len(values) for values in groups)
+    # One deviation for all groups, of each value from the mean of its own group; None if no group has two figures
     pooled = spread.pooled_sd([_finite(values) for values in groups])
     if pooled is not None:
         return Level(name=name, count=count, relative_sd=pooled.relative_sd)
-    some_group_has_a_pair = any(len(values) > 1 for values in groups)
+    some_group_has_a_pair = any(len(values) > 1 for values in groups)  # counting values without a figure (NaN)
     reason = "too few of them have a figure" if some_group_has_a_pair else reason_if_no_pair
     return Level(name=name, count=count, unknown=reason)
 
@@ -151,8 +154,10 @@ def level_in_words(level: Level) -> str:
 def _counted_in_words(level: Level) -> str:
     """Return how many windows, runs or hosts were measured, and how far these vary, such as "3 runs +-0.31%".
 
+    If the number is not known, or the variation of two or more, the text gives the reason, which `level.unknown` holds.
+
     Args:
-        level: The windows, the runs or the hosts of a measurement. The spread is a relative standard deviation.
+        level: The windows, the runs or the hosts of a measurement. The variation is a relative standard deviation.
     """
     if level.count is None:
         why_no_count = level.unknown
@@ -160,7 +165,9 @@ def _counted_in_words(level: Level) -> str:
     if level.count == 0:
         return f"no {level.name}"  # "no run"
     if level.count == 1 and level.name == "host":
-        return level.unknown  # why there is no spread: "one host", or "one set of 8 hosts" if each run was on 8
+        # Why hosts cannot be compared: "one host", or "one set of 8 hosts" if each run was on 8. It tells the
+        # number, too.
+        return level.unknown
     if level.count == 1:
         return f"one {level.name}"  # "one run"
     counted = f"{level.count} {level.name}s"

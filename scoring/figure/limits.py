@@ -58,13 +58,13 @@ def _card_of_all_gpus(record: Record) -> Card | None:
             their memory in GiB.
 
     Returns:
-        The row. None if the log describes no GPUs, if the table has no row for one of them, or if they fit different
-        rows.
+        The row. None if the log describes no GPUs, if a GPU fits no row, or if two GPUs fit different rows.
     """
+    # The different rows: a single one for 8 equal GPUs. A GPU without a row in the table adds None to the set.
     cards = {card_of(str(gpu.get("name")), real(gpu.get("memory_gib"))) for gpu in _described_gpus(record)}
     if len(cards) != 1:
         return None
-    [card] = cards  # None if the table has no row for any of the GPUs
+    [card] = cards  # the row of every GPU; None if no GPU has a row
     return card
 
 

@@ -25,8 +25,9 @@ class RatioInterval(NamedTuple):
 def interval_of_means(base: Runs, other: Runs, *, are_of_one_system: bool) -> RatioInterval:
     """Return the 95 % interval of the ratio mean(other) / mean(base) of two sets of runs.
 
-    It is by Welch's t. If one set is of a single host and the other of several hosts of the same system, Welch's t may
-    be too narrow, and the interval by the spread of the several hosts is taken if that is wider.
+    The interval is by Welch's t in all cases but one. If one set is of a single host and the other is of several hosts
+    of the same system, Welch's t may be too narrow: runs of one host lie closer together than hosts do. Then a second
+    interval is made from how far the several hosts lie apart, and the wider one of the two is returned.
 
     Args:
         base: The runs in the denominator, two or more, with their hosts if known.
@@ -37,10 +38,10 @@ def interval_of_means(base: Runs, other: Runs, *, are_of_one_system: bool) -> Ra
         The interval, which always has bounds, with words that say how it was made.
     """
     by_welch = _interval_by_welch(base, other)
+    # The mean of each host of the set with several hosts, if the other set is of a single host
     host_means = host_means_against_one_host(base, other) if are_of_one_system else None
-    if host_means is None:  # both sets are of several hosts, or none is, or they are not known to be of one system
+    if host_means is None:  # both sets are of several hosts, or neither is, or hosts or a common system are not known
         return by_welch
-    # A single host does not show how far hosts lie apart, which Welch's t would take from its runs.
     ratio = statistics.fmean(other.values) / statistics.fmean(base.values)
     by_hosts = interval_by_spread_of_hosts(ratio, host_means)
     assert by_welch.bounds is not None and by_hosts.bounds is not None, "both ways always give bounds"
@@ -51,19 +52,24 @@ def interval_of_means(base: Runs, other: Runs, *, are_of_one_system: bool) -> Ra
 def _interval_by_welch(base: Runs, other: Runs) -> RatioInterval:
     """Return the 95 % interval of the ratio mean(other) / mean(base) of two sets of runs by Welch's t.
 
-    Runs of one host lie closer together than hosts do. So the means of its hosts count as the values of a set that has
-    several hosts and more runs than hosts. In any other set, the runs count.
+    Both means are of all runs. Only their standard errors, with the degrees of freedom, depend on the hosts, because
+    runs of one host lie closer together than hosts do:
+
+        several hosts, and some host has several runs    by how far the means of the hosts lie apart
+        any other set                                    by how far the runs lie apart
 
     Args:
         base: The runs in the denominator, two or more, with their hosts if known.
         other: The runs in the numerator, two or more, with their hosts if known.
 
     Returns:
-        The bounds, with words such as "Welch's t over 2 hosts and 5 runs".
+        The bounds, with words such as "Welch's t over 2 hosts and 5 runs": the error of `base` is by the means of its 2
+        hosts, and the error of `other` by its 5 runs.
     """
+    # The values by which each error goes: the figures of the runs, or the means of the hosts
     base_values = runs_or_host_means(base.values, base.hosts)
     other_values = runs_or_host_means(other.values, other.hosts)
-    base_mean = base_values.mean_of_runs  # the mean of all runs, with a standard error by the values that count
+    base_mean = base_values.mean_of_runs  # the mean of all runs (a host's mean weighs as its runs do), with the error
     other_mean = other_values.mean_of_runs
     assert base_mean is not None and other_mean is not None, "each set has two runs or more, of one host or of several"
     bounds = spread.mean_ratio_interval(base_mean, other_mean)
@@ -71,19 +77,19 @@ def _interval_by_welch(base: Runs, other: Runs) -> RatioInterval:
 
 
 def host_means_against_one_host(base: Runs, other: Runs) -> IndependentValues | None:
-    """Return the mean figure of each host of one set of runs, if this set has several hosts and the other set has one.
+    """Return the mean figure of each host of the one of two sets that ran on several hosts, if the other ran on one.
 
     For example, `base` ran on node1, and `other` ran on node2 and node3: the result is the mean of node2 and the mean
-    of node3. They show how far hosts lie apart, which node1 alone does not show. The caller makes sure that both sets
-    are of one system.
+    of node3. To compare the two sets, a caller must know how far hosts of the system lie apart. These means show it,
+    and node1 alone does not. The caller makes sure that both sets are of one system.
 
     Args:
         base: A set of runs, with their hosts if known.
         other: The set of runs that is compared with `base`, with their hosts if known.
 
     Returns:
-        The means of the set with several hosts, with the number of runs of each. None if neither set or both sets have
-        several hosts, or if the hosts of a set are not known.
+        The means, with the number of runs of each. None if both sets ran on one host each, if both ran on several
+        hosts, or if the hosts of a set are not known.
     """
     if base.hosts is None or other.hosts is None:
         return None
@@ -102,22 +108,25 @@ def interval_by_spread_of_hosts(ratio: float, host_means: IndependentValues) -> 
     """Return the 95 % interval of the ratio of two means: the mean of a single host and the mean of several hosts.
 
     A single host does not show how far hosts lie apart, so the width comes from the several hosts alone. All hosts must
-    be of one system. For example, 4 hosts with equally many runs have means with a standard deviation of 1 % of their
-    mean. The interval of a ratio of 1.0 is then (0.951, 1.052).
+    be of one system. For example, the means of 4 hosts with equally many runs vary by 1 % (standard deviation / mean),
+    with 3 degrees of freedom, whose t is 4.54. Half the width is then 4.54 * 1 % * sqrt(1/4 + 1/1) = 5.1 %, and a ratio
+    of 1.0 has the interval (0.951, 1.052).
 
     Args:
-        ratio: The mean of the single host / the mean of the several hosts, or the reciprocal. Above zero.
+        ratio: Either mean / the other one, above zero. The relative width is the same both ways round.
         host_means: The means of the several hosts (two or more), and the number of runs of each.
 
     Returns:
-        The bounds, and words that say how they were made: "one host against 4: the spread of 4 hosts of this system".
+        The bounds, and words such as "one host against 4: the spread of 4 hosts of this system".
     """
     hosts = len(host_means.values)
     bounds = spread.single_value_interval(
         ratio=ratio,
         relative_sd=spread.relative_sd(host_means.values),
         freedom=hosts - 1,
-        count=host_means.effective_count,  # the number of hosts if all have equally many runs, otherwise less
+        # The number of hosts if all have equally many runs. Otherwise fewer, because a mean of all runs varies more if
+        # some hosts have more of the runs than others.
+        count=host_means.effective_count,
         other_count=1,  # the single host
     )
     return RatioInterval(bounds, f"one host against {hosts}: the spread of {hosts} hosts of this system")

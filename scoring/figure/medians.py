@@ -37,10 +37,12 @@ def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
         return ordered[0], ordered[-1]
 
     rank = _greatest_rank_of_enough_confidence(n)  # 2 for ten values
-    # No rank has a confidence of just 95 %, so each bound lies between those of this rank and of the next.
-    inner_weight = _weight_of_inner_bounds(rank, n)  # 0.66 for ten values
-    low = _between(ordered[rank - 1], ordered[rank], inner_weight)
-    high = _between(ordered[-rank], ordered[-(rank + 1)], inner_weight)
+    # No rank has a confidence of just 95 %, so each bound is moved inwards from that of this rank (97.9 % above)
+    # towards that of the next rank (89.1 %). `inner_weight` is the share of the way at which 95 % are left: 0.66 for
+    # ten values.
+    inner_weight = _weight_of_inner_bounds(rank, n)
+    low = _between(ordered[rank - 1], ordered[rank], inner_weight)  # from 2 up towards 3: 2.66
+    high = _between(ordered[-rank], ordered[-(rank + 1)], inner_weight)  # from 9 down towards 8: 8.34
     return low, high
 
 
@@ -53,7 +55,7 @@ def _greatest_rank_of_enough_confidence(n: int) -> int:
     """Return the greatest rank k whose interval of the median has a confidence of 95 % or more.
 
     The interval is from the k-th least to the k-th greatest of n values. The confidence falls from each rank to the
-    next.
+    next. Of ten values, rank 2 has 97.9 % and rank 3 has 89.1 %, so the result is 2.
 
     Args:
         n: The number of values, 6 or more, so that rank 1 has enough.
@@ -63,21 +65,24 @@ def _greatest_rank_of_enough_confidence(n: int) -> int:
         return _confidence_of_rank(rank, n) < CONFIDENCE
 
     ranks = range(1, n // 2 + 1)
-    return bisect.bisect_left(ranks, True, key=is_too_great)  # as many ranks, from 1 on, are not too great
+    # `is_too_great` is False for the first ranks and True for all others. The bisection returns how many are False, and
+    # as ranks count from 1, this number is the last rank that is not too great.
+    return bisect.bisect_left(ranks, True, key=is_too_great)
 
 
 def _weight_of_inner_bounds(k: int, n: int) -> float:
-    """Return how far the 95 % bounds of a median lie on the way from the bounds of rank k to those of rank k + 1.
+    """Return at which share of the way from one pair of bounds of a median to the next inner pair 95 % are reached.
 
-    For example, of n = 10 values, the second least and the second greatest (k = 2) have a confidence of 97.9 %, and
-    the third ones have 89.1 %. The bounds of 95 % lie at 0.66 of the way.
+    The bounds of rank k are the k-th least and the k-th greatest of n values. The median lies between them with a
+    confidence that falls with k. Of n = 10 values, the bounds of rank 2 have 97.9 % and those of rank 3 have 89.1 %.
+    The bounds of 95 % lie at 0.66 of the way from those of rank 2 to those of rank 3.
 
     Args:
         k: The greatest rank whose bounds have a confidence of 95 % or more.
         n: The number of values, 6 or more.
 
     Returns:
-        The weight of the bounds of rank k + 1, from 0 to below 1.
+        The share, from 0 (the bounds of rank k) to below 1 (those of rank k + 1).
     """
     above = _confidence_of_rank(k, n) - CONFIDENCE  # 97.9 - 95 = 2.9 percentage points in the example
     below = CONFIDENCE - _confidence_of_rank(k + 1, n)  # 95 - 89.1 = 5.9
@@ -135,29 +140,31 @@ def _rank_of_bounds(m: int, n: int) -> int:
     """Return the rank k of the two quotients that are the 95 % bounds of the ratio of two sets of values.
 
     The bounds are the k-th least and the k-th greatest of the m * n quotients of a value of one set by a value of the
-    other. The k-th least quotient fails as a lower bound if it lies above the true ratio. k is the greatest rank that
-    fails with a probability of 2.5 % or less. For 5 and 5 values k is 3:
+    other. A lower bound is wrong if it lies above the true ratio. k is the greatest rank whose lower bound is wrong
+    with a probability of 2.5 % or less. For 5 and 5 values k is 3:
 
         rank 1      1 / 252 = 0.4 %
         rank 2      2 / 252 = 0.8 %
         rank 3      4 / 252 = 1.6 %
         rank 4      7 / 252 = 2.8 %
 
-    By symmetry, the k-th greatest quotient fails as the upper bound with the same probability.
+    By symmetry, the upper bound is wrong with the same probability.
 
     Args:
         m: The number of values of one set.
         n: The number of values of the other set.
 
     Returns:
-        The rank k; 0 for too few values, for which even rank 1 fails too often.
+        The rank k; 0 for too few values, for which even rank 1 is wrong too often.
     """
     if m * n > MOST_QUOTIENTS_TO_COUNT and min(m, n) >= LEAST_FOR_NORMAL:
-        return _rank_by_normal_distribution(m, n)
-    # If one set is divided by the true ratio, both have the same distribution, so all rankings of the m + n values are
-    # equally likely. The number of quotients below the true ratio is Mann and Whitney's U of the ranking.
+        return _rank_by_normal_distribution(m, n)  # nearly the rank that a count gives, which would take too long
+    # The k-th least quotient lies above the true ratio if fewer than k quotients lie below it. To know how likely that
+    # is, divide the numerators by the true ratio. Both sets then have one distribution, so all rankings of the m + n
+    # values are equally likely. A quotient was below the true ratio if its numerator now ranks below its denominator.
+    # The number of such pairs is Mann and Whitney's U of the ranking.
     rankings_by_u = _rankings_by_u(m, n)  # [1, 1, 2, 3, ...] for 5 and 5 values: 3 of the 252 rankings have U = 3
-    # Rank k fails if fewer than k quotients lie below the true ratio: in the rankings with U = 0 to U = k - 1.
+    # So rank k is wrong in the rankings with U = 0 to U = k - 1.
     failing_rankings = itertools.accumulate(rankings_by_u)  # 1 for rank 1, 2 for rank 2, then 4, 7, ...
     most_failing = (1 - CONFIDENCE) / 2 * math.comb(m + n, m)  # 2.5 % of 252 rankings are 6.3
     usable_ranks = [rank for rank, failing in enumerate(failing_rankings, 1) if failing <= most_failing]
@@ -165,18 +172,22 @@ def _rank_of_bounds(m: int, n: int) -> int:
 
 
 def _rank_by_normal_distribution(m: int, n: int) -> int:
-    """Return about the rank that `_rank_of_bounds` describes: the same for 50 and 50 values, 17734 of 17735 for 200.
+    """Return about the greatest k for which fewer than k quotients lie below the true ratio in at most 2.5 % of cases.
 
-    The number of quotients below the true ratio, Mann and Whitney's U, is nearly normal for many values (Mann and
-    Whitney, Annals of Mathematical Statistics 18, 1947). U is a whole number, so U < k counts as U < k - 1/2.
+    The quotients are the m * n of a value of one set by a value of the other. The number U of those below the true
+    ratio is nearly normal for many values (Mann and Whitney, Annals of Mathematical Statistics 18, 1947). An exact
+    count gives the same rank for 50 and 50 values, 966. For 200 and 200 values it gives 17735, and this function gives
+    17734.
 
     Args:
         m: The number of values of one set, 10 or more.
         n: The number of values of the other set, 10 or more.
     """
-    mean = m * n / 2
+    mean = m * n / 2  # of U
     deviation = math.sqrt(m * n * (m + n + 1) / 12)
     normal_quantile = statistics.NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)  # 1.96
+    # U is below mean - 1.96 * deviation in 2.5 %. U is a whole number, so U < k stands for all values up to k - 1/2,
+    # and the greatest k is the greatest whole number with k - 1/2 <= mean - 1.96 * deviation.
     return math.floor(mean + 0.5 - normal_quantile * deviation)
 
 
@@ -185,21 +196,25 @@ def _rankings_by_u(m: int, n: int) -> list[int]:
 
     Mann and Whitney's U is the number of pairs of a value of the first set and a lower value of the second set. For
     m = 1 and n = 2 the counts are [1, 1, 1], because 0, 1 or 2 values of the second set may be below the single value.
+    For m = 2 and n = 2 they are [1, 1, 2, 1, 1]. Each list is made of two shorter ones, by which set has the greatest
+    value of all.
 
     Args:
         m: The number of values of the first set.
         n: The number of values of the second set.
     """
-    counts: dict[tuple[int, int], list[int]] = {}  # the result for each smaller number of values: (first, second)
+    counts: dict[tuple[int, int], list[int]] = {}  # by (first, second): the result for so many values of the two sets
     for first, second in itertools.product(range(m + 1), range(n + 1)):
         if first == 0 or second == 0:
             counts[first, second] = [1]  # one ranking; there is no pair, so U = 0
             continue
-        # If the greatest value of all is of the first set, all `second` values are lower: U is higher by `second` than
-        # without it. These counts are not needed again.
+        # If the greatest value is of the first set, all values of the second set are below it. Without it, U is lower
+        # by `second`, so the counts of one value less move up by as many places: [0, 0] + [1, 1, 1] for 2 and 2 values.
+        # They leave the table, because nothing after this needs them.
         greatest_is_of_first = [0] * second + counts.pop((first - 1, second))
-        # If it is of the second set, it is lower than no value: U is the U without it.
-        greatest_is_of_second = counts[first, second - 1] + [0] * first  # lengthened to U = first * second
+        # If it is of the second set, it is below no value. U is the same without it, so the counts stay in their
+        # places, with zeros after them up to U = first * second: [1, 1, 1] + [0, 0].
+        greatest_is_of_second = counts[first, second - 1] + [0] * first
         both = zip(greatest_is_of_first, greatest_is_of_second, strict=True)
         counts[first, second] = [of_first + of_second for of_first, of_second in both]
     return counts[m, n]

@@ -21,22 +21,23 @@ def add_score_options(
     protocol: str | None = None,
     default_in_words: str = "",
 ) -> None:
-    """Add the options of commands that score logs: --protocol, --skip, --runs, and those of `add_log_options`.
+    """Add the options of commands that score logs: --protocol, --skip, --runs, --devices, --batch, --segment, --format.
 
-    Without `protocol` and `default_in_words`, the user must give --protocol.
+    A command gives `protocol` if --protocol has a default. It gives `default_in_words` if it chooses a protocol later
+    where the user gives none. If it gives neither, the user must give --protocol.
 
     Args:
         parser: The parser of the command.
-        convert: Function that turns the text of --devices or --batch into a value, such as `counts` for a list of
-            numbers.
-        protocol: The default of --protocol, such as "window"; None if the option has no default.
-        default_in_words: For a command that itself chooses a protocol if the user gives none: the choice in words, for
-            the help. Empty for any other command.
+        convert: Function that turns the text of --devices or --batch into a value: `count` for the one number of a
+            single system, `counts` for a list with a number for each of several systems.
+        protocol: The default of --protocol, such as "window".
+        default_in_words: How the command chooses, for the help, such as "window, or ...".
     """
     _add_protocol_option(parser, protocol, shown_default=protocol or default_in_words)
     add_skip_option(parser)
     parser.add_argument("--runs", type=count, metavar="N", help="ask for N runs, not the protocol's number")
-    add_log_options(parser, convert, of_several_systems=convert is not count)  # `counts` takes a number for each
+    # Any other function than `count` reads a list, so the help of --devices and --batch shows N,... in place of N.
+    add_log_options(parser, convert, of_several_systems=convert is not count)
 
 
 def add_skip_option(parser: argparse.ArgumentParser) -> None:

@@ -29,26 +29,29 @@ def with_runs_of_benchmark(protocol: Protocol, records: Sequence[Record]) -> Pro
     """Return the protocol with the numbers of runs and of dropped runs that MLPerf sets for the logs' benchmark.
 
     For example, a result of the benchmark "resnet" takes 5 runs and drops 1 run at each end, the fastest and the
-    slowest.
+    slowest. If the user gave --runs, that number stays, and the benchmark decides only how many runs are dropped.
 
     Args:
-        protocol: The rules of the score. It is returned as it is if it does not leave the numbers to the benchmark.
+        protocol: The rules of the score. It is returned as it is if it does not leave the numbers to the benchmark, or
+            if the first log has no start of a run.
         records: The runs as read from their logs, at least one, all of one benchmark.
 
     Raises:
         InputError: The number of runs is not known, and the user did not give it by --runs. Also if all of the user's
             number of runs would be dropped.
     """
-    if not protocol.by_benchmark:
+    if not protocol.by_benchmark:  # it has numbers of its own
         return protocol
     record = records[0]  # all logs are of one benchmark, because they are repeats of one system
     if record.run_start_s is None:
-        return protocol  # a log without a start is refused later, with a message that helps more than one about runs
+        # The caller refuses such a log when it measures the run's time. The message that the log has no start helps
+        # more than one here, that the benchmark or the number of runs is not known.
+        return protocol
 
     benchmark = benchmark_of(record)  # such as "resnet"; None if not known
-    if protocol.runs_given:  # by --runs
+    if protocol.runs_given:  # `protocol.runs` is the user's --runs
         return protocol.with_numbers_of_benchmark(protocol.runs, _dropped_runs_of(protocol, benchmark))
-    submission = _runs_of_submission(record.file, benchmark)
+    submission = _runs_of_submission(record.file, benchmark)  # both numbers: runs 5 and dropped 1 for "resnet"
     return protocol.with_numbers_of_benchmark(submission.runs, submission.dropped)
 
 

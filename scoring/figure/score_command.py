@@ -41,8 +41,9 @@ def main(args: argparse.Namespace) -> int:
         The exit status: 0, or 1 if there are too few runs for the protocol, or too few of them converged.
 
     Raises:
-        InputError: The logs or the protocol cannot be used, the logs do not fit each other or the protocol, or nothing
-            of a run is left after the warm-up.
+        InputError: The logs or the protocol cannot be used, or the logs do not fit each other or the protocol. Also if
+            nothing of a run is left after the warm-up (NothingMeasuredError), except for runs that were resumed and
+            finished, with the protocol's own warm-up: their score without a figure is printed.
         OSError: A log or the file of the protocol cannot be read.
     """
     protocol = protocol_of(args)
@@ -56,8 +57,9 @@ def main(args: argparse.Namespace) -> int:
         _print_too_few_runs(error, partial, as_json=args.json)  # prints `partial` as JSON only
         return 1
     except NothingMeasuredError as error:
+        # A resumed run may need only a few steps to finish, so it is no mistake if it is shorter than the warm-up. It
+        # is one in any other run, and where the user chose the warm-up by --skip.
         user_chose_warm_up = args.skip is not None
-        # A resumed run may need only a few steps to finish, so it is no mistake if it is shorter than the warm-up.
         all_finished_after_resume = all(_was_resumed_and_finished(record) for record in records)
         if user_chose_warm_up or not all_finished_after_resume:
             raise
@@ -154,7 +156,8 @@ def _bounds_in_words(interval: tuple[float, float]) -> str:
 def _more_runs_in_words(more_runs: int | None) -> str:
     """Return in words how many runs the user must add to get a 95 % interval of +-1 %; empty if there is none to add.
 
-    For example, "7 more runs, all of them counted, by the spread of these": judged by the runs scored so far.
+    For example, "7 more runs, all of them counted, by the spread of these". The user is to add 7 runs and to leave none
+    of them out of the figure. "These" are the runs scored so far, by whose spread the 7 is estimated.
 
     Args:
         more_runs: How many runs to add. 0 if the interval is narrow enough already; None if the number is not known.

@@ -145,8 +145,9 @@ def _error_of_trimmed_mean(kept: Sequence[float], dropped: int) -> float:
 
         sd / sqrt(h * (h - 1) / (n - 1))
 
-    sd is the deviation of all n values, with each dropped one replaced by the nearest kept one (winsorized). If none is
-    dropped, h is n, and the error is the usual sd / sqrt(n).
+    sd is the deviation of all n values, with each dropped one replaced by the nearest kept one (winsorized). If 2, 3
+    and 4 are kept of 5 values, it is that of 2, 2, 3, 4 and 4: 1.0. The error is 1.0 / sqrt(3 * 2 / 4) = 0.82. If none
+    is dropped, h is n, h - 1 cancels n - 1, and the error is the usual sd / sqrt(n).
 
     Args:
         kept: The values that are kept, in ascending order, two or more.
@@ -215,19 +216,20 @@ def single_value_interval(
     """Return the 95 % interval (low, high) of the ratio of two means, if one mean or both are single values.
 
     A single value, such as the figure of one run, does not show how far the runs of a system lie apart. So the caller
-    gives the standard deviation of several runs. For example, two single runs have a ratio of 1.0, and 5 other runs
-    have a standard deviation of 0.8 %, with 4 degrees of freedom. The interval is then (0.958, 1.043).
+    gives the standard deviation of several runs that do. For example, two single runs have a ratio of 1.0, and 5 other
+    runs of the system have a standard deviation of 0.8 %, with 4 degrees of freedom: the interval is (0.958, 1.043).
 
     Args:
         ratio: The ratio of the two means, above zero.
-        relative_sd: The standard deviation of several values / their mean, such as 0.008.
+        relative_sd: The standard deviation of those several values / their mean, such as 0.008.
         freedom: The degrees of freedom of `relative_sd`.
         count: The number of values (runs or hosts) of one mean, such as 1. If the values do not weigh the same in the
             mean, their number counts as less (`IndependentValues.effective_count`).
         other_count: The number of values of the other mean, in the same way.
     """
-    # Student's t usually leaves 2.5 % to each side. Single runs have longer tails, which no mean evens out, so this one
-    # leaves only 1 %: with a smaller t, too many pairs of equal systems of MLPerf v1.0 were called different.
+    # For a 95 % interval, Student's t usually leaves 2.5 % to each side, which is right for values of a normal
+    # distribution. Single runs lie far out more often, and no mean evens this out. So the t here leaves only 1 % to
+    # each side: with a smaller one, too many pairs of equal systems of MLPerf v1.0 were called different.
     wider_t = t_quantile(freedom, SINGLE_RUN_PROBABILITY)  # 3.75 in the example
     half_width = wider_t * relative_sd * math.sqrt(1 / count + 1 / other_count)  # 3.75 * 0.008 * sqrt(2) = 0.042
     return around(ratio, half_width)  # ratio * exp(-half_width), ratio * exp(half_width)

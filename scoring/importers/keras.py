@@ -51,26 +51,30 @@ class Keras(FormatReader):
         """Store a value of the printed configuration, in place of the value from an earlier line.
 
         The configuration is printed again after the options of the command line were applied, so the last value counts.
-        It has a section for each data set, and only values of the training data's section are stored, here 256:
+        It has a section for each data set, and of these only the values of the training data are stored, here 256:
 
             'train_dataset': {'batch_size': 256, ..}, 'validation_dataset': {'batch_size': 64, ..}
 
+        The GPUs, hosts and strategy are of no data set, and are stored wherever they stand.
+
         Args:
-            name: Name of a group of `fact_pattern`, such as "batch". "part" marks the beginning of a section.
+            name: Name of a group of `fact_pattern`, such as "batch". The name "part" is no value: it says that the
+                section of a data set begins, and only this is noted.
             value: Text that the group matched, such as "256". For "part", the text is "train" or "validation".
             line: Number of the line in the log.
         """
         if name == "part":
-            self._part = str(value)  # up to the next "part"
+            self._part = str(value)  # for the values that follow, up to the next "part"
             return
         is_of_no_data_set = name in ("gpus", "hosts", "strategy")
         if self._part == "train" or is_of_no_data_set:
             self.facts_by_name[name] = Fact(value, line)
 
     def read_after_first_row(self, line: int, text: str) -> None:
-        """Read a line that is no row of training figures. Set `end_s` of all windows if the line prints time stamps.
+        """Read a line that is no row of training figures, such as an evaluation, an average rate or the last line.
 
-        The last line of a complete log prints the Unix time of each row, here of the row at step 200:
+        The last line of a complete log prints the Unix time of each row, which becomes `end_s` of the row's window.
+        Here the window that ends at step 200 gets 1598457712.94:
 
             'step_timestamp_log': [.., 'BatchTimestamp<batch_index: 200, timestamp: 1598457712.94>', ..]
 
@@ -78,13 +82,15 @@ class Keras(FormatReader):
             line: Number of the line in the log. The line comes after the first row.
             text: The line.
         """
-        super().read_after_first_row(line, text)  # an evaluation, the run's average rate, and whether the log is whole
-        stamps = {int(step): moment_s(stamp) for step, stamp in _STAMP.findall(text)}
-        if not stamps:
+        # The method of all formats reads an evaluation or the average rate, and marks the log as complete if the line
+        # has "step_timestamp_log" (`closing_words`). The stamps are read here, as no other format has them.
+        super().read_after_first_row(line, text)
+        stamps = {int(step): moment_s(stamp) for step, stamp in _STAMP.findall(text)}  # Unix time by step
+        if not stamps:  # not the last line
             return
         for window in self.windows:
             assert window.step is not None  # each row prints it
-            window.end_s = stamps.get(window.step)
+            window.end_s = stamps.get(window.step)  # None, for not known, if no stamp is of this step
 
     def finish_facts(self) -> None:
         """Set nodes, devices and batch by the printed configuration, and convert its texts to numbers and names."""
@@ -96,12 +102,15 @@ class Keras(FormatReader):
         """Set the number of nodes, and the number of devices on all nodes, by the configuration that the log prints.
 
         `num_gpus` is the number of GPUs of a process. With one process on each of 2 nodes, 8 GPUs give 16 devices.
+        Nothing is set if the nodes or the GPUs are not known, or if more processes than nodes wrote the log.
         """
         gpus_of_process = integer(self.value("gpus"))
         nodes = self._number_of_nodes()
         if nodes is None or not gpus_of_process:
             return
-        processes = len(self.lines.ranks)  # by mpirun's tags before the lines; 0 without tags
+        # mpirun may put a tag with the rank of the process before each line. Without tags (0 ranks), or with up to one
+        # rank for each node, one process on each node is assumed.
+        processes = len(self.lines.ranks)
         if processes > nodes:  # several on a node may share its GPUs or not, so that the devices are not known
             return
         line = self.line_of("gpus")
@@ -115,12 +124,14 @@ class Keras(FormatReader):
             The number, which is 1 if no host is named. None if `worker_hosts` is not printed, or if the environment
             (TF_CONFIG) may name the hosts, which the log does not print.
         """
-        hosts = self.value("hosts")  # the text of `worker_hosts`; None if it is not printed
+        hosts = self.value("hosts")  # the text of `worker_hosts`, such as `'a:5000,b:5000'`; None if it is not printed
         if hosts is None:
             return None
-        if hosts not in _NO_HOSTS:  # else its text is `None` or `''`, which names no host
+        if hosts not in _NO_HOSTS:  # any text but `None` and `''` names hosts
             return len(hosts.split(","))
-        may_environment_name_them = self.value("strategy") in _STRATEGIES_OF_NODES  # for training on several nodes
+        # No host is named, so there is 1 node. But a strategy for several nodes, such as "multi_worker_mirrored", may
+        # take their hosts from TF_CONFIG.
+        may_environment_name_them = self.value("strategy") in _STRATEGIES_OF_NODES
         return None if may_environment_name_them else 1
 
     def _set_batch(self) -> None:
@@ -140,7 +151,7 @@ class Keras(FormatReader):
         "TimeHistory: 44.32 seconds, 577.67 examples/second between steps 100 and 200" gives 100 steps and 44.32 s.
 
         Args:
-            last: Epoch and step of the row before, which are not used, because each row prints both of its steps.
+            last: Not used. Other formats count the steps from the row before, but each row here prints both steps.
             position: Position of this row. Its step is the second one in the text, 200 in the example.
             row: Values of this row by column, as printed. "from" is the first step in the text, "100" in the example.
 

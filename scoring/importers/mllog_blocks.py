@@ -63,9 +63,10 @@ def stretches_of_blocks(events: Run) -> Iterator[Stretch]:
 
 
 def _blocks(events: Run) -> Iterator[_Block]:
-    """Yield the blocks of epochs that start in a log, each up to its stop.
+    """Yield the blocks of epochs that start in a log, each with its stop and with the evaluations that start in it.
 
-    Without a logged stop, a block reaches up to the start of the next block, or up to the end of the log.
+    The stop of a block is the first stop on a line after its start, unless the next block starts on a line before that.
+    A block without a stop of its own ends at the start of the next block, or at the end of the log.
 
     Args:
         events: The events of the run.
@@ -74,9 +75,10 @@ def _blocks(events: Run) -> Iterator[_Block]:
     stops = sorted([block.stop for block in events.blocks if block.stop], key=_line_of)
     evaluations = [_Evaluation(each.start, each.stop) for each in events.evaluations if each.start]
     evaluations.sort(key=_line_of_start)
-    # The next start may stand on the same line, as where two ranks write at once.
-    for start, next_start in itertools.zip_longest(starts, starts[1:]):  # None after the last one
-        line_of_next_block = math.inf if next_start is None else next_start.line
+    # Each start with the next one; the last start with None. Where two ranks write at once, both may be on one line.
+    # The first of these blocks then ends on the line on which it starts, without a stop or an evaluation.
+    for start, next_start in itertools.zip_longest(starts, starts[1:]):
+        line_of_next_block = math.inf if next_start is None else next_start.line  # infinity: up to the end of the log
         stop = _first_after(stops, start.line)
         if stop is not None and stop.line > line_of_next_block:
             stop = None  # it is of a later block: no stop of this one is logged
@@ -85,15 +87,19 @@ def _blocks(events: Run) -> Iterator[_Block]:
 
 
 def _stretches_of_block(block: _Block) -> list[Stretch]:
-    """Return the stretches of training in one block of epochs. The block's evaluations end them, or else its stop.
+    """Return the stretches of training in one block of epochs, by the evaluations of the block.
+
+    - No evaluation: one stretch, up to the stop of the block; none without a stop.
+    - Evaluations of different epochs: one stretch before each. There is none if they do not fit the epochs, or if one
+      before the last lacks its stop.
+    - Evaluations of one epoch, or of none that is stated: one stretch, up to the first evaluation. There is none
+      if their epoch is one of the block other than its last.
 
     Args:
-        block: The block. The number of an evaluation is that of the last epoch before it.
-
-    Returns:
-        The stretches; none if the log says too little of the block.
+        block: The block. The number of an evaluation is that of the last epoch before it. A block whose start does not
+            state its epochs gives none.
     """
-    epochs = _epochs_of_block(block.start)
+    epochs = _epochs_of_block(block.start)  # range(1, 5) for 4 epochs from epoch 1 on
     if epochs is None:  # the log does not state them
         return []
     if not block.evaluations:
@@ -103,9 +109,10 @@ def _stretches_of_block(block: _Block) -> list[Stretch]:
     if len(evaluated_epochs) > 1:
         return _stretches_between(block, epochs)
 
-    # All are of one epoch, which several ranks log, or none states an epoch. The first one ends the only stretch.
+    # All are of one epoch, which several ranks log, or none states an epoch.
     evaluation_start = block.evaluations[0].start
-    evaluated_epoch = whole_or_zero(evaluation_start.number)
+    evaluated_epoch = whole_or_zero(evaluation_start.number)  # None, which is in no range: not known
+    # In a block of epochs 1 to 4, an evaluation after epoch 2 leaves epochs 3 and 4 without an evaluation.
     has_later_epochs = evaluated_epoch in epochs and evaluated_epoch != epochs[-1]
     if has_later_epochs:  # no line says whether these came before the evaluation or after it
         return []
@@ -138,16 +145,19 @@ def _stretches_between(block: _Block, epochs: range) -> list[Stretch]:
         epochs: Numbers of the epochs of the block.
 
     Returns:
-        The stretches. The list is empty if the evaluations do not divide the epochs (`_last_epochs_of_parts`), or if
-        one before the last lacks its stop.
+        The stretches. The list is empty if the numbers of the evaluations are not all known, do not ascend, do not
+        begin with one of the epochs or do not end with the last one. It is also empty if an evaluation before the last
+        lacks its stop.
     """
-    numbers = [whole_or_zero(evaluation.start.number) for evaluation in block.evaluations]
-    last_epochs = _last_epochs_of_parts(numbers, epochs)
-    if last_epochs is None:
+    numbers = [whole_or_zero(evaluation.start.number) for evaluation in block.evaluations]  # None: not known
+    last_epochs = _last_epochs_of_parts(numbers, epochs)  # [2, 4] in the example
+    if last_epochs is None:  # such as for evaluations after the epochs 2 and 3, which leave epoch 4 out
         return []
+    # The first stretch begins with the block, each other one where the evaluation before it stops. No stretch follows
+    # the last evaluation.
     stops = [evaluation.stop for evaluation in block.evaluations[:-1]]
     begins = [block.start, *[stop for stop in stops if stop is not None]]
-    if len(begins) < len(block.evaluations):  # a stop is missing
+    if len(begins) < len(block.evaluations):  # a stop is missing, so that a stretch has no begin
         return []
 
     stretches: list[Stretch] = []
@@ -159,19 +169,23 @@ def _stretches_between(block: _Block, epochs: range) -> list[Stretch]:
 
 
 def _last_epochs_of_parts(numbers: Sequence[int | None], epochs: range) -> list[int] | None:
-    """Return the last epoch of each part into which evaluations divide some epochs, or None if they do not divide them.
+    """Return the epochs after which evaluations come, or None if these do not cut the epochs into parts.
 
-    Evaluations after the epochs 2 and 4 divide the epochs 1 to 4. Those after 2 and 3 do not, as epoch 4 would be in no
-    part, nor do those after 4 and 2.
+    Each part of the epochs ends with an evaluation. In epochs 1 to 4, evaluations after the epochs
+
+        2 and 4    -> [2, 4]: the parts are 1 to 2 and 3 to 4
+        2 and 3    -> None: epoch 4 would be in no part
+        4 and 2    -> None: they do not ascend
 
     Args:
-        numbers: The last epoch before each evaluation. With one that cannot be read (None), the result is None.
-        epochs: The epochs that are divided.
+        numbers: The last epoch before each evaluation. With one that is not known (None), the result is None.
+        epochs: The epochs that are cut.
     """
     last_epochs = [number for number in numbers if number is not None]
-    ascend = last_epochs == sorted(set(last_epochs))
+    ascend = last_epochs == sorted(set(last_epochs))  # also without repeats
     if not last_epochs or len(last_epochs) < len(numbers) or not ascend:
         return None
+    # As they ascend, those in between are in `epochs` if the first and the last are.
     are_all_in_parts = last_epochs[0] in epochs and last_epochs[-1] == epochs[-1]
     return last_epochs if are_all_in_parts else None
 

@@ -72,11 +72,13 @@ def read_epochs(events: Run, *, samples: int | None, batch: int | None) -> list[
 def _window_of_epoch(number: Any, epoch: Epoch, samples: int | None, batch: int | None) -> Window:
     """Return the training figures of one epoch: seconds, images, steps, wait for input and printed images/s.
 
-    For example, only the start and the stop of epoch 3 are logged, 100 s apart. With 50,000 `samples` and a `batch` of
-    256, the figures are 100 s, 50,000 images and 195 steps. A figure that is not known is None.
+    This project's program logs seconds, images and wait with its own rate. In logs of other programs, the seconds are
+    those from start to stop, and the images are `samples`: a start and a stop 100 s apart, with 50,000 `samples` and a
+    `batch` of 256, give 100 s, 50,000 images and 195 steps. A figure that is not known is None.
 
     Args:
-        number: Number of the epoch as it is logged, of any type; None if the program logs none.
+        number: Number of the epoch as it is logged, of any type; None if the program logs none. Without a number,
+            `samples` are not taken, because start and stop may be those of a part of an epoch.
         epoch: The start, the stop and the rates that are logged for the epoch.
         samples: Number of images in an epoch; None if not stated.
         batch: Images of a step over all devices; None if not stated.
@@ -84,6 +86,7 @@ def _window_of_epoch(number: Any, epoch: Epoch, samples: int | None, batch: int 
     images: float | None = None
     wait_s: float | None = None
     if epoch.own_rate is not None:  # this project's program logs all three with its rate
+        # None for a value that is no number, and of seconds and images also for 0 or less.
         seconds = positive_amount(epoch.own_rate.time_s)
         images = positive_amount(epoch.own_rate.images)
         wait_s = real(epoch.own_rate.data_wait_s)
@@ -92,7 +95,7 @@ def _window_of_epoch(number: Any, epoch: Epoch, samples: int | None, batch: int 
 
     # Some programs count images in place of epochs. Their starts and stops, of parts of an epoch, have no number.
     is_whole_epoch = number is not None
-    if images is None and seconds and is_whole_epoch:
+    if images is None and seconds and is_whole_epoch:  # None: no own rate, or one without images
         images = samples
     steps = int(images // batch) if images and batch else None  # whole batches
 
@@ -109,7 +112,10 @@ def _window_of_epoch(number: Any, epoch: Epoch, samples: int | None, batch: int 
 
 
 def _epochs_by_number(events: Run) -> dict[Any, Epoch]:
-    """Return the start, the stop and the rates of each epoch that stopped or that has a rate.
+    """Return the start, the stop and the rates (images/s) of each epoch that stopped or that has a rate.
+
+    Own rates are those that this project's program logs, as `epoch_throughput`. Others' rates are those of other
+    submitters' programs, as `throughput` or `tracked_stats`.
 
     Args:
         events: The events of the run.
@@ -117,11 +123,11 @@ def _epochs_by_number(events: Run) -> dict[Any, Epoch]:
     Returns:
         The epochs by their number as the program logged it: any JSON value, or None if it logged none.
     """
-    marks = _marks_of_epochs(events)
-    interval_by_number = _intervals_by_number(events)
-    own_rate_by_number = _own_rate_by_number(events.rates, marks)
-    others_rate_by_number = _others_rate_by_number(events.rates, marks)
-    # Each number once, in this order.
+    marks = _marks_of_epochs(events)  # all starts and stops: a rate without an epoch is of the last one before it
+    interval_by_number = _intervals_by_number(events)  # start and stop
+    own_rate_by_number = _own_rate_by_number(events.rates, marks)  # the last one of an epoch
+    others_rate_by_number = _others_rate_by_number(events.rates, marks)  # the first positive one of an epoch
+    # An epoch may be in one dictionary only. Each number once, in this order.
     numbers = dict.fromkeys([*interval_by_number, *own_rate_by_number, *others_rate_by_number])
     epochs = {}
     for number in numbers:
@@ -138,18 +144,18 @@ def _intervals_by_number(events: Run) -> dict[Any, Interval]:
 
     Args:
         events: The events of the run. Two ranks may log one epoch as "start, start, stop, stop". Then `events.epochs`
-            has three intervals of it: a start alone, a start with a stop, and a stop alone.
+            has three intervals of it: a start alone, a start with a stop, and a stop alone. The second one is returned.
 
     Returns:
-        The intervals, each with a stop. Of several with one number, one with a start goes before one without, and a
-        later one before an earlier one.
+        The intervals, each with a stop. Of several with one number, it is the last that also has a start. If none has
+        a start, it is the last one.
     """
     interval_by_number: dict[Any, Interval] = {}
     for interval in events.epochs:
         if interval.stop is None:
             continue
         number = interval.stop.number
-        found = interval_by_number.get(number)
+        found = interval_by_number.get(number)  # an earlier interval of this epoch; None: there is none
         only_found_has_start = found is not None and found.start is not None and interval.start is None
         if not only_found_has_start:
             interval_by_number[number] = interval
@@ -178,20 +184,22 @@ def _own_rate_by_number(rates: Sequence[Rate], marks: Sequence[Mark]) -> dict[An
 def _others_rate_by_number(rates: Sequence[Rate], marks: Sequence[Mark]) -> dict[Any, Rate]:
     """Return the first positive rate of each epoch that another submitter's program logged, by the number of the epoch.
 
-    Some programs log a rate with the number of its epoch, others with that of a training step, and others with none.
-    A rate without its epoch's number is taken to be of the epoch that started or stopped last before it.
+    The number that a program logs with a rate may be that of an epoch or that of a training step. Some log none. A rate
+    without its epoch's number is taken to be of the epoch that started or stopped last before it.
 
     Args:
         rates: All logged rates.
         marks: The starts and stops of all epochs, in the order of their lines.
 
     Returns:
-        The rates. A rate that comes before all starts and stops and does not state its epoch has the number None.
+        The rates by the number of their epoch, which is any JSON value, as logged. It is None for a rate that does not
+        state its epoch if the last start or stop before the rate has no number, or if there is none.
     """
     others = [
         rate for rate in rates if not _is_of_this_project(rate) and positive_amount(rate.images_per_s) is not None
     ]
     stated_numbers = {rate.number for rate in others if rate.number is not None}
+    # A single number that is no epoch of the log, such as 500, makes all of them steps.
     state_epochs = _are_epochs(stated_numbers, marks)  # False: they state training steps
     rate_by_number: dict[Any, Rate] = {}
     for rate in others:

@@ -34,19 +34,21 @@ class _Place(NamedTuple):
 
 
 def _place_after(place: _Place, name: str, text: str) -> _Place:
-    """Return the place in a printed configuration after one more word of it.
+    """Return in which data loader's section a printed configuration is, and how deep in brackets, after one more word.
+
+    In `train_dataloader=dict(sampler=dict(..))`, the name begins the section, and the last bracket ends it.
 
     Args:
-        place: The place before the word.
-        name: What the word is: "loader" (the name of a loader before its section), "opened" or "closed" (a bracket).
-        text: The word.
+        place: The section and the depth before the word.
+        name: Kind of the word: "loader" (a loader's name, which `=dict(` follows), "opened" `(`, or "closed" `)`.
+        text: The word. It is only used if it is a loader's name.
     """
-    if not place.loader:
-        return _Place(loader=text, open_brackets=0) if name == "loader" else place
+    if not place.loader:  # outside of all sections, where brackets do not count
+        return _Place(loader=text, open_brackets=0) if name == "loader" else place  # the next word is its `(`
     if name == "loader":  # a name within a section is no beginning of another one
         return place
     open_brackets = place.open_brackets + (1 if name == "opened" else -1)
-    section_ends = open_brackets == 0
+    section_ends = open_brackets == 0  # the bracket that the section began with is closed
     return _Place(loader="" if section_ends else place.loader, open_brackets=open_brackets)
 
 
@@ -114,20 +116,24 @@ class MMSeg(FormatReader):
     def take_fact(self, name: str, value: object, line: int) -> None:
         """Keep a value that the log states before the first row, such as a batch size or the number of devices.
 
-        Of several lines that state a value, the first one counts. A batch size is of the data loader in whose section
-        of the configuration it stands, so `_place` follows the sections' beginnings and brackets.
+        Of several lines that state a value, the first one counts. A batch size is only kept if it is that of the
+        training data's loader: it stands in that loader's section `train_dataloader=dict(..)`, within no further
+        bracket, or is a `samples_per_gpu` outside of all sections. All such sizes are kept, for `finish_facts` to
+        compare.
 
         Args:
-            name: Name of the group of `fact_pattern` that matched, such as "devices".
-            value: Text that the group matched.
+            name: Name of the value, such as "devices", or of the word of the configuration, such as "opened".
+            value: The text of the value or the word.
             line: Number of the line in the log.
         """
         if name in ("loader", "opened", "closed"):  # `train_dataloader=dict`, `(` or `)`
+            # The section that the configuration is in from here on, and its open brackets.
             self._place = _place_after(self._place, name, str(value))
         elif name in ("batch_of_loader", "samples_per_gpu"):  # `batch_size=4` or `samples_per_gpu=4`
             if _is_of_train_loader(self._place):
                 self._batches_of_train_loader.append(Fact(value, line))
-            elif name == "samples_per_gpu" and not self._place.loader:
+            # Outside of all sections, only a `samples_per_gpu` holds for all loaders.
+            elif name == "samples_per_gpu" and not self._place.loader:  # "": no section
                 self._batches_of_all_loaders.append(Fact(value, line))
         elif name == "precision":  # `value` is a switch that is on, such as `use_fp16=True`
             self.set_if_unset("precision", "amp", line)
@@ -166,11 +172,12 @@ class MMSeg(FormatReader):
     def _set_devices_by_gpu_list(self) -> None:
         """Set the number of devices to the length of the configuration's list of GPUs, unless it is set already.
 
-        The list is `gpu_ids = range(0, 4)` or `gpu_ids = [0, 1, 2, 3]`. Two lists set nothing: an empty one, and a list
-        of one GPU in distributed training, because each process may list only its own GPU there.
+        The list is `gpu_ids = range(0, 4)` or `gpu_ids = [0, 1, 2, 3]`. If both are printed, the first one counts.
+        An empty list sets nothing. Nor does a list of one GPU in distributed training: each process may list only its
+        own GPU there, so that the list would state 1 device for a run on 8.
         """
-        length = self._length_of_first_list()
-        if length is None:
+        length = self._length_of_first_list()  # 4 for either example, with the line of the list
+        if length is None:  # no list is printed
             return
         is_distributed = "distributed" in self.facts_by_name  # only `Distributed training: True` is such a fact
         may_be_own_gpu = length.value == 1 and is_distributed

@@ -55,14 +55,18 @@ class OneFlow(EpochFormatReader):
     def steps_of_row(self, last: RowPosition | None, position: RowPosition) -> int | None:
         """Return the number of training steps that a printed row covers, or None if it is not known.
 
+        With rows every 20 steps, those of a log give
+
+            epoch 0, step 20    None: rows before the first row may be missing
+            epoch 0, step 40    20: steps 21 to 40
+            epoch 1, step 0     20, as an earlier row: the last steps of epoch 0, of which no line says how many
+
         Args:
             last: Epoch and step of the row before, or None for the first row.
             position: Epoch and step of this row.
         """
         if last is None:
             return None
-        if position.step == 0:
-            # Such a row is of the last steps of the epoch before, as steps count from 1. No line says how many these
-            # are. So the number is that of earlier rows, or None if none has shown it.
-            return self.usual_steps_per_row
+        if position.step == 0:  # steps count from 1: the row covers none of its own epoch
+            return self.usual_steps_per_row  # of the first row that shows its steps; None: no row has shown them
         return super().steps_of_row(last, position)  # since the row before, or since the start of the epoch

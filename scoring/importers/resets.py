@@ -6,12 +6,14 @@ from scoring.importers.table import RowPosition
 
 
 def averaged_steps_of_epoch(step: int, *, first_step: int, reset_step: int) -> int:
-    """Return how many steps of one epoch its averages cover at a step, by the reset in this epoch.
+    """Return how many steps of its own epoch a row's averages cover.
 
-    With first step 0 and a reset at step 5, they cover 3 steps (0 to 2) at step 2, and 6 steps (5 to 10) at step 10.
+    The averages cover the steps since the reset, if the row is at the reset step or later, else those since the first
+    step. With first step 0 and a reset at step 5, they cover 3 steps (0 to 2) in a row at step 2, and 6 steps (5 to 10)
+    in a row at step 10.
 
     Args:
-        step: The step, as printed.
+        step: The step of the row, as printed.
         first_step: Number of the first step of an epoch.
         reset_step: The first step that the averages cover after the reset.
     """
@@ -35,23 +37,25 @@ class Resets(NamedTuple):
         return self.reset_step < self.steps_of_epoch
 
     def steps_since_reset(self, position: RowPosition) -> int | None:
-        """Return how many steps the averages of a row cover, if they were last reset at the reset step of an epoch.
+        """Return how many steps there are from the last reset of the averages up to a row. Both ends count.
 
-        With a reset at step 5 of 26:
+        The last reset is in the row's epoch if the row is at the reset step or later, else in the epoch before. With a
+        reset at step 5 of epochs of 26 steps:
 
             step 20    -> 16: steps 5 to 20
             step 2     -> 24: steps 5 to 25 of the epoch before, and 0 to 2
 
         Args:
-            position: Epoch and step of the row, which is not in the first epoch of the run, or is after its reset.
+            position: Epoch and step of the row. Before the first reset of a run, the result is too high, as there is no
+                epoch before.
 
         Returns:
-            The number of steps. None if epochs are too short to have a reset.
+            The number of steps. None if epochs are too short to have the step of the reset, so that none ever comes.
         """
         has_reset_in_this_epoch = position.step >= self.reset_step
         if has_reset_in_this_epoch:
             return position.step - self.reset_step + 1  # the step of the reset and that of the row both count
-        if not self.come_in_epochs:
+        if not self.come_in_epochs:  # epochs of 4 steps never get to a reset at step 5
             return None
         steps_of_epoch_before = self.steps_of_epoch - self.reset_step
         steps_of_this_epoch = position.step + 1  # steps count from 0
@@ -60,20 +64,21 @@ class Resets(NamedTuple):
     def steps_between(self, earlier: RowPosition, later: RowPosition) -> int | None:
         """Return how many steps came after one row up to a later row of its epoch or of the next epoch.
 
-        Step 20 of 26 and step 0 of the next epoch give 6: steps 21 to 25, and 0.
+        In epochs of 26 steps, step 20 and step 0 of the next epoch give 6: steps 21 to 25, and 0.
 
         Args:
-            earlier: Epoch and step of the one row.
-            later: Epoch and step of the other one, whose step counts, too.
+            earlier: Epoch and step of the one row, whose step does not count.
+            later: Epoch and step of the other one, whose step counts.
 
         Returns:
-            The number of steps. None if the later row is in neither epoch, or if its step in the same epoch is not
-            higher.
+            The number of steps. In the same epoch, None if the later row's step is not higher. In another epoch, None
+            if it is not the next one, or if the earlier row's step is beyond the last one of an epoch.
         """
         if later.epoch == earlier.epoch:
             return later.step - earlier.step if later.step > earlier.step else None
 
-        is_next_epoch = (later.epoch or 0) == (earlier.epoch or 0) + 1  # each row prints its epoch: `or` is for types
+        # Each row prints its epoch, so that `or 0` never acts. It is there for the type checker.
+        is_next_epoch = (later.epoch or 0) == (earlier.epoch or 0) + 1
         is_step_of_epoch = earlier.step < self.steps_of_epoch  # else the row is garbled
         if not is_next_epoch or not is_step_of_epoch:
             return None
@@ -82,29 +87,29 @@ class Resets(NamedTuple):
         return rest_of_epoch + steps_of_next_epoch
 
     def had_reset_between(self, earlier: RowPosition, later: RowPosition) -> bool:
-        """Return whether the averages were reset at the reset step of an epoch between two successive rows.
+        """Return whether the averages were reset between two successive rows: after the earlier, up to the later one.
 
-        They were if the last reset before the later row came after the earlier row. With a reset at step 5 of 26:
+        Both are counted back from the later row. With a reset at step 5 of epochs of 26 steps:
 
-            step 20, and step 0 of the next epoch   -> False: the reset is 22 steps ago, the earlier row only 6
-            step 20, and step 10 of the next epoch  -> True: the reset is 6 steps ago, the earlier row 16
+            step 20, and step 0 of the next epoch   -> False: 22 steps since the reset, only 6 since the earlier row
+            step 20, and step 10 of the next epoch  -> True: 6 steps since the reset, 16 since the earlier row
 
         Args:
             earlier: Epoch and step of the first of the two rows.
             later: Epoch and step of the second.
         """
-        since_reset = self.steps_since_reset(later)
+        since_reset = self.steps_since_reset(later)  # counts the step of the reset
         if since_reset is None:  # epochs are too short to have a reset
             return False
-        since_earlier_row = self.steps_between(earlier, later)
+        since_earlier_row = self.steps_between(earlier, later)  # does not count the step of the earlier row
         if since_earlier_row is None:  # a whole epoch with its reset lies between, or another run has begun
             return True
-        return since_reset <= since_earlier_row
+        return since_reset <= since_earlier_row  # equal: the reset is at the first step after the earlier row
 
     def steps_of_row_average(self, last: RowPosition | None, position: RowPosition) -> int | None:
         """Return how many steps a row averages in a program that begins new averages after each row and at each reset.
 
-        With a reset at step 5 of 26, rows that are printed every 10 steps average
+        With a reset at step 5 of epochs of 26 steps, rows that are printed every 10 steps average
 
             step 0 of the first epoch   -> 1 step
             step 10                     -> 6 steps: 5 to 10, since the reset
@@ -120,10 +125,10 @@ class Resets(NamedTuple):
         """
         if last is None:
             return 1 if position.step == 0 else None
-        since_row = self.steps_between(last, position)
-        if since_row is None:  # rows are missing: only the steps of this epoch are known
+        since_row = self.steps_between(last, position)  # 10 from step 10 to step 20
+        if since_row is None:  # rows are missing, or a run began anew: count from the reset or start of this epoch
             return averaged_steps_of_epoch(position.step, first_step=0, reset_step=self.reset_step)
-        since_reset = self.steps_since_reset(position)
+        since_reset = self.steps_since_reset(position)  # with the step of the reset: 6 from step 5 to step 10
         if since_reset is None:  # epochs are too short to have a reset
             return since_row
         return min(since_row, since_reset)  # the later of the two began the averages
@@ -133,7 +138,7 @@ class Resets(NamedTuple):
     ) -> int | None:
         """Return how many steps a row averages in a program that begins new averages only at the reset of each epoch.
 
-        With a reset at step 5 of 26, rows that are printed every 10 steps average
+        With a reset at step 5 of epochs of 26 steps, rows that are printed every 10 steps average
 
             step 0 of the first epoch   -> 1 step
             step 10                     -> 6 steps: 5 to 10
@@ -141,21 +146,23 @@ class Resets(NamedTuple):
             step 0 of the second epoch  -> 22 steps: the 16 of the row before, and the 6 since then
 
         Args:
-            last: Epoch and step of the row before, or None for the first row of the log.
+            last: Epoch and step of the row before, or None for the first row of the log. A first row is taken to be of
+                the first epoch of the run.
             averaged_by_last: How many steps the row before averages. None if that is not known.
             position: Epoch and step of this row.
 
         Returns:
-            The number of steps. None if it depends on rows that are missing.
+            The number of steps. None is only returned for a row before its epoch's reset: if rows before it are missing
+            or the run began anew at it, or if its averages go on from a row of which the number is not known.
         """
         has_reset_in_this_epoch = position.step >= self.reset_step
-        if last is None or has_reset_in_this_epoch:
+        if last is None or has_reset_in_this_epoch:  # count from the reset, or else from step 0
             return averaged_steps_of_epoch(position.step, first_step=0, reset_step=self.reset_step)
 
-        # The averages have come over from the epoch before.
+        # The row is before the reset of its epoch, so that the averages go on from the row before.
         since_row = self.steps_between(last, position)
-        if since_row is None:  # rows are missing
+        if since_row is None:  # rows are missing, or a run began anew
             return None
-        if self.had_reset_between(last, position):
+        if self.had_reset_between(last, position):  # in the epoch before, after the last row printed there
             return self.steps_since_reset(position)
         return None if averaged_by_last is None else averaged_by_last + since_row

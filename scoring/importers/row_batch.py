@@ -61,14 +61,17 @@ class RowBatch:
     def set_batch(self, field: str, facts_by_name: dict[str, Fact], checks: list[Check]) -> None:
         """Set the batch size of a log to the one that its rows imply, and check whether a configured size is the same.
 
-        Nothing changes if the rows leave several possible sizes, or none.
+        - The rows leave several possible sizes, or none: nothing changes.
+        - No size is configured: that of the rows is set.
+        - The configured size is that of the rows: it stays, and a check that agrees is added.
+        - It is another one: that of the rows replaces it, and a check that does not agree is added.
 
         Args:
             field: "batch_per_device" if the rates are of one device, "batch_of_all" if the rates are of all devices.
             facts_by_name: Values that the log states, each with its line. Only the value of the key `field` may change.
-            checks: The checks of the log. One is added if a size is configured.
+            checks: The checks of the log.
         """
-        batch_by_rows = self.batch
+        batch_by_rows = self.batch  # the only whole number that rate x step time of all rows leaves, such as 16
         if batch_by_rows is None:
             return
         assert self._first_line is not None  # the first row that narrowed the range has set it

@@ -79,16 +79,22 @@ def are_running_averages(groups: Sequence[Sequence[PrintedMean]], *, release_say
     """Return whether the means that a log's rows print are running averages (True) or row averages (False).
 
     A running average is over all steps since a reset, early in the epoch. A row average is over the steps since the
-    last row. Four tests are tried in turn, and the first one with an answer decides.
+    last row. The first of these with an answer decides:
+
+    - Mean x steps since the reset falls from a row to the next: row averages.
+    - The times that follow from the means fit the time stamps of the rows clearly better for one of the two kinds.
+    - The release that printed the rows is known to print one kind.
+    - The means get smoother with the steps since the reset: running averages. If they do not: row averages.
 
     Args:
         groups: The rows from each reset of the averages up to the next one.
         release_says: Whether the release that prints such rows prints running averages. None if releases of both kinds
             print such rows.
     """
-    if any(_has_total_that_falls(rows) for rows in groups):  # as no total of a running average does
+    # The mean x steps of running averages is the time since the reset, which never falls.
+    if any(_has_total_that_falls(rows) for rows in groups):
         return False
-    by_stamps = _are_running_by_stamps(groups)
+    by_stamps = _are_running_by_stamps(groups)  # None: no stamps, or neither kind fits clearly better
     if by_stamps is not None:
         return by_stamps
     if release_says is not None:
@@ -97,18 +103,20 @@ def are_running_averages(groups: Sequence[Sequence[PrintedMean]], *, release_say
 
 
 def _has_total_that_falls(rows: Sequence[PrintedMean]) -> bool:
-    """Return whether mean x steps since the reset falls from some row to the next.
+    """Return whether mean x steps since the reset falls from some row to the next, beyond rounding.
 
-    If the means are running averages, this product is the time since the reset, which never falls: with 0.5 s over 16
-    steps, which is 8 s, the next row cannot print 0.2 s over 26 steps, which is 5.2 s.
+    A fall shows that the means are no running averages. If they were, this product would be the time since the reset,
+    which never falls: after 0.5 s over 16 steps, which is 8 s, no row prints 0.2 s over 26 steps, which is 5.2 s.
 
     Args:
-        rows: The rows from one reset of the averages up to the next one.
+        rows: The rows from one reset of the averages up to the next one. Their steps since the reset grow.
     """
     for before, row in itertools.pairwise(rows):
         total_before_s = before.mean_s * before.steps_since_reset
         total_s = row.mean_s * row.steps_since_reset
-        rounding_s = _DIGIT_S * row.steps_since_reset  # the total may be too low by so much
+        # Each mean may be off by half a step of its last digit, 0.5e-5 s. The row before covers fewer steps, so that
+        # both errors together are at most 1e-5 s x the steps of the later row.
+        rounding_s = _DIGIT_S * row.steps_since_reset
         if total_s < total_before_s - rounding_s:
             return True
     return False
@@ -125,19 +133,22 @@ class _TimesToRow(NamedTuple):
 def _are_running_by_stamps(groups: Sequence[Sequence[PrintedMean]]) -> bool | None:
     """Return which kind of averages fits the time stamps of the rows clearly better.
 
+    The means give the time from the first row after a reset to a later row, another one for each kind. If the stamps
+    are 4 s apart, 4.4 s by running averages and 9 s by row averages show that the means are running averages.
+
     Args:
         groups: The rows from each reset of the averages up to the next one.
 
     Returns:
-        True for running averages, False for row averages, None if neither fits clearly better (`_is_clearly_larger`) or
-        no stamps are printed.
+        True for running averages, False for row averages, None if neither fits clearly better or no stamps are printed.
     """
     times: list[_TimesToRow] = []
     for rows in groups:
-        times += _times_to_later_rows(rows)
-    if not times:
+        times += _times_to_later_rows(rows)  # three times for each later row: 4 s, 4.4 s and 9 s
+    if not times:  # no row with a stamp follows a first row with one
         return None
 
+    # The mean distances from the stamps. One is clearly larger if it is over 1 s and at least twice the other.
     error_if_running_s = statistics.fmean(abs(time.by_stamps_s - time.if_running_s) for time in times)
     error_if_of_rows_s = statistics.fmean(abs(time.by_stamps_s - time.if_of_rows_s) for time in times)
     if _is_clearly_larger(error_if_of_rows_s, error_if_running_s):
@@ -163,8 +174,8 @@ def _is_clearly_larger(error_s: float, other_error_s: float) -> bool:
 def _times_to_later_rows(rows: Sequence[PrintedMean]) -> list[_TimesToRow]:
     """Return the time from the first row to each later row with a stamp: by the stamps, and by each kind of averages.
 
-    Three rows print 1.0 s, 0.5 s and 0.4 s as the mean step time, 6, 16 and 26 steps after the reset. From the first
-    one to the third one,
+    The log prints the kind whose times are clearly nearer to those by the stamps. Three rows print 1.0 s, 0.5 s and
+    0.4 s as the mean step time, 6, 16 and 26 steps after the reset. From the first one to the third one,
 
         running averages say    0.4 x 26 - 1.0 x 6 = 4.4 s: the time since the reset grows from 6 s to 10.4 s
         row averages say        0.5 x 10 + 0.4 x 10 = 9 s: each later row has 10 steps of its own
@@ -177,12 +188,12 @@ def _times_to_later_rows(rows: Sequence[PrintedMean]) -> list[_TimesToRow]:
         return []
     first = rows[0]
     first_end_s = rows[0].end_s
-    first_since_reset_s = first.mean_s * first.steps_since_reset  # if running averages
+    first_since_reset_s = first.mean_s * first.steps_since_reset  # if running averages: 6 s in the example
     times: list[_TimesToRow] = []
-    sum_of_rows_s = 0.0
+    sum_of_rows_s = 0.0  # if row averages: the time since the first row
     for row in rows[1:]:
         sum_of_rows_s += row.mean_s * row.steps_since_row  # also of a row without a stamp: its steps took time, too
-        since_reset_s = row.mean_s * row.steps_since_reset
+        since_reset_s = row.mean_s * row.steps_since_reset  # if running averages: 8 s, then 10.4 s
         if row.end_s is not None:
             times.append(
                 _TimesToRow(
@@ -197,15 +208,17 @@ def _times_to_later_rows(rows: Sequence[PrintedMean]) -> list[_TimesToRow]:
 def _means_get_smoother(groups: Sequence[Sequence[PrintedMean]]) -> bool:
     """Return whether the printed means get smoother with the number of steps since the reset, as running averages do.
 
-    The roughness at a row is the second difference of the means: 1.0, 1.2 and 1.1 s of three successive rows give
-    |1.1 - 2 x 1.2 + 1.0| = 0.3 s. In a running average over n steps, a new step has a share of 1 / n, so roughness
-    falls about as 1 / n: log(roughness) over log(n) has the slope -1. Row averages have the slope 0.
+    The roughness at a row is how sharply the means bend there: 1.0, 1.2 and 1.1 s of three successive rows give
+    |1.1 - 2 x 1.2 + 1.0| = 0.3 s. In a running average over n steps, a new step has a share of 1 / n. So roughness
+    falls about as 1 / n, and the line fitted to log(roughness) over log(n) has a slope of about -1. Row averages are as
+    rough at any n: a slope of about 0.
 
     Args:
         groups: The rows from each reset of the averages up to the next one.
 
     Returns:
-        True if the slope is below RUNNING_SLOPE. False also if there are too few rows to tell.
+        True if the slope is below -0.5 (RUNNING_SLOPE). False also if the rows cannot tell: fewer than 40 have a
+        roughness above 0, or all have one n.
     """
     logs_of_steps: list[float] = []
     logs_of_roughness: list[float] = []
@@ -215,7 +228,7 @@ def _means_get_smoother(groups: Sequence[Sequence[PrintedMean]]) -> bool:
             if roughness_s > 0:  # 0 has no logarithm
                 logs_of_steps.append(math.log(row.steps_since_reset))
                 logs_of_roughness.append(math.log(roughness_s))
-    have_one_n = len(set(logs_of_steps)) < 2  # no line can be fitted
+    have_one_n = len(set(logs_of_steps)) < 2  # all n are the same, or there is none: no line can be fitted
     if len(logs_of_roughness) < LEAST_ROWS_TO_FIT or have_one_n:
         return False
     slope, _ = statistics.linear_regression(logs_of_steps, logs_of_roughness)

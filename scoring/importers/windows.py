@@ -26,19 +26,23 @@ def complete_windows(record: Record) -> None:
 
 
 def _complete_first_window(record: Record) -> None:
-    """Set the steps and seconds of the first row of a log, if it has no steps and the second row shows them.
+    """Set the steps of a log's first row, if they are not known and the second row shows them, and then its seconds.
+
+    Rows at the steps 10 and 20 cover 10 steps each. If the first one prints 0.35 s as its mean step time, it took
+    3.5 s. The seconds stay as they are if the row prints the time of its last step alone, or no time.
 
     Args:
-        record: What the log says. Its first window is changed.
+        record: What the log says. Its first window is changed. A log with fewer than two windows stays as it is.
     """
     if len(record.windows) < 2:
         return
     first, second = record.windows[:2]
     if first.steps is not None:
         return
+    # None if the first row is at step 510, say, but the second covers 10 steps: earlier rows may be missing.
     first.steps = _steps_of_first_row(first, second, record.first_step)
-    # A row prints either the mean time of its steps or that of the last one alone, by the program. Of the latter, the
-    # seconds of all steps cannot be worked out, so that the second row has none.
+    # A program prints in each row either the mean time of the row's steps or the time of the last one alone. The reader
+    # of the log has set the second row's seconds (mean x steps) only for a mean, or where the row is of one step.
     prints_mean_step_time = second.seconds is not None
     if first.steps is not None and first.printed_step_time_s is not None and prints_mean_step_time:
         first.seconds = first.printed_step_time_s * first.steps

@@ -29,8 +29,8 @@ def prediction_lines(predicted: Mapping[str, Any]) -> list[str]:
             dictionaries such as {"nodes": 1, "devices": 8, ...}. There is at least one prediction.
     """
     shapes = ", ".join(f"{row['nodes']} x {row['devices_per_node']}" for row in predicted["measured"])
-    # By the model, a node among M nodes keeps exp(-loss * (1 - 1 / M)) of the throughput that it has alone. The more
-    # nodes, the closer this is to exp(-loss): with a loss of 0.05 a node keeps 95.1 %, and 4.9 % are lost.
+    # `loss` is the one coefficient of the model. By the model, each of very many nodes keeps exp(-loss) of the
+    # throughput that it has alone. With a loss of 0.05 it keeps 95.1 %, and 4.9 % are lost.
     kept_share_on_many_nodes = math.exp(-predicted["model"]["loss"])
     lost_share = 1 - kept_share_on_many_nodes
     rows = predicted["predictions"]

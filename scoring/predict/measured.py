@@ -186,14 +186,14 @@ def _require_same_work(records: Sequence[Record]) -> list[str]:
 
 
 def _relative_error(interval_95: tuple[float, float] | None) -> float | None:
-    """Return the standard error of a figure as a share of the figure, such as 0.01, by the figure's 95 % interval.
+    """Return the relative standard error of a throughput, such as 0.01 for 1 %, by the throughput's 95 % interval.
 
-    The interval is taken as that of a normal distribution of log(figure): half of the interval's width on the scale of
-    logarithms is 1.96 (NORMAL_QUANTILE) standard errors of log(figure). A standard error of 0.01 of log(figure) is
-    about 1 % of the figure. The interval (98.06, 101.98), for example, gives 0.0196 / 1.96 = 0.01.
+    The interval is taken to reach, on the scale of logarithms, 1.96 (NORMAL_QUANTILE) standard errors to each side of
+    the throughput. The interval (98.06, 101.98) has half a width of log(101.98 / 98.06) / 2 = 0.0196, so that the
+    result is 0.0196 / 1.96 = 0.01. An error of 0.01 in the logarithm of the throughput is about 1 % of the throughput.
 
     Args:
-        interval_95: The interval (low, high); None if the figure has none.
+        interval_95: The interval (low, high) in images/s; None if the throughput has none.
 
     Returns:
         The share; None without an interval.

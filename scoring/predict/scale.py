@@ -173,8 +173,9 @@ def _print_back_test(*, as_json: bool) -> None:
 def predict_from_logs(args: argparse.Namespace) -> JsonObject:
     """Return predictions of throughput and time to train for some node counts, as `scale --json` prints them.
 
-    Two sources are combined. The logs give the throughput on the node counts that were measured. Published figures of
-    other runs tell how much throughput is lost to communication as nodes are added.
+    The throughput on the measured node counts comes from the logs. How much throughput is lost to communication as
+    nodes are added comes from published figures of other runs. A node count of --nodes that was measured takes its
+    throughput from the logs alone, any other one from both.
 
     Args:
         args: The parsed options of `python -m scoring scale`: `measured` are the logs, `nodes` the node counts to
@@ -188,16 +189,19 @@ def predict_from_logs(args: argparse.Namespace) -> JsonObject:
         TooFewRunsError: The protocol asks for more runs than there are on some number of nodes and devices per node.
         OSError: A log, or the file of the protocol, cannot be opened.
     """
+    # `records` are the logs as read. `measured` has a throughput (Point) for each pair of nodes and devices per node.
     records, measured, warnings = measure(args)
-    # Predictions start only from throughputs of nodes with as many devices as a predicted node has.
+    # {nodes: Point} of full nodes only: those with as many devices as a predicted node has.
     base_by_nodes = _points_by_nodes(measured, args.devices_per_node)
-    scaling_loss = fit_scaling_loss(published_tables(read_published()))  # from published figures alone
+    # One coefficient, `loss`: on many nodes the throughput tends to exp(-loss) of linear scaling from one node.
+    scaling_loss = fit_scaling_loss(published_tables(read_published()))
 
-    # The speed of evaluation is assumed from that of training on the fewest nodes, where communication costs least.
+    # `training` has the epochs, the numbers of images and the speed of evaluation; `assumptions` are texts on them. The
+    # speed is assumed from that of training on the fewest nodes, where communication costs least.
     base_on_fewest_nodes = base_by_nodes[min(base_by_nodes)]
     training, assumptions = assumed_training(records, base_on_fewest_nodes, args.epochs)
 
-    some_are_not_measured = bool(set(args.nodes) - set(base_by_nodes))
+    some_are_not_measured = bool(set(args.nodes) - set(base_by_nodes))  # only their predictions use the loss
     if some_are_not_measured:
         assumptions.append(_assumed_scaling_in_words(scaling_loss))
 

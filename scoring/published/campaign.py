@@ -90,24 +90,26 @@ def _write_table(campaign: Campaign, jobs: Sequence[Job], results: Path) -> None
 
 
 def _print_jobs(campaign: Campaign, jobs: Sequence[Job]) -> None:
-    """Print a tab-separated line for each trial to run: run, trial, folder, command and environment variables.
+    """Print a tab-separated line for each missing trial: run, trial, folder, command and environment variables.
 
-    Runs that this machine cannot do are left out.
+    A run is a set of conditions, such as 8 devices with a batch of 128. A trial is one execution of a run, and a job is
+    a run with all its trials. Jobs that this machine cannot do are left out.
 
     Args:
-        campaign: The runs that measure a report's figures again. If it is shrunk, they are tiny runs on the CPU, with a
-            DGXSYSTEM of their own.
-        jobs: The runs with their trials.
+        campaign: The campaign of the jobs, which may be shrunk to tiny runs on the CPU.
+        jobs: The jobs of the campaign.
 
     Raises:
         InputError: There are trials to run at full size, and the variable DGXSYSTEM is not set.
     """
+    # `missing` has the trials to run by their numbers, from 1. `skipped` is why this machine cannot do them, or empty.
     jobs_to_run = [job for job in jobs if job.missing and not job.skipped]
+    # A shrunk job has DGXSYSTEM=CPU among its exports. That of a full-size job is made from the user's DGXSYSTEM.
     if jobs_to_run and not campaign.shrunk and not os.environ.get("DGXSYSTEM"):
         raise InputError("DGXSYSTEM is not set: name the config_<SYSTEM>.sh of a node, e.g. DGXSYSTEM=DGX1")
     for job in jobs_to_run:
         exports = " ".join(f"{name}={value}" for name, value in job.exports.items())
-        for trial in job.missing:
+        for trial in job.missing:  # its number, such as 2
             print(job.run.name, trial, job.folder / f"trial_{trial}", job.command, exports, sep="\t")
 
 

@@ -98,19 +98,20 @@ def expected_time(campaign: Campaign, job: Job) -> ExpectedTime:
     A trial is one execution of the run.
 
     - In a campaign that is shrunk to tiny runs on the CPU, a trial is assumed to take 15 s (SHRUNK_RUN_S).
-    - In any other campaign, a trial takes an assumed start-up of 60 s (START_UP_S), and then the time that its images
-      take at the published images/s. 51,200 images at 1,024 images/s give 60 + 50 = 110 s.
+    - In any other campaign, a trial takes an assumed start-up of 60 s (START_UP_S), and then the time that the images
+      of all its steps, warm-up included, take at the published images/s. 51,200 images at 1,024 images/s give
+      60 + 50 = 110 s.
 
     Args:
-        campaign: The campaign: runs that measure the figures of a published report again.
-        job: The run and the published throughput that the run measures again. `run` has the batch size and the number
-            of devices, `exports` the number of steps, and `throughput` the published throughput.
+        campaign: The campaign. Only whether it is shrunk matters here.
+        job: The benchmark run, with the published throughput that it measures again.
     """
     if campaign.shrunk:
         return ExpectedTime(SHRUNK_RUN_S, "assumption")
 
-    throughput = job.throughput  # the published throughput: `value` is the images/s of all devices together
+    throughput = job.throughput  # the published one: `value` is the images/s of all devices together
     run = job.run
+    # `exports` are the environment variables of the run, as texts: {"WARMUP_STEPS": "20", ...}.
     steps = int(job.exports["WARMUP_STEPS"]) + int(job.exports["MEASURED_STEPS"])
     images = steps * run.batch_per_device * run.devices  # on all devices
     seconds = START_UP_S + images / throughput.value

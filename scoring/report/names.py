@@ -54,18 +54,23 @@ def with_own_names(groups: Sequence[Group]) -> list[Group]:
 
 
 def _with_more_in_equal_names(groups: Sequence[Group], describe: Callable[[Group], str]) -> list[Group]:
-    """Return the groups, with a description added to a name that several groups share, if their descriptions differ.
+    """Tell apart groups of equal names: add to each name a description of its group, such as the framework.
 
-    For example, if two groups are named "8 devices" and `describe` returns the framework of a group:
+    A name stays as it is if only one group has it, or if all groups with this name have the same description. Two
+    groups may both be named "8 devices", for example, and `describe` may return the framework:
 
-        Paddle and MXNet     -> "8 devices, Paddle" and "8 devices, MXNet"
-        Paddle and Paddle    -> "8 devices" and "8 devices"
+        frameworks           new names
+        Paddle and MXNet     "8 devices, Paddle" and "8 devices, MXNet"
+        Paddle and Paddle    "8 devices" and "8 devices"
 
     Args:
         groups: Groups of repeated runs.
-        describe: Returns the description of a group, such as the framework.
+        describe: Returns the description of a group, such as "Paddle".
+
+    Returns:
+        The groups in their order, some of them with a longer name.
     """
-    descriptions_of_name: dict[str, set[str]] = defaultdict(set)
+    descriptions_of_name: dict[str, set[str]] = defaultdict(set)  # {"8 devices": {"Paddle", "MXNet"}}
     for group in groups:
         descriptions_of_name[group.name].add(describe(group))
 

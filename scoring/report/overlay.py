@@ -30,9 +30,11 @@ def figures(report: Report) -> list[Figure | Paragraph]:
         report: The content of the report.
 
     Returns:
-        A plot of whole runs, with a vertical axis that starts at 0. If some windows with a rate were measured, also a
-        plot of these alone, with a vertical axis that does not start at 0. If no log has rates, the list has a
-        paragraph that says so, and no plot.
+        One or two elements:
+
+        - a plot of whole runs, with a vertical axis that starts at 0; if no log has rates, a paragraph that says so
+        - a plot of the measured windows alone, with a vertical axis that does not start at 0; left out if no window
+          with a rate was measured
     """
     runs_with_rates: list[_DrawnRun] = []
     for run in report.runs:
@@ -40,7 +42,8 @@ def figures(report: Report) -> list[Figure | Paragraph]:
         if points:
             style_index = len(runs_with_rates)  # 0 for the first run with rates, then 1 and so on
             runs_with_rates.append(_DrawnRun(run, style_index, points, axis_unit))
-    plot_or_paragraph = _plot_from_zero(report, runs_with_rates)  # the paragraph if no log has rates
+    plot_or_paragraph = _plot_from_zero(report, runs_with_rates)  # the paragraph if `runs_with_rates` is empty
+    # `_plot_of_measured_windows` returns a list of one plot or of none.
     return [plot_or_paragraph, *_plot_of_measured_windows(report, runs_with_rates)]
 
 

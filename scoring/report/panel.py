@@ -120,14 +120,19 @@ class Plot:
     def name_axes(self, *, x: str, y: str) -> None:
         """Write the names of both axes and the numbers at their ticks.
 
+        Call this after the vertical axis has its range, on which its numbers depend. If these are long, the left end of
+        the axes is moved inwards to make room for them.
+
         Args:
-            x: Name of the horizontal axis.
-            y: Name of the vertical axis, which stands above it as horizontal text, from the left edge of the drawing.
+            x: Name of the horizontal axis, written below it.
+            y: Name of the vertical axis, written horizontally above the axes. The text starts near the left edge of the
+                drawing, to the left of the axes.
         """
         self.axes.set_xlabel(x)
-        self._label_ticks()
-        self._make_room_for_labels()
-        # With transAxes, places count in widths and heights of the axes: (1, 1) is their upper right corner.
+        self._label_ticks()  # numbers such as "12,000" or "1.5 M"
+        self._make_room_for_labels()  # after the numbers are known, and before the place of `y`: it moves the axes
+        # With transAxes, a place is given in widths and heights of the axes: (0, 0) is their lower left corner and
+        # (1, 1) their upper right one. The left edge of the drawing is left of the axes, at -0.16 for example.
         left = self._left_edge_in_widths_of_axes() + 0.015
         above_axes = 1.04
         self.axes.text(left, above_axes, y, transform=self.axes.transAxes, color=MUTED, ha="left", va="bottom")

@@ -85,15 +85,16 @@ def _median_step(group: Group) -> Inline:
 
 
 def _slow_step(group: Group) -> Inline:
-    """Return a slow step time of a group in milliseconds: 95 % of the measured windows have shorter steps.
+    """Return the step time that 95 % of a group's measured windows stay below, such as "352 ms".
 
     Args:
         group: A group of repeated runs.
 
     Returns:
-        The time; "not measured" if no window says its step time.
+        The time, with a link to the group's runs or to a single run's log; "not measured" if no window says its step
+        time.
     """
-    quantiles = group.step_quantiles
+    quantiles = group.step_quantiles  # of the step times of all measured windows
     if quantiles is None:
         return NOT_MEASURED
     return link_to_runs(group, f"{number(quantiles.long_s * 1000)} ms")
@@ -175,10 +176,11 @@ def _lag_of(straggler: _Straggler) -> float:
 
 
 def _straggler_of_group(group: Group, kind: KindOfTime, verb: str) -> _Straggler | None:
-    """Return how far the rank that is most often the slowest lags behind the others, as a number and in words.
+    """Return how far the rank that is most often the slowest lags behind the median rank, as a number and in words.
 
-    A rank that computes for 12 s in a window of 20 s lags by (12 s - 10 s) / 20 s = 0.1, if the median rank computes
-    for 10 s. The text is then "rank 3 on node07 computes 10.0% longer".
+    The lag is a share of the window's time, not of the median rank's time. In a window of 20 s, a rank that computes
+    for 12 s, where the median rank computes for 10 s, lags by (12 s - 10 s) / 20 s = 0.1. The text is then
+    "rank 3 on node07 computes 10.0% longer".
 
     Args:
         group: A group of repeated runs.
@@ -188,10 +190,10 @@ def _straggler_of_group(group: Group, kind: KindOfTime, verb: str) -> _Straggler
     Returns:
         The lag with the text; None if no window has both its own time and these times of the ranks.
     """
-    slowest = most_often_slowest(group.measured, kind)
+    slowest = most_often_slowest(group.measured, kind)  # the rank, its host and its lag, over all measured windows
     if slowest is None:
         return None
-    lag_share = slowest.median_lag_share  # over the windows in which the rank is the slowest
+    lag_share = slowest.median_lag_share  # median of the lags in those windows in which this rank is the slowest
     host = visible(str(slowest.host), 40)
     text = f"rank {slowest.rank} on {host} {verb} {short_percent(lag_share)} longer"
     return _Straggler(text, lag_share)

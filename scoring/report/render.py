@@ -39,13 +39,16 @@ class ShownCheck(NamedTuple):
 def page(report: Report, command: Sequence[str]) -> dict[str, Any]:
     """Return the values of a report's page, by the names that the HTML and the Markdown template use.
 
-    The values are words such as "title" and "verdict" (`_summary`), the parts from "facts" to "sections", "lines" with
-    the quoted lines of the logs, "footnotes", and "folder", the path of the logs' folder.
-
     Args:
         report: The content of the report.
         command: Words after `report` on the command line, for the page to show.
+
+    Returns:
+        In this order: "title" and other words for the top of the page; the parts of the page, such as "tiles" and
+        "plots"; "lines", the log lines to which the parts link; "footnotes"; and "folder", the path of the logs'
+        folder.
     """
+    # Numbers in these parts link to the log line that they come from: to line 12 of run 1, for example.
     parts_with_links = {
         "facts": brief.facts(report),
         "tiles": brief.tiles(report),
@@ -54,7 +57,8 @@ def page(report: Report, command: Sequence[str]) -> dict[str, Any]:
         "tables": _tables(report),
         "sections": _sections(report, command),
     }
-    # Quotes the log lines to which the parts above link. Only the HTML template shows them.
+    # Collects these links, and quotes each linked line. So all parts must be made before. Only the HTML template shows
+    # the quoted lines.
     quoted_lines = provenance.log_lines(report, list(parts_with_links.values()))
     footnotes = [group.score.footnotes for group in report.groups if group.score]
     return {
@@ -174,9 +178,9 @@ def html(page: Mapping[str, Any]) -> str:
             folder. If the path is empty, nothing is removed.
     """
     text = _html_templates().get_template("page.html").render(page=page)
-    # The text has a path "/data/a&b/" as "/data/a&amp;b/". So the path takes the same two steps here as each value that
-    # a template shows: `_as_html` only makes the value printable, and `escape` then escapes the value for HTML.
-    printable_folder = _as_html(page["folder"])  # still "/data/a&b/"
+    # A path "/data/a&b/" stands in the text as "/data/a&amp;b/", and can only be found there in this form. jinja2 has
+    # changed it in two steps, which are done again here: unprintable characters are replaced, then HTML is escaped.
+    printable_folder = _as_html(page["folder"])  # "/data/a&b/", which is printable already
     folder_in_text = str(escape(printable_folder))  # "/data/a&amp;b/"
     return _without_folder(text, folder_in_text)
 
@@ -192,7 +196,7 @@ def html_by_template(page: Mapping[str, Any], template: Path) -> str:
 
 
 def markdown_text(page: Mapping[str, Any]) -> str:
-    """Return the report's page as the text of a Markdown file, without plots and most folded parts.
+    """Return the report's page as the text of a Markdown file.
 
     The path of the logs' folder is removed from the text, so that the text does not show where on this machine the logs
     are: with the folder "/data/logs/", "/data/logs/run_0.txt" becomes "run_0.txt".
@@ -201,8 +205,12 @@ def markdown_text(page: Mapping[str, Any]) -> str:
         page: Content of the page, a result of the function `page`. Its value of "folder" is the path of the logs'
             folder. If the path is empty, nothing is removed.
     """
+    # The template page.md leaves out the plots at the top of the page, most folded parts and the quoted log lines. Of a
+    # plot in a section it shows only the caption.
     text = _markdown_templates().get_template("page.md").render(page=page)
-    folder_in_text = markdown(page["folder"])  # the path as the text has it: the template escapes each value so
+    # Each value outside of code is escaped in the text: "/data/a_b/" stands there as "/data/a\_b/", and can only be
+    # found so.
+    folder_in_text = markdown(page["folder"])
     return _without_folder(text, folder_in_text)
 
 
