@@ -93,20 +93,20 @@ def answer_completion() -> int:
     """Print the completions that a user asks a shell for with Tab, and end the process.
 
     `paddle-reference wa<Tab>` completes the name of a command, and `paddle-reference watch --on<Tab>` completes the
-    options of the command `watch`.
+    options of the command `watch`. In both cases the process ends inside, and this function does not return.
 
     Returns:
-        The exit status if nothing can be completed: 2 for an unknown command, or the status of a command that ended
-        before its parser could print, such as 2 for a missing package.
+        The exit status, only if nothing can be completed: 2 for an unknown command, or the status of a command that
+        ended before its parser could print, such as 2 for a missing package.
 
     Raises:
         ValueError: The shell does not say where the cursor is.
     """
     words = completion.words_before_cursor()  # ["paddle-reference", "watch"] for `paddle-reference watch --on<Tab>`
     if len(words) < 2:  # only the program's own name
-        _complete_command_name()  # ends the process
-    name = words[1]
-    is_known = name in PUBLISHING | TRAINING
+        _complete_command_name()  # ends the process, so the lines below need no `else`
+    name = words[1]  # "watch"
+    is_known = name in PUBLISHING | TRAINING  # the tables of all commands
     return _complete_options(name) if is_known else 2
 
 
@@ -131,11 +131,13 @@ def _complete_options(name: str) -> int:
     Returns:
         The exit status, only if the command ends before its parser prints: 2 if a package is missing, for example.
     """
-    # The parser finds the words that the user has typed in the environment, so no options are passed on. The parser of
-    # `watch` takes only what stands behind `paddle-reference watch`. One with subcommands needs the command's name.
+    # The parser reads the user's line from the environment (COMP_LINE), so no options are passed on. It takes the first
+    # word of `paddle-reference watch --on` for the program's name, and all words behind as arguments.
     if not _has_subcommands(name):
+        # The parser of `watch` has no argument "watch". So the second word is to count as the program's name, which a
+        # variable of the environment says. A parser with subcommands reads the command's name itself.
         completion.hide_words_from_parser(2)
-    return run(name, options=[])
+    return run(name, options=[])  # ends the process inside, unless the command ends before its parser is asked
 
 
 def _has_subcommands(name: str) -> bool:

@@ -44,9 +44,10 @@ def write_lists(source: Path, labels: Path | None) -> list[str]:
 def _list_of_part(source: Path, part: str, labels: Path | None) -> bytes:
     """Return the content of the list file of one part of a data set: a line with path and label for each image.
 
-    The label of an image is the number of its class folder, from 0 in the order of names as text: of the folders
-    train/cat/ and train/dog/, all images in train/dog/ have the label 1. For val with a file `labels`, this file says
-    the labels. Warnings are printed on stderr.
+    For val with a file `labels`, this file says the labels. Otherwise the label of an image is the number of its class
+    folder, from 0 in the order of names as text: of train/cat/ and train/dog/, all images in train/dog/ have the label
+    1. Warnings are printed on stderr. With `labels`, one for train is on a class folder whose name is another number
+    than its label, because `labels` may mean this folder by that number.
 
     Args:
         source: The image folder, which holds train/ and val/.
@@ -62,13 +63,16 @@ def _list_of_part(source: Path, part: str, labels: Path | None) -> bytes:
     if not (source / part).is_dir():
         raise ValueError(f"{source / part}: no such folder: SOURCE must hold the class folders {part}/<class>/")
     if part == "val" and labels is not None:
-        return _flat_list(source, labels)  # prints a warning on images of val/ that the file does not name
+        # The lines of the file with "val/" before each name. A warning is printed if images of val/ have no line.
+        return _flat_list(source, labels)
+    # From here on, `part` has class folders. `by_class_folders` gives the path and the label of each image in them.
     images = folder.by_class_folders(source, part, recordio.MOST_CLASSES)
     print_warning(images.passed_over)  # on files that are not images of a class; an empty text is not printed
-    if labels is not None:  # `part` is "train" here, and `labels` has those of val
-        # Of folders "0", "1", "10" and "2" the folder "10" has the label 2, which in `labels` may mean "2".
+    if labels is not None:  # `part` is "train" here, and its labels must mean the same classes as those in `labels`
+        # Of folders "0", "1", "10" and "2" the folder "10" has the label 2, but in `labels` 2 may mean the folder "2".
         class_names = folder.folder_names(source / part)
-        # Empty if there is no such folder, or if the name of any folder is no number.
+        # A warning on the first folder whose name is another number than its label, such as "10". Empty if there is
+        # none, if the name of any folder is no number, or if the file `labels` is missing.
         note = folder.note_on_numbered_folders(source / part, class_names, labels)
         print_warning(note)
     return folder.list_text(images)

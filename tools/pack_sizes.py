@@ -41,24 +41,26 @@ def read_sizes(sizes: Path) -> JsonObject:
 def size_of(name: str, content: bytes) -> folder.Size:
     """Return the (width, height) of an image in pixels, by the header of its file.
 
-    A JPEG, PNG or WebP (not extended) may have any number of pixels, because DALI takes any number. An image of another
-    kind, or a JPEG without a size in its header, may have at most 179 million pixels, which is Pillow's limit.
+    DALI takes a JPEG, PNG or WebP (not extended) of any number of pixels, but Pillow's `Image.open` takes at most 179
+    million. So a JPEG is read by `encoded.jpeg_size`, and a PNG by Pillow's class for PNG, which has no limit.
+    `Image.open` reads all others, and a JPEG without a size in its header. If it refuses an image as too large,
+    `encoded.webp_size` tries it as a WebP.
 
     Args:
         name: Name of the image file, for the message.
         content: Bytes of the file.
 
     Raises:
-        ValueError: The file is no image, or the image has more pixels than Pillow's limit allows.
+        ValueError: The file is no image, or it is above Pillow's limit and `encoded` cannot read it either.
     """
     is_jpeg = content.startswith(encoded.JPEG_START)
     is_png = content.startswith(encoded.PNG_START)
     try:
         jpeg_size = encoded.jpeg_size(content) if is_jpeg else None  # None if the header has no size
         if jpeg_size is not None:
-            height, width = jpeg_size
+            height, width = jpeg_size  # `encoded` has the height first, this function the width
             return width, height
-        # `Image.open` raises an error above Pillow's limit. `PngImageFile` reads a PNG without this limit.
+        # Above its limit `Image.open` raises a DecompressionBombError; `PngImageFile` has no limit.
         open_image = PngImagePlugin.PngImageFile if is_png else Image.open
         with open_image(io.BytesIO(content)) as opened:
             size: folder.Size = opened.size
@@ -66,7 +68,7 @@ def size_of(name: str, content: bytes) -> folder.Size:
     except Image.DecompressionBombError as error:
         webp_size = encoded.webp_size(content)  # None if the file is no WebP that DALI takes
         if webp_size is not None:
-            height, width = webp_size
+            height, width = webp_size  # the height first here, too
             return width, height
         raise ValueError(f"{name}: {error} Make it smaller or remove it from the list") from error
     except (OSError, SyntaxError, ValueError) as error:

@@ -45,18 +45,23 @@ class Results(NamedTuple):
 def gather(folder: Path) -> Results:
     """Read the results of an acceptance from the files of its jobs.
 
-    Each precision had a job of its own, which ran the checks of the precision. Its file, such as fp32.lines, has a line
-    for each check. A check without a line gets a verdict here that says why it was not run.
+    Each precision had a job of its own, which ran the checks of the precision. The job's file, such as fp32.lines, has
+    a first line on the nodes and the job, and then a line for each check. A check without a line gets a verdict here
+    that says why it was not run.
 
     Args:
         folder: The folder of the jobs' files.
+
+    Returns:
+        The verdicts, precision by precision, and the nodes and the job as a first line has them. Without any first
+        line the nodes are an empty list, and the job is None.
 
     Raises:
         ValueError: The folder cannot be read or has no file of any job, or one of the files is damaged.
     """
     _check_folder(folder)  # raises ValueError
-    # A file begins with {"nodes": [...], "job": {...}}. All jobs write the same, so any of these lines will do.
-    nodes_and_job: JsonObject = {"nodes": []}  # if no job has written a line
+    # The first line of a file: {"nodes": [...], "job": {...}}. All jobs write the same, so the last one read is kept.
+    nodes_and_job: JsonObject = {"nodes": []}  # stays so if no job has written a line
     verdicts: list[Verdict] = []
     for precision, checks in CHECKS.items():
         verdict_by_check: dict[str, Verdict] = {}  # of the checks that were run
@@ -71,7 +76,7 @@ def gather(folder: Path) -> Results:
                 verdicts.append(verdict_by_check[check])
             else:
                 verdicts.append(_verdict_on_check_not_run(check, precision, folder))
-    job = nodes_and_job.get("job")  # older versions did not write it
+    job = nodes_and_job.get("job")  # None if no job has written a line, or an older version wrote it without "job"
     return Results(verdicts, nodes_and_job["nodes"], job)
 
 
@@ -135,7 +140,7 @@ def _text_of(file: Path) -> str | None:
 def _check_line(line: JsonObject) -> None:
     """Raise an error if a line of a job's file is damaged.
 
-    A job writes two kinds of lines. A line of another kind is accepted.
+    A job writes two kinds of lines. An object with neither "nodes" nor "check" is accepted as it is.
 
         {"nodes": [...], "job": {"short": false, ...}}              the nodes; older versions write no "job"
         {"check": "losses", "status": "ok", "found": "...", ...}    a verdict on a check
@@ -144,9 +149,10 @@ def _check_line(line: JsonObject) -> None:
         line: The JSON value of the line.
 
     Raises:
-        LookupError: `short`, `status` or `found` is missing.
-        TypeError: The line is no object, a field above has another type than there, or a verdict has an unknown field.
-        ValueError: The status of a verdict is none that a check gives.
+        TypeError: The line is no object; a field shown above has the wrong type, such as "short" with a number; or a
+            verdict has an unknown field.
+        LookupError: "short", "status" or "found" is missing.
+        ValueError: The status of a verdict is not "ok", "fatal" or "unknown".
     """
     _require_type(line, dict)
     if "nodes" in line:
@@ -159,7 +165,8 @@ def _check_line(line: JsonObject) -> None:
             _require_type(line[name], str)
         if line["status"] not in STATUSES:
             raise ValueError(line["status"])
-        Verdict(**line)  # only a trial: TypeError if the class Verdict does not know one of the fields
+        # Made only to see whether it can be made: TypeError if the class Verdict has no field of one of the names.
+        Verdict(**line)
 
 
 def _require_type(value: object, wanted: type) -> None:
@@ -171,27 +178,31 @@ def _require_type(value: object, wanted: type) -> None:
 def _verdict_on_check_not_run(check: str, precision: str, folder: Path) -> Verdict:
     """Return the verdict on a check that was not run, with the reason.
 
-    It is "unknown" if no job was planned for the check's precision, because the machine cannot compute in it. Otherwise
-    it is "fatal".
+    - "unknown" if no job was planned for the check's precision, and the settings on this machine allow none, such as
+      tf32 on a CPU
+    - "fatal" with the reason in the .failed file if there is such a file
+    - "fatal" with "its job did not run it" in any other case
 
     Args:
         check: The name of the check.
         precision: The precision of the check's job, such as "fp32".
-        folder: The folder of the jobs' files. A planned job has left fp32.lines or fp32.failed there, or both.
+        folder: The folder of the jobs' files. A job that was planned has left fp32.lines or fp32.failed there, or both.
 
     Raises:
         ValueError: The file with the reason cannot be read.
     """
     lines_file = folder / f"{precision}.lines"  # written by the job: verdicts, but none on this check
-    reason = _text_of(folder / f"{precision}.failed")  # by launch/trials.sh: why the job failed or was not started
+    # Written by launch/trials.sh: why the job failed or was not started. None if there is no such file.
+    reason = _text_of(folder / f"{precision}.failed")
     job_was_planned = lines_file.is_file() or reason is not None
     if not job_was_planned:
-        # The question is put to this machine. It would be no answer for a planned job, which may have run on another.
-        why_impossible = env.refusal(PRECISION=precision)  # empty if this machine can compute in the precision
+        # By the settings on this machine. A planned job may have run on another one, whose settings are not known.
+        # The answer is such as "PRECISION=tf32: a CPU has no kernels for it"; empty if a job is possible.
+        why_impossible = env.refusal(PRECISION=precision)
         if why_impossible:
             return Verdict(check=check, status=UNKNOWN, found=why_impossible, where=precision)
 
-    if reason is None:
+    if reason is None:  # the job left this check out, or there was no job although one is possible here
         reason = "its job did not run it"
     return Verdict(check=check, status=FATAL, found=f"not run: {reason.strip()}", where=precision)
 
@@ -211,21 +222,22 @@ def report(job: env.Job, folder: Path, *, short: bool) -> int:
         ValueError: The files of the jobs cannot be read, or the JSON file cannot be written.
     """
     folder = folder.resolve()  # so that "." has a name, too
-    results = gather(folder)
-    description = results.job or describe_job(job, short=short)  # the jobs' own or, without one, that of `job`
-    totals = _totals_in_words(results.verdicts)
+    results = gather(folder)  # `verdicts` on all checks, `nodes`, and `job`: how the jobs describe themselves, or None
+    # {"short", "system", "ranks", "source", "packages"}: by the jobs themselves or, without that, made from `job`
+    description = results.job or describe_job(job, short=short)
+    totals = _totals_in_words(results.verdicts)  # "12 ok, 1 fatal, 0 unknown"
     if description["short"]:
         totals += ", in the short form"
     # The table comes first, so that a user sees it even if the file cannot be written.
     print_to_reader(f"\n{as_text(results.verdicts)}\nverdict   {totals}")
-    document = FORMAT | {
+    document = FORMAT | {  # FORMAT has the name and the version of the format
         "verdict": totals,
         "time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        **description,  # "short", "system", "ranks", "source" and "packages"
+        **description,
         "nodes": results.nodes,
         "lines": [verdict.as_dict() for verdict in results.verdicts],
     }
-    # Not by with_suffix: the folder is named after the system, whose name may have a dot.
+    # Next to the folder. Not by with_suffix: the folder is named after the system, whose name may have a dot.
     path = folder.with_name(f"{folder.name}.json")
     _write_json(path, document)
     print_to_reader(f"report    {path}\nlogs      {folder}")
@@ -250,24 +262,29 @@ def _write_json(path: Path, document: JsonObject) -> None:
 def main() -> int:
     """Do one of the three steps of an acceptance, and return the exit status.
 
-    launch/trials.sh starts the steps in this order: list the precisions that can run (--precisions), run the checks of
-    each precision on all ranks, and report on all of them (--report FOLDER).
+    launch/trials.sh starts the steps in this order:
+
+    1. --precisions: print the precisions that can run.
+    2. Started by mpirun as a rank, without such an option: run the checks of one precision with the other ranks.
+    3. --report FOLDER: report on the checks of all precisions.
 
     Returns:
-        0 without an error, 1 if a reported verdict is fatal. `one_line` and `run_module` have others for errors.
+        0 without an error, 1 if the report has a fatal verdict. After an error in step 2 the status is that of
+        `run_module`, such as 2 for wrong settings. Otherwise `one_line` prints a ValueError and returns 2.
 
     Raises:
         ValueError: The settings of the job, the folder or a file in it are unusable, the report cannot be written, or
             no step was asked for.
     """
     args = _arguments()
-    if env.is_rank():  # mpirun started this process as a rank of a job
+    if env.is_rank():  # mpirun started this process as a rank, and so has set OMPI_COMM_WORLD_SIZE
+        # Calls `main` of tools/acceptance/rank.py, which runs the checks.
         # checks_precision=False: a GPU that cannot compute in the job's precision is no error here. The verdicts on the
         # checks say it.
         return run_module("tools.acceptance.rank", checks_precision=False, short=args.short)
 
     job, _ = env.read()
-    _check_job(job)
+    _check_job(job)  # raises ValueError
     if args.precisions:
         print_to_reader("\n".join(_precisions_that_can_run()))
         return 0

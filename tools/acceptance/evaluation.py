@@ -30,8 +30,9 @@ WHY_MOST_DIFFERENT = "rounding products to 11 bits changes one on a CPU, and so 
 def evaluation(machine: Machine) -> Verdict:
     """Count how many images of digits this machine's network gets right, and compare with a recorded count.
 
-    A CPU once gave that count (paddle_rn50/golden.json). The weights are computed on a CPU here, not trained, so every
-    machine has the same. All ranks must call this together.
+    The recorded count is that of a CPU (paddle_rn50/golden.json). The network is not trained: layers with random
+    weights turn the images into features, and the last layer is fitted to training images by linear algebra. The CPU of
+    the first rank computes this, so every machine has the same weights. All ranks must call this together.
 
     Args:
         machine: This rank's part of the machine.
@@ -40,12 +41,13 @@ def evaluation(machine: Machine) -> Verdict:
         Ok if all images were counted, and the count of right ones differs by at most MOST_DIFFERENT (4); else fatal.
     """
     recipe = config.recipe("digits_small", global_batch=BATCH, image_size=SIDE)
-    weights = _weights_of_first_rank(machine, recipe)  # computed, not trained, so every machine has the same
-    images = machine.images("val", recipe)
+    weights = _weights_of_first_rank(machine, recipe)  # by name: the first rank computes them and sends them to all
+    images = machine.images("val", recipe)  # other images than those that the last layer is fitted to
     model = ResNet50(recipe, machine.plan(), batch=BATCH)
     with static.scope_guard(static.Scope()), paddle.utils.unique_name.guard():
         main = _evaluation_program(model)
         _set_weights(main, weights, machine.executor.place)
+        # `counted`: images of all ranks that were evaluated; `correct`: those of them that were recognised.
         totals = _totals_over_ranks(machine, main, model, images, resize=recipe.eval_resize)
 
     recorded = GOLDEN["evaluation"]["correct"]
@@ -54,6 +56,7 @@ def evaluation(machine: Machine) -> Verdict:
     found = f"{totals.correct} of {totals.counted} images right, recorded {recorded}"
     wanted = f"differs by at most {MOST_DIFFERENT} images: {WHY_MOST_DIFFERENT}"
     figures = {"correct": totals.correct, "of": totals.counted, "recorded": recorded}
+    # Ok if `good`, else fatal. `found` and `wanted` are the words on what was found and on what would be ok.
     return judged("evaluation", good, found, wanted, figures=figures)
 
 
@@ -150,8 +153,9 @@ def _in_format(batches: Iterable[Batch], wanted: data.ImageFormat) -> Iterator[B
 def fitted_weights(batches: Batches, recipe: config.Recipe) -> dict[str, Array]:
     """Return weights, by name, with which ResNet-50 recognises the digits of some images without any training.
 
-    All layers but the last keep their random first weights: they turn the images into features. The last layer is
-    fitted to map the features to the labels. A CPU computes this, so every machine has the same weights.
+    All layers but the last keep their random first weights, except for the last scale of each block, and turn the
+    images into features. The last layer is fitted to map the features to the labels. A CPU computes this, with the same
+    random weights each time, so every machine has the same result.
 
     Args:
         batches: The training images [N, 3, H, W] and labels [N, 1] of several steps. All steps are used as one batch.
@@ -159,17 +163,20 @@ def fitted_weights(batches: Batches, recipe: config.Recipe) -> dict[str, Array]:
     """
     image = np.concatenate([images for images, _ in batches])
     label = np.concatenate([labels for _, labels in batches])
-    # At momentum 0 a single pass sets the running mean and variance of each batch norm to those of its batch.
+    # Evaluation needs the mean and the variance of each batch norm's input. Training finds them over many steps. At
+    # momentum 0 a single pass is enough: it sets them to the mean and the variance of this one batch.
     recipe = replace(recipe, bn_momentum=0.0)
     with cpu_network(recipe, len(image)) as (main, executor):
-        _scale_blocks_down(main)  # changes the weights so that the noise of untrained blocks leaves enough of the image
+        # First, because the features depend on these scales: untrained blocks at full scale leave little of the image.
+        _scale_blocks_down(main)
         feed = {"image": image, "label": label}
+        # The pass has two results: the features, and the means and variances, which stay in Paddle's scope.
         (features,) = executor.run(main, feed=feed, fetch_list=[_name_of_features(main)])
-        weights = copy_state(main)  # also the running means and variances
+        weights = copy_state(main)  # after the pass, so that the means and variances are in it
 
     classes = np.eye(recipe.classes)[label[:, 0]]  # one-hot, [N, classes]
     weight, bias = _ridge_regression(features, classes)  # features @ weight + bias is close to `classes`
-    weights["fc.w"] = weight.astype(np.float32)
+    weights["fc.w"] = weight.astype(np.float32)  # replaces the random weight of the last layer
     weights["fc.b"] = bias.astype(np.float32)
     return weights
 

@@ -37,25 +37,27 @@ def main(job: Job, origins: Origins, *, short: bool = False) -> None:
     After a check that fails, the next one runs. All ranks must call this together.
 
     Args:
-        job: The settings of the job. The file of the verdicts is named like RESULT_FILE, but with the suffix .lines.
+        job: The settings of the job. If RESULT_FILE is fp32.txt, the verdicts are written to fp32.lines beside it.
         origins: Each setting's value with who set it.
         short: Whether the checks take fewer steps.
 
     Raises:
-        RunError: The ranks cannot be connected, or a check has failed on this rank and another rank stays in it, where
-            it may wait for this rank for ever.
+        RunError: The ranks cannot be connected. Or a check has failed on this rank while another rank does not come
+            out of the check, where it may wait for this rank for ever.
         ValueError: mpirun started another number of ranks than the settings say.
     """
-    this_rank = ranks.start(job.cluster)  # joins the ranks by MPI
-    writer = VerdictWriter(Path(job.trials.result_file), job.model.precision)
-    ranks.connect(job.cluster, this_rank)  # tells Paddle the ranks' addresses: Paddle's collectives do not use MPI
-    paddle.enable_static()
+    this_rank = ranks.start(job.cluster)  # joins the ranks by MPI: the number of this rank, and a communicator
+    writer = VerdictWriter(Path(job.trials.result_file), job.model.precision)  # writes to the file *.lines
+    # After MPI, by which the ranks exchange their addresses. Paddle needs these: its collectives do not use MPI.
+    ranks.connect(job.cluster, this_rank)
+    paddle.enable_static()  # the checks build static programs
     machine = Machine(job, origins, this_rank, short=short)
     if this_rank.is_first:  # it alone writes the file, which begins with the nodes and the job
         writer.append_line({"nodes": as_json(machine.nodes), "job": describe_job(job, short=short)})
     for name in CHECKS[job.model.precision]:
         WATCHDOG.beat(f"checking {name}")
-        machine.begin_check(this_rank)
+        machine.begin_check(this_rank)  # gives the check an MPI communicator of its own
+        # `this_rank` keeps the communicator of the job: by it the ranks tell each other whether the check has failed.
         writer.run_check(this_rank, name, functools.partial(_run_check, machine, name))
 
 

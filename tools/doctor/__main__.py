@@ -65,8 +65,10 @@ def over_mpi(job: env.Job) -> list[Verdict] | None:
     Returns:
         The verdicts on rank 0, and None on every other rank.
     """
-    network.export_for_mpi(job.cluster)  # before MPI starts, because MPI then reads the environment
-    from mpi4py import MPI  # starts MPI
+    # If the job has several nodes, this may set a variable of the environment: the network interface that MPI is to
+    # use. The import below starts MPI, which reads the variable then.
+    network.export_for_mpi(job.cluster)
+    from mpi4py import MPI
 
     comm = MPI.COMM_WORLD
     ranks_of_node = comm.Split_type(MPI.COMM_TYPE_SHARED)  # the ranks that share memory with this rank
@@ -74,12 +76,13 @@ def over_mpi(job: env.Job) -> list[Verdict] | None:
     my_facts = _facts_if_leader(ranks_of_node, node_number, job)  # None if this rank is not the leader of its node
 
     # All ranks must take part in the next three calls. `gather` gives rank 0 a list, and every other rank None.
-    hosts_of_ranks = comm.gather(socket.gethostname())
-    facts_of_ranks = comm.gather(my_facts)
-    clock_offsets_s = _clock_offsets_s(comm, is_leader=my_facts is not None)
+    hosts_of_ranks = comm.gather(socket.gethostname())  # on rank 0: the host of each rank
+    facts_of_ranks = comm.gather(my_facts)  # on rank 0: for each rank its facts, or None if it is no leader
+    clock_offsets_s = _clock_offsets_s(comm, is_leader=my_facts is not None)  # means something on rank 0 only
     if hosts_of_ranks is None or facts_of_ranks is None:  # this rank is not rank 0
         return None
     facts_of_leaders = [facts for facts in facts_of_ranks if facts is not None]
+    # The verdicts on the nodes, then those on the number of ranks and on the clocks.
     return judge_all(facts_of_leaders, job) + judge_ranks(hosts_of_ranks, clock_offsets_s, job)
 
 

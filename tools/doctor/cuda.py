@@ -101,39 +101,46 @@ def try_start(environ: Mapping[str, str], gpu_count: int) -> CudaStart:
     """Try to start CUDA as a rank would, and to make a context on each of the first GPUs.
 
     A process needs a context to compute on a GPU. A call of CUDA may hang or kill its process, so a child process makes
-    the calls. If the child hangs or dies on a GPU, another child goes on with the next GPU, unless ALL_S (90) seconds
-    have passed.
+    the calls. If the child hangs or dies on a GPU, another child goes on with the next GPU. No child is started after
+    ALL_S (90) seconds.
 
     Args:
         environ: Environment variables of a rank.
         gpu_count: How many GPUs to try, in CUDA's order.
 
     Returns:
-        The result of the last child, but with what came of all GPUs that any child tried.
+        What the last child found, but `step_by_gpu` has the GPUs of all children. If one child died on GPU 2 and
+        another went on with GPU 3, for example, these are the GPUs 0 to 2 of the first and from 3 on of the second.
     """
     until_s = time.monotonic() + ALL_S
     step_by_gpu_of_all: dict[int, Step] = {}
-    next_gpu: int | None = 0
+    next_gpu: int | None = 0  # with which the next child begins; None: no further child is started
     while next_gpu is not None:
-        child = _ask_cuda(environ, next_gpu, gpu_count)
+        child = _ask_cuda(environ, next_gpu, gpu_count)  # tries `next_gpu` and the GPUs after it
         start = _read_answers(child)
         step_by_gpu_of_all |= start.step_by_gpu
         is_out_of_time = time.monotonic() > until_s
-        next_gpu = None if is_out_of_time else _next_gpu(child, start, gpu_count)  # None: no other child is needed
+        # `_next_gpu` gives the GPU after the one on which the child hung or died; None if another child is of no use.
+        next_gpu = None if is_out_of_time else _next_gpu(child, start, gpu_count)
     return replace(start, step_by_gpu=dict(sorted(step_by_gpu_of_all.items())))
 
 
 def _ask_cuda(environ: Mapping[str, str], first_gpu: int, gpu_count: int) -> Talk:
     """Try to start CUDA in a child process, and return what the child printed and how it hung or died.
 
+    A library may end the child in the middle of a call, with status 0 as if all were well. This counts as a death, too:
+    "ended with status 0".
+
     Args:
         environ: Environment variables of a rank.
         first_gpu: The first GPU to try, in CUDA's order.
         gpu_count: How many GPUs the job uses on a node.
     """
+    # `hang_or_death` is empty if the child ended by itself with status 0.
     child = talk(ASK_CUDA, str(first_gpu), str(gpu_count), environ=environ, silent_s=SILENT_S)
+    # `_running_call` returns a call that the child began and did not end; _EXIT stands for no such call.
     ended_in_a_call = _running_call(child.answers()) != _EXIT
-    if ended_in_a_call and not child.hang_or_death:  # a library has ended the process, and called that a success
+    if ended_in_a_call and not child.hang_or_death:
         return replace(child, hang_or_death="ended with status 0")
     return child
 
@@ -168,54 +175,57 @@ def _read_answers(child: Talk) -> CudaStart:
     """Return what came of starting CUDA in a child process, from the lines that the child (ask_cuda.py) printed.
 
     CUDA starts in steps named "load", "start", "count", "gpu 0", "gpu 1" and so on. A step is one or more calls of
-    functions. The last call of a step decides what came of the step.
+    functions: "gpu 0" calls cuDeviceGet, cuCtxCreate_v2 and cuCtxDestroy_v2, each only if the one before it succeeds.
+    The last call decides what came of the step.
 
     Args:
         child: The lines that the child printed, and `hang_or_death`, which is empty if the child neither hung nor died.
     """
-    answers = child.answers()
-    step_by_name = _last_ended_calls(answers)  # {"load": Step, ...}
+    answers = child.answers()  # JSON objects: {"begin": ...} before a call, {"end": ...} after it, and values
+    step_by_name = _last_ended_calls(answers)  # each step's last ended call: {"load": Step(call="dlopen", code=0), ...}
     if child.hang_or_death:
-        # The call in which the child hung or died is later than the ended calls of its step, so it replaces them. If no
-        # call was running, the child's exit counts as a step.
+        # ("gpu 0", "cuCtxCreate_v2") if the child hung or died in this call. The call is later than the ended calls of
+        # its step, here cuDeviceGet, so it replaces them. If no call was running, it is ("end", "exit"): the child hung
+        # or died at its exit, which then counts as a step named "end".
         running = _running_call(answers)
         step_by_name[running.step_name] = Step(call=running.function, hang_or_death=child.hang_or_death)
     return CudaStart(
         library=_last_value(answers, "path") or "",  # the value that the child printed under the key "path"
         version=_last_value(answers, "version"),
         shown_gpus=_last_value(answers, "count"),
-        failed_driver_step=_failed_driver_step(step_by_name),
-        step_by_gpu=_step_by_gpu(step_by_name),
+        failed_driver_step=_failed_driver_step(step_by_name),  # of all steps but those on GPUs
+        step_by_gpu=_step_by_gpu(step_by_name),  # {0: the step "gpu 0", ...}
     )
 
 
 def _failed_driver_step(step_by_name: Mapping[str, Step]) -> Step | None:
-    """Return the step of the driver itself that failed; None if none did.
+    """Return the last step of the driver itself that failed; None if none did.
 
-    Two may have failed: first a call such as cuInit, then the exit of the child process, if the driver crashed there.
-    The exit is returned then, because a crash says more than a failed call.
+    Two may have failed: first a step such as "start" (the call of cuInit), then "end", the exit of the child process,
+    if the driver crashed there. The exit is returned then, because a crash says more than a failed call.
 
     Args:
         step_by_name: The steps of CUDA's start in their order, by name: "load", "start", "count", "gpu 0" and so on.
-            Those with "gpu" are not of the driver itself.
+            Those with "gpu" are not of the driver itself. The last one is "end" if the child hung or died at its exit.
     """
     last_failed = None
     for name, step in step_by_name.items():
-        is_of_driver = _gpu_of_step(name) is None
+        is_of_driver = _gpu_of_step(name) is None  # no step such as "gpu 0"
         if is_of_driver and step.code != CUDA_SUCCESS:
             last_failed = step
     return last_failed
 
 
 def _step_by_gpu(step_by_name: Mapping[str, Step]) -> dict[int, Step]:
-    """Return the steps of CUDA's start that are on GPUs, by CUDA's number of the GPU.
+    """Return what came of each GPU when CUDA was started: {"load": a, "gpu 0": b, "gpu 1": c} -> {0: b, 1: c}.
 
     Args:
-        step_by_name: All steps by name. Those on GPUs are named "gpu 0", "gpu 1" and so on.
+        step_by_name: The result of each step of the start, by the step's name. In the step "gpu 0" a context was to be
+            made on CUDA's GPU 0. Steps with other names, such as "load", are on no GPU and are left out.
     """
     step_by_gpu = {}
     for name, step in step_by_name.items():
-        gpu = _gpu_of_step(name)
+        gpu = _gpu_of_step(name)  # 3 for "gpu 3", None for "load"
         if gpu is not None:
             step_by_gpu[gpu] = step
     return step_by_gpu
@@ -256,8 +266,9 @@ def _last_ended_calls(answers: list[JsonObject]) -> dict[str, Step]:
             step_name = answer["begin"]
             begun_call_by_step[step_name] = answer["call"]
         elif "end" in answer:
-            # Usually the step of the call that has begun last. But if the driver lacks a function, the child prints
-            # "load" as the step, with a "reason" and the code None.
+            # Usually the step of the call that has begun last. But if the driver lacks the function cuDeviceGet, for
+            # example, {"begin": "gpu 0", ...} is followed by {"end": "load", "code": None, "reason": ...}. Then "load"
+            # has failed, recorded with its own call, "dlopen", and this call of "gpu 0" is not recorded.
             step_name = answer["end"]
             ended_call_by_step[step_name] = Step(
                 call=begun_call_by_step[step_name],
@@ -279,16 +290,19 @@ _EXIT = _Call("end", "exit")  # of the child's process, which then unloads its l
 
 
 def _running_call(answers: list[JsonObject]) -> _Call:
-    """Return the call that has begun and not ended, such as ("gpu 0", "cuCtxCreate_v2"); _EXIT if all have ended.
+    """Return the call of CUDA that a child process has begun and not ended, by the lines that it printed.
+
+    For example, {"begin": "gpu 0", "call": "cuCtxCreate_v2"} without an "end" after it gives ("gpu 0",
+    "cuCtxCreate_v2"). If each begun call has ended, or none has begun, the result is _EXIT, which is ("end", "exit").
 
     Args:
-        answers: The JSON lines of the child process, in their order; a "begin" and an "end" for each call.
+        answers: The child's JSON lines in their order: one with "begin" before each call, and one with "end" after it.
     """
-    running = _EXIT
+    running = _EXIT  # no call is running: if the process hangs or dies now, that counts as a fault of its exit
     for answer in answers:
         if "begin" in answer:
             running = _Call(answer["begin"], answer["call"])
-        elif "end" in answer:
+        elif "end" in answer:  # it ends the call begun last, because the child makes one call at a time
             running = _EXIT
     return running
 

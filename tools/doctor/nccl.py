@@ -168,13 +168,12 @@ def devices_matched_by_accident(setting: str, ports: Sequence[str]) -> list[str]
     """Return the InfiniBand devices that a value of NCCL_IB_HCA matches although the user did not mean them, sorted.
 
     NCCL matches each device whose name begins with an entry of the value. On a node with the devices mlx4_0, mlx5_1 and
-    mlx5_10, the value "mlx5_1,mlx4" has two kinds of entries:
+    mlx5_10, the value "mlx5_1,mlx4" gives ["mlx5_10"]:
 
-        mlx5_1   a full name: the user means the device mlx5_1 alone, but NCCL matches mlx5_10, too
-        mlx4     a beginning, as no device has this name: the user means all devices whose names begin with mlx4
+        mlx5_1   the full name of a device, so the user means this device alone, but NCCL matches mlx5_10, too
+        mlx4     no device's full name, so the user means all devices that begin with it: mlx4_0
 
-    So the result is ["mlx5_10"]. The values "mlx5_1,mlx5_10" and "mlx5_1,mlx5" give [], because the second entry shows
-    that mlx5_10 is meant. The value "=mlx5_1" gives [], because NCCL compares full names after the sign =.
+    "mlx5_1,mlx5_10" gives [], because the user names both. "=mlx5_1" gives [], because = makes NCCL compare full names.
 
     Args:
         setting: The value of NCCL_IB_HCA. A sign ^ before the entries, with which NCCL leaves out what they match, does
@@ -182,15 +181,16 @@ def devices_matched_by_accident(setting: str, ports: Sequence[str]) -> list[str]
         ports: Names of all InfiniBand ports of the node, such as "mlx5_0:1".
     """
     choice = choice_of(setting)
-    if choice.is_exact:
+    if choice.is_exact:  # the value has the sign =
         return []
     # `_device` cuts off the port's number, and `_devices` does so for several: "mlx5_1:1" -> "mlx5_1".
     fully_named = _devices(choice.entries) & _devices(ports)  # {"mlx5_1"} in the example
     beginnings = [entry for entry in choice.entries if _device(entry) not in fully_named]  # ["mlx4"]
     matched_by_accident = set()
-    for port in ports:
-        is_meant = _device(port) in fully_named or _matches_any(beginnings, port, choice)
-        is_matched = _matches_any(choice.entries, port, choice)
+    for port in ports:  # "mlx4_0:1", "mlx5_1:1" and "mlx5_10:1"
+        # `_matches_any` says whether the port's device begins with one of the entries, and has the entry's port if any.
+        is_meant = _device(port) in fully_named or _matches_any(beginnings, port, choice)  # not mlx5_10
+        is_matched = _matches_any(choice.entries, port, choice)  # all three, as by NCCL
         if is_matched and not is_meant:
             matched_by_accident.add(_device(port))
     return sorted(matched_by_accident)

@@ -17,16 +17,26 @@ END_SERVICE = "a service holds the GPU, as nvidia-cuda-mps-server does: end it b
 def judge_processes(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
     """Return the verdict on whether the GPU is free for the job.
 
+    The first of these that holds decides:
+
+        fatal     a process computes on the GPU that is neither a service nor a display
+        warning   too much memory is in use, and a display is there, which may hold it
+        fatal     too much memory is in use, and no display is there
+        warning   a service, such as nvidia-cuda-mps-server, is on the GPU
+        warning   how much memory is in use is unknown
+        ok        none of these
+
     Args:
-        gpu: Properties of the GPU by NVML: its memory in use, and the ids of processes that compute (`processes`), that
-            are only services (`services`, some of `processes`), and that draw (`displays`).
+        gpu: Properties of the GPU by NVML: its memory in use, and the ids of processes that compute (`processes`), of
+            those among them that are only services (`services`), and of those that draw (`displays`).
         job: Settings of the training job, for the texts of the verdict.
     """
     # The memory in use shows a process even where none is listed: a container lists no process outside it.
-    memory_in_use = _memory_in_use(gpu)
+    memory_in_use = _memory_in_use(gpu)  # `mib` is None if unknown, and `most_mib` is the most that is tolerated
     # NVML may list the processes of a display among those that compute, so displays are taken out.
     computing = [pid for pid in gpu.processes or () if pid not in gpu.displays]
     found = f"{gpu_name(gpu)}: {_processes_in_words(gpu, computing)}, {memory_in_use.words}"
+    # `verdict(FATAL)` makes a fatal verdict of this check. `fix` is what to do, in place of the check's usual text, and
     # `most` fills the text on what is wanted, "no process, under 500 MiB in use".
     verdict = functools.partial(judge_check, job, "gpu.processes", found=found, most=memory_in_use.most_mib)
 

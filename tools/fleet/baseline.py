@@ -75,7 +75,8 @@ def _change_of_node(times_now: Sequence[float], times_then: Sequence[float]) -> 
 def _change_of_fleet(title: str, change_by_host: Mapping[str, NodeChange], *, alpha: float) -> Change:
     """Summarize how one performance metric changed across a fleet's nodes since an earlier measurement.
 
-    A node counts as slower relative to the fleet: if all nodes got 10 % slower, none is named.
+    A node is compared with the median of all nodes. If all nodes got 10 % slower, none is named. All is computed with
+    the logarithms of ratios, log(time now / time then), and returned as extra time: 0.02 is 2 % more.
 
     Args:
         title: The metric's name for display, such as "step" or "memory".
@@ -83,18 +84,20 @@ def _change_of_fleet(title: str, change_by_host: Mapping[str, NodeChange], *, al
         alpha: The accepted chance of naming a node although all nodes changed equally.
 
     Returns:
-        The median change with its 95 % interval, and the nodes that slowed down far more, with how much more.
+        The median change, its 95 % interval (None for fewer than five nodes), and the nodes that slowed down far more,
+        each with how much more. Of fewer than four nodes none is named.
     """
-    # {host: log(its time now / its time then)}. `extra_time_of` turns log(1.02) into 0.02, which is 2 % longer.
     log_ratios = {host: change.log_ratio for host, change in change_by_host.items()}
     median_log_ratio = statistics.median(log_ratios.values())
     interval_of_logs = medians.median_interval(list(log_ratios.values()))  # None for fewer than five nodes
     interval = None
     if interval_of_logs is not None:
-        interval = tuple(extra_time_of(end) for end in interval_of_logs)
+        interval = tuple(extra_time_of(end) for end in interval_of_logs)  # log(1.02) -> 0.02
 
-    typical_error = statistics.median(change.error for change in change_by_host.values())
-    slow_hosts = find_slow(log_ratios, noise=typical_error, alpha=alpha)  # none of fewer than four nodes
+    typical_error = statistics.median(change.error for change in change_by_host.values())  # of a node's log ratio
+    # The names of nodes whose log ratio lies far above the others'; an empty list for fewer than four nodes.
+    slow_hosts = find_slow(log_ratios, noise=typical_error, alpha=alpha)
+    # A node's ratio over the median ratio: log(1.12) - log(1.02) is log(1.098), which gives 0.098.
     slower_than_fleet = {host: extra_time_of(log_ratios[host] - median_log_ratio) for host in slow_hosts}
     return Change(
         metric=title,

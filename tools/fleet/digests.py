@@ -77,7 +77,7 @@ class RepeatableTraining:
         """Prepare a training that can be repeated: a batch for all steps, and a copy of the program's state now.
 
         The state is the weights and all other values that the program keeps from step to step. `restart` sets the
-        program back to the copy, so that each repetition of the training starts from the same state.
+        program back to the copy, so that each repetition starts from the same state. No step is taken yet.
 
         Args:
             executor: Paddle's executor, which runs the program.
@@ -90,14 +90,17 @@ class RepeatableTraining:
         self._executor = executor
         self._main = main
 
-        # What each step is fed, and what is read after the step.
+        # Each step is fed this batch.
         batch = model.synthetic(model.image, batch=model.batch, seed=SEED)  # by NumPy, so the same on every rank
         self._feed = {"image": batch.image, "label": batch.label}
-        self._gradient_names = list(ops.parameters_by_gradient(main.global_block()))
-        self.tensors = digested_tensors(main)  # names of the tensors that get a digest, which is a hash
+
+        # After a step, a hash (digest) is taken of each tensor in `tensors`: gradients, statistics, updated weights.
+        # Paddle keeps no gradient after a step, so the step itself must return those of `_gradient_names`.
+        self._gradient_names = list(ops.parameters_by_gradient(main.global_block()))  # ["fc.w@GRAD", ...]
+        self.tensors = digested_tensors(main)  # names, in the order in which the program computes the tensors
 
         # What `restart` sets the program back to: the state now, but with the learning rate RATE.
-        self._values_at_start = {name: np.array(tensor) for name, tensor in state.tensors(main)}
+        self._values_at_start = {name: np.array(tensor) for name, tensor in state.tensors(main)}  # copies
         self._values_at_start[rate_variable].fill(RATE)
 
     def restart(self) -> None:
@@ -318,17 +321,17 @@ def measure_all_ranks(
 
 
 def gather_digests(me: ranks.Ranks, host_index: int, device: Device, mine: DigestsOfRank, *, steps: int) -> JsonObject:
-    """Return on each rank the entry "digests" of fleet.json: which results each rank computed, and their tables.
+    """Return on each rank the entry "digests" of fleet.json: the tables of hashes that ranks computed, and how often.
 
-    Each rank has repeated the same training steps. The result of a repetition is a table of digests (hashes of tensors)
-    with a row for each step. Equal results have the same name, such as "a1b2". All ranks must call this together.
+    Each rank has repeated the same training steps. A repetition gives a table with a hash (digest) of each tensor in
+    each step. Equal tables have the same name, such as "a1b2". All ranks must call this together.
 
     Args:
         me: This rank, with its MPI communicator of all ranks.
         host_index: The index of this rank's host in the list "hosts" of fleet.json. In a job of one node each rank is
             a host of its own.
         device: The title and the class of this rank's device.
-        mine: How often this rank computed each result, and the tables of the first few.
+        mine: How often each table came on this rank, and the first few tables themselves.
         steps: The number of training steps in a repetition.
     """
     entry_of_this_rank = {
@@ -337,15 +340,16 @@ def gather_digests(me: ranks.Ranks, host_index: int, device: Device, mine: Diges
         "node": me.node,
         "device": device.title,
         "class": device.class_name,  # devices of one class should compute the same bits
-        "repetitions": dict(mine.count_by_result),  # {"a1b2": 2, "c3d4": 1}: how many repetitions gave each result
+        "repetitions": dict(mine.count_by_result),  # {"a1b2": 2, "c3d4": 1}: how many repetitions gave each table
         "failure": mine.failure,  # the message of an error in a repetition; None if there was no error
     }
     entries = me.comm.allgather(entry_of_this_rank)
-    results_to_send = _most_common_results(entries)  # all names, first those that most ranks computed
+    results_to_send = _most_common_results(entries)  # names of all tables, first those that most ranks computed
+    # `_gather_tables` takes the first 64 of these names of which a rank has kept the table.
     return {
         "steps": steps,
         "tensors": mine.tensors,  # names of the tensors, one for each column of a table
-        "tables": _gather_tables(me, mine.kept_tables, results_to_send),  # {"a1b2": [[...], ...]}, at most 64
+        "tables": _gather_tables(me, mine.kept_tables, results_to_send),  # {"a1b2": [[...], ...]}
         "ranks": entries,
     }
 
@@ -362,30 +366,30 @@ def _most_common_results(entries: Sequence[JsonObject]) -> list[str]:
 def _gather_tables(
     me: ranks.Ranks, my_tables: Mapping[str, Table], most_common_first: Sequence[str]
 ) -> dict[str, Table]:
-    """Return on each rank the tables of the most common results by name, at most MOST_TABLES_RECORDED (64).
+    """Exchange the tables of all ranks, and return on each rank the same ones: {"a1b2": table, ...}, at most 64.
 
-    The result of a repeated training is a table of digests: a hash of each tensor in each step. All ranks must call
-    this together.
+    Each rank has tables of hashes, by name. Equal tables have the same name on all ranks. All ranks must call this
+    together.
 
     Args:
         me: This rank, with its MPI communicator of all ranks.
-        my_tables: The tables that this rank has kept, by the names of the results.
-        most_common_first: The names of the results of all ranks, the most common first. Those that no rank has kept are
-            skipped.
+        my_tables: The tables of this rank, {name: table}.
+        most_common_first: The names of the tables that ranks computed, the most common first. If there are more than
+            MOST_TABLES_RECORDED (64), the last are left out. A name of which no rank has kept the table is skipped.
     """
     # Tables are large, and several ranks may have the same one. So the ranks first exchange only the names, and then
     # one rank sends each table.
-    names_by_rank = me.comm.allgather(list(my_tables))
-    sender_by_name = _first_rank_by_result(names_by_rank)
+    names_by_rank = me.comm.allgather(list(my_tables))  # [["a1b2"], ["a1b2", "c3d4"], ...], a list for each rank
+    sender_by_name = _first_rank_by_result(names_by_rank)  # the first rank that has it: {"a1b2": 0, "c3d4": 1}
     names_with_table = [name for name in most_common_first if name in sender_by_name]
-    names_to_send = names_with_table[:MOST_TABLES_RECORDED]
+    names_to_send = names_with_table[:MOST_TABLES_RECORDED]  # the same list on all ranks
 
     tables_to_send: dict[str, Table] = {}
     for name in names_to_send:
         if sender_by_name[name] == me.rank:
             tables_to_send[name] = my_tables[name]
     gathered: dict[str, Table] = {}
-    for tables_of_rank in me.comm.allgather(tables_to_send):
+    for tables_of_rank in me.comm.allgather(tables_to_send):  # all ranks get what each rank sends
         gathered |= tables_of_rank
     return gathered
 

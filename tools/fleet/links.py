@@ -62,8 +62,9 @@ def _transfer_s(comm: MPI.Comm, other: int) -> float:
 def measure_links(comm: MPI.Comm, groups: list[str]) -> list[JsonObject]:
     """Measure the links between nodes, each LINK_TURNS (5) times, and return the same list of links on each rank.
 
-    A link is a pair of nodes that exchange data. In a large fleet each node meets only about log2(nodes) others. All
-    ranks of `comm` must call this together.
+    A link is a pair of nodes that exchange data. In a large fleet each node meets only about log2(nodes) others. A turn
+    measures each link once, in several rounds, so that a node has at most one partner at a time. All ranks of `comm`
+    must call this together.
 
     Args:
         comm: An MPI communicator with one rank of each node. The number of a rank in `comm` is the number of its node.
@@ -77,14 +78,15 @@ def measure_links(comm: MPI.Comm, groups: list[str]) -> list[JsonObject]:
     """
     planned_rounds = rounds(groups)  # for each round the pairs of nodes that exchange data at the same time
     _take_turn(comm, planned_rounds)  # the warm-up, whose times are not kept
-    # Each turn gives {pair: times}, for the same pairs: those in which this rank has the lower number.
+    # `_take_turn` gives {pair: times of its exchange}. It takes part in all pairs of this rank, but gives only those in
+    # which this rank has the lower number. The other rank of a pair leaves it out, so that no pair comes twice.
     my_turns = [_take_turn(comm, planned_rounds) for _ in range(LINK_TURNS)]
-    my_pairs = list(my_turns[0])
+    my_pairs = list(my_turns[0])  # each turn has the same pairs
     my_links = []
     for pair in my_pairs:
-        times_in_each_turn = [times_by_pair[pair] for times_by_pair in my_turns]
+        times_in_each_turn = [times_by_pair[pair] for times_by_pair in my_turns]  # LINK_TURNS of them
         my_links.append(_link_entry(pair, times_in_each_turn))
-    links_by_rank = comm.allgather(my_links)  # no pair is in the lists of two ranks
+    links_by_rank = comm.allgather(my_links)  # a list for each rank
     return list(itertools.chain.from_iterable(links_by_rank))
 
 

@@ -95,55 +95,70 @@ def find_slow(log_ratios: Mapping[str, float], *, noise: float, alpha: float) ->
 def _find_outliers(distances: Mapping[str, float], *, noise: float, alpha: float) -> set[str]:
     """Return the names of slow nodes or links, by Rosner's test for outliers (Technometrics 25, 1983).
 
-    For example, of the values 0, 0.01, -0.01, -0.02, 0.5, -0.6 and 0.7 those with 0.5 and 0.7 are returned.
+    The distances are sorted by their size without the sign: 0, 0.01, -0.01, -0.02, 0.5, -0.6, 0.7. The first one far
+    above those before it is 0.5. All from there on are outliers, and the names of the slow ones are returned: those
+    with 0.5 and 0.7. Distances by which healthy machines may differ, such as 0.004, are left out, too.
 
     Args:
         distances: For each node or link its log ratio (0.05 is about 5 % slower) minus the median of these: above 0 if
             it is slower than most.
         noise: The standard error of a distance.
-        alpha: The accepted chance of a false alarm in a healthy fleet.
+        alpha: The accepted chance that any name is returned in a healthy fleet.
     """
     from_near_to_far = sorted(distances, key=lambda name: abs(distances[name]))
     values = np.array([distances[name] for name in from_near_to_far])
-    alpha_of_a_test = alpha / ALARM_INFLATION  # several tests give up to about twice the false alarms of one
+    # `_first_slow_outlier` tests one value after the other. All tests together give up to about twice the false alarms
+    # of one, so ALARM_INFLATION is 2 and each test gets half of `alpha`.
+    alpha_of_a_test = alpha / ALARM_INFLATION
     first = _first_slow_outlier(values, noise=noise, alpha=alpha_of_a_test)  # an index: 4 in the example
     if first is None:
         return set()
-    outliers = from_near_to_far[first:]  # by Rosner's rule the values farther out are outliers, too: -0.6 and 0.7
-    least_distance = smallest_difference()  # by which healthy machines may differ
+    # By Rosner's rule the values farther out are outliers, too, even if their own tests fail because of each other.
+    outliers = from_near_to_far[first:]  # those with 0.5, -0.6 and 0.7
+    least_distance = smallest_difference()  # by so much healthy machines may differ, such as 0.004
     return {name for name in outliers if distances[name] > least_distance}  # without the fast ones, such as -0.6
 
 
 def _first_slow_outlier(values: Array, *, noise: float, alpha: float) -> int | None:
-    """Return the index of the first value that is an outlier above all values before it; None if there is none.
+    """Return the index of the first value that lies far above the values before it; None if there is none.
+
+    The first values, just more than half, are taken to be usual. Only those after them are tested, one after the other.
+    For [0, 0.01, -0.01, 0.5, -0.6] the result is 3: the values at 0 to 2 are usual, and 0.5 lies far above them. The
+    index of a value far below them, such as -0.6, is never returned.
 
     Args:
-        values: Distances from the median, sorted by their absolute values, such as [0, 0.01, -0.01, 0.5]. Positive is
-            slow.
+        values: Distances from the median, sorted by their size without the sign. Slow nodes or links are above 0.
         noise: The standard error of a value.
         alpha: The accepted chance of a false alarm in each test.
     """
-    usual = len(values) // 2 + 1  # the nearest values, more than half, are taken to be usual without a test
+    usual = len(values) // 2 + 1  # how many are not tested: more than half of a fleet cannot be unusual
     for index in range(usual, len(values)):
+        # Whether it lies above the mean of those before it by more standard errors than chance explains.
         if _is_slow_outlier(float(values[index]), values[:index], noise=noise, alpha=alpha):
             return index
     return None
 
 
 def _is_slow_outlier(farthest: float, others: Array, *, noise: float, alpha: float) -> bool:
-    """Return whether the farthest of several values is an outlier above the others, by a one-sided t-test.
+    """Return whether the farthest of several values lies above the others by more than chance explains.
+
+    It is a one-sided t-test: a value far below the others is no outlier here. At LEAST_T (3) standard errors above
+    their mean or less, a value is no outlier either, whatever `alpha` is.
 
     Args:
         farthest: The value that is farthest from the median. Values are logarithms of times, minus their median, so a
             slow node or link has a high value.
         others: All values that are nearer to the median.
-        noise: The standard error of a value, which counts if `others` happen to lie closer together.
+        noise: The standard error of a value. It takes the place of the deviation of `others` if that is smaller.
         alpha: The accepted chance of a false alarm.
     """
-    t = _standard_errors_above_mean(farthest, others, noise=noise)  # 5.0 is five standard errors above
+    # How far the value lies above the mean of `others`: 5.0 is five standard errors.
+    t = _standard_errors_above_mean(farthest, others, noise=noise)
     if t <= LEAST_T:
         return False
-    degrees_of_freedom = len(others) - 1  # as in a plain t-test, even if `t` was computed with `noise`
+    # As in a plain t-test. If `noise` took the deviation's place, this is cautious: with more degrees of freedom the
+    # same `t` would be less likely by chance.
+    degrees_of_freedom = len(others) - 1
     chance_of_one_value = 1 - stats.t_cdf(t, degrees_of_freedom)  # that one healthy value lies so far above
     # Bonferroni's correction: each of the values could have been the farthest.
     number_of_values = len(others) + 1
@@ -162,9 +177,9 @@ def _standard_errors_above_mean(value: float, others: Array, *, noise: float) ->
 def _find_slow_minority(distances: Mapping[str, float], *, noise: float) -> set[str]:
     """Return the names of a slow minority: fewer than half of the nodes or links, each far slower than all others.
 
-    For example, of five nodes that take 0.9, 1, 1.1, 5 and 6 s the last two are returned. The faster of the two takes
-    4.5 times as long as the slowest of the others (5 / 1.1), and the least factor is LEAST_MINORITY_RATIO (2), enlarged
-    for the noise. Unlike a test for outliers, this works for a few nodes, too.
+    Each of them must take over LEAST_MINORITY_RATIO (2) times as long as each of the others, and still more if the
+    noise is large. For example, five nodes take 0.9, 1, 1.1, 5 and 6 s. Their distances are log(time / 1.1 s): -0.20,
+    -0.10, 0, 1.51 and 1.70. The last two nodes are returned, because the gap from 0 to 1.51 is a factor of 4.5.
 
     Args:
         distances: For each node or link the logarithm of a ratio of times, such as log(its time / the usual time),
@@ -175,13 +190,13 @@ def _find_slow_minority(distances: Mapping[str, float], *, noise: float) -> set[
         The names of the largest such minority; empty if there is none.
     """
     from_slow_to_fast = sorted(distances, key=lambda name: -distances[name])  # the largest distance first
-    # In logarithms a factor of 2 is a difference of log(2). Three standard errors are added for the noise.
+    # In logarithms a factor of 2 is a difference of log(2), 0.69. Three standard errors are added for the noise.
     least_gap = math.log(LEAST_MINORITY_RATIO) + 3 * noise
     largest_minority = (len(distances) - 1) // 2  # less than half
-    for size in range(largest_minority, 0, -1):
+    for size in range(largest_minority, 0, -1):  # the largest first, because the first that fits is returned
         minority = from_slow_to_fast[:size]  # the last of these is the fastest of the minority
         others = from_slow_to_fast[size:]  # the first of these is the slowest of the others
-        gap = distances[minority[-1]] - distances[others[0]]  # log(5 / 1.1) in the example
+        gap = distances[minority[-1]] - distances[others[0]]  # 1.51 - 0 in the example
         if gap > least_gap:
             return set(minority)
     return set()

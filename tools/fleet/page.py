@@ -115,27 +115,28 @@ def _cells_of_kind(links: Mapping[str, Mapping[str, Any]], metric: str, statuses
     """Return a cell for each link, by the link's name: what a map of the network shows of the link.
 
     Args:
-        links: The links by name, as fleet.json has them: with a time in seconds for each turn (repetition). All links
-            are inside switch groups, or all lead across groups.
-        metric: The time to show: "latency_s" or "transfer_s".
+        links: The links by name, as fleet.json has them, with the seconds of each turn (repetition) of a metric:
+            {"node0 - node1": {"latency_s": [2.1e-06, 2.0e-06], ...}}. All links are inside switch groups, or all lead
+            across groups.
+        metric: The metric to show: "latency_s" or "transfer_s".
         statuses: The status of each link that has a verdict, by name.
 
     Returns:
-        Cells with three parts. The time of a link is the median over its turns, and the usual time is the median of the
-        times of all `links`.
+        Cells, which have:
 
-            figure   the time as a latency in microseconds, or turned into a bandwidth in MiB/s
-            shade    by the time over the usual time: 0 up to 1.05, 1 up to 1.2, and so on (SHADES)
+            figure   the link's median time as text: a latency in microseconds, or turned into a bandwidth in MiB/s
+            shade    0 to 4, by that time over the median of all `links`: 0 up to 1.05, 1 up to 1.2, and so on (SHADES)
             status   of the verdict on the link; empty if there is none
     """
     time_s_by_link = {name: statistics.median(link[metric]) for name, link in links.items()}  # over a link's turns
-    if not time_s_by_link:
+    if not time_s_by_link:  # the fleet has no links of this kind
         return {}
-    usual_s = statistics.median(time_s_by_link.values())
+    usual_s = statistics.median(time_s_by_link.values())  # over all links of the kind
     cells = {}
     for name, time_s in time_s_by_link.items():
         ratio = time_s / usual_s
         shade = bisect.bisect_left(SHADES, ratio)  # how many of SHADES are below the ratio
+        # `_figure_on_map` gives the number as text, such as "2.05" for a latency of 2.05e-06 s.
         cells[name] = Cell(figure=_figure_on_map(metric, time_s), shade=shade, status=statuses.get(name, ""))
     return cells
 
@@ -270,19 +271,20 @@ def report_as_page(judged: Judged) -> str:
     Args:
         judged: The verdicts on the fleet, with the record of its measurements.
     """
-    status, sentence = _conclusion(judged)
+    status, sentence = _conclusion(judged)  # such as "ok" and "No node and no link is named."
     tables_of_bad = [_table_of_bad(judged.bad_verdicts)] if judged.bad_verdicts else []
-    variables = {
-        "record": judged.record,
-        "sentence": sentence,
+    variables = {  # by the names that the template has for them
+        "record": judged.record,  # its system, time and duration stand at the top, and without links there are no maps
+        "sentence": sentence,  # the conclusion in words
         "state": status,  # of the whole fleet; it sets the colour of the sentence
-        "mark": brief.STATUSES[status][0],  # the sign before the sentence
-        "named": tables_of_bad,  # at most one table; none if no node and no link is bad
-        "statuses": judged.statuses,  # {node: status}
-        "bad": BAD,  # the statuses that are marked on the maps
+        "mark": brief.STATUSES[status][0],  # the sign before the sentence, such as "✓"
+        "named": tables_of_bad,  # at most one table, of the bad nodes and links; none if there are none
+        "statuses": judged.statuses,  # {node: status}, for the heads of the maps' rows and columns
+        "bad": BAD,  # warning and fatal, the statuses that are marked on the maps
+        # {title: rows}. `_map_rows` gives a row for each node: {number of another node: cell of the link to it}.
         "maps": {title: _map_rows(judged, metric) for metric, title in MAP_TITLES.items()},
         "figures": len(judged.statuses) <= MOST_NODES_SHOWN,  # whether the maps' cells show numbers
-        "shades": SHADES,
+        "shades": SHADES,  # the upper bounds of the shades, for the legend
         "tables": [_table_of_differences(judged.differences), _table_of_nodes(judged)],
     }
     return render.html_by_template(variables, Path(__file__).with_name("page.html"))

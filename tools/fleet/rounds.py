@@ -142,8 +142,8 @@ def _pairs_across_groups(members: dict[str, list[int]], round_index: int) -> lis
     """Return the pairs of a round in which each node of the first half meets a node of the second half.
 
     All nodes are ordered by group and cut into two halves. So two nodes of one group can meet only if the cut goes
-    through their group. In each round the second half is rotated further, so that other nodes meet. With the groups 01
-    23 45 67:
+    through their group. From round to round the second half is rotated by some places, so that other nodes meet. With
+    the groups 01 23 45 67 it is rotated by 3 places:
 
         round   first half   second half   pairs
         0       0 1 2 3      4 5 6 7       (0, 4) (1, 5) (2, 6) (3, 7)
@@ -158,11 +158,13 @@ def _pairs_across_groups(members: dict[str, list[int]], round_index: int) -> lis
     first_half = ordered[:middle]
     second_half = ordered[middle:]
     largest_group = max(len(nodes) for nodes in members.values())
-    # In each round the second half is rotated by `step` more places. It is larger than any group, so that a node's next
-    # partner is mostly in another group than the last. It has no common divisor with the half's length, so that a node
-    # meets each of the other half before it meets one again.
+    # How many places more in each round: the least number that is larger than any group and has no common divisor with
+    # the half's length. So a node's next partner is mostly in another group than the last, and a node meets each of the
+    # other half before it meets one again.
     step = _rotation_step(len(second_half), largest_group)  # 3 in the example, for 4 places and groups of 2 nodes
-    rotation = (round_index * step) % len(second_half)  # 0, 3, 2, 1 in rounds 0 to 3
+    # In the rounds 0 to 3 these are 0, 3, 6 and 9 places. A rotation by all 4 places changes nothing, so that 0, 3, 2
+    # and 1 are left.
+    rotation = (round_index * step) % len(second_half)
     rotated = second_half[rotation:] + second_half[:rotation]  # from the place `rotation` on: [7, 4, 5, 6] for 3
     # If the number of nodes is odd, the second half has one more, which has no partner in this round.
     return list(zip(first_half, rotated, strict=False))

@@ -41,22 +41,24 @@ class Programs(NamedTuple):
 
 
 def programs(machine: Machine) -> Programs:
-    """Return the programs for the fleet check: two whose steps are timed, and one whose results are compared.
+    """Return what a rank of the fleet check runs, made from one training program. All ranks must call this together.
 
-    All ranks must call this together.
+        step_alone            a step of this rank by itself, to be timed: it sums nothing over the ranks
+        step_of_all           a step that all ranks take together, to be timed: it sums the gradients over the ranks
+        repeatable_training   steps of this rank by itself, whose results must be the same on all ranks
 
     Args:
         machine: This rank's part of the machine, with the settings of the job.
     """
     job = machine.job
     model = ResNet50(job.hyperparameters, machine.plan(), batch=job.model.batchsize)
-    training = _started_training(machine, model)
+    training = _started_training(machine, model)  # ready to run, with the same weights on all ranks
     main_alone = _without_all_reduces(training.main)  # a copy, in which a rank trains by itself
     name_of_rate = training.schedule._var_name  # of the variable of the learning rate; Paddle has no public attribute
-    # This copies the weights, from which each repetition starts. It must come before any step, because a step changes
-    # the weights, which are the same on all ranks until then.
+    # `RepeatableTraining` copies the weights, from which each repetition starts. It must be made before any step is
+    # taken: the weights are the same on all ranks only until then.
     repeatable = digests.RepeatableTraining(machine.executor, main_alone, model, rate_variable=name_of_rate)
-    batch = _batch_of_this_rank(machine, model)
+    batch = _batch_of_this_rank(machine, model)  # of random images; both timed steps take it
     return Programs(
         step_alone=Step(machine, main_alone, batch),
         step_of_all=Step(machine, training.main, batch),

@@ -180,11 +180,12 @@ def _can_capture_a_step(job: Job) -> bool:
 def _with_fewer_ranks(job: Job) -> Iterator[Candidate]:
     """Yield candidates that compute the same update of the weights with fewer ranks (DGXNGPU) on a CPU.
 
-    A rank of a candidate computes the batches of several ranks of the job one after the other (gradient_merge), as
-    parts of one larger batch. For a job of 4 ranks with BATCHSIZE=32:
+    A job of 4 ranks with BATCHSIZE=32 computes 4 times 32 images for each update. Fewer ranks compute as many:
 
-        DGXNGPU=1, BATCHSIZE=128, gradient_merge=4
-        DGXNGPU=2, BATCHSIZE=64, gradient_merge=2
+        DGXNGPU=1, BATCHSIZE=128, gradient_merge=4    4 parts of 32 images, one after the other
+        DGXNGPU=2, BATCHSIZE=64, gradient_merge=2     on each rank 2 parts of 32 images
+
+    gradient_merge=N computes a rank's batch in N parts one after the other, with one update after the last.
 
     Args:
         job: The user's own job, which runs on CPUs.
@@ -195,9 +196,10 @@ def _with_fewer_ranks(job: Job) -> Iterator[Candidate]:
     ranks = job.cluster.dgxngpu
     smaller_divisors = [divisor for divisor in range(1, ranks) if ranks % divisor == 0]
     for fewer_ranks in smaller_divisors:
-        replaced_ranks = ranks // fewer_ranks  # by each rank of the candidate
+        replaced_ranks = ranks // fewer_ranks  # how many ranks of the job each rank of the candidate stands for
         batch = job.model.batchsize * replaced_ranks
-        # A part is as large as before, so batch norm takes its statistics over the same images.
+        # The number of parts grows by the same factor as the batch. So a part is as large as before, and batch norm
+        # takes its statistics over as many images.
         parts = job.model.knobs.gradient_merge * replaced_ranks
         yield Candidate(
             name=f"DGXNGPU={fewer_ranks}",

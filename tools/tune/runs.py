@@ -86,16 +86,15 @@ class Runner:
     def measure(self, title: str, candidates: Sequence[Candidate], turns: int) -> Measured:
         """Run candidates in turns; return the runs of each candidate, or why the candidate failed.
 
-        In a turn each candidate runs once, but CONTROL only in the first turn. A candidate that has failed is left out
+        In a turn each candidate runs once, but CONTROL in the first turn only. A candidate that has failed is left out
         of the later turns, and its earlier runs are removed from the result. For example, if "cuda_graph=1" fails in
         the second of three turns, the result has three runs of "base" in `runs`, and of "cuda_graph=1" only the reason
         in `failures`.
 
         Args:
             title: The first part of the names of the turns' folders: "screen" gives "screen_1", "screen_2" and so on.
-            candidates: The changes to the user's own job, which may include BASE (no change) and CONTROL. CONTROL runs
-                in the first turn only. It changes the input by rounding errors, to show how much rounding alone changes
-                a loss.
+            candidates: The changes to the user's own job, which may include BASE (no change) and CONTROL. CONTROL
+                changes the input by rounding errors, to show how much these change a loss.
             turns: The number of turns.
 
         Returns:
@@ -105,12 +104,12 @@ class Runner:
         Raises:
             RunError: BASE or CONTROL fails.
         """
-        measured = Measured(runs={candidate: [] for candidate in candidates})  # filled by `_measure_turn`
+        measured = Measured(runs={candidate: [] for candidate in candidates})  # no run yet; `failures` is empty
         try:
             # Turn by turn, not candidate by candidate, so that a slow change of the machine affects all candidates.
             for turn in range(1, turns + 1):
-                # Adds a run of each candidate to `measured.runs`, and moves a candidate that fails to
-                # `measured.failures`. Leaves out failed candidates and, after the first turn, CONTROL.
+                # This changes `measured`: it adds a run of each candidate to `runs`, and moves a candidate that fails
+                # from `runs` to `failures`.
                 self._measure_turn(measured, candidates, title, turn)
         except (KeyboardInterrupt, SystemExit):  # Ctrl-C, or another signal that ends this process
             print(f"nothing is judged or written; the logs of the runs so far are in {self.folder}", file=sys.stderr)

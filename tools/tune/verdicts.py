@@ -56,24 +56,25 @@ def allowed_loss(runs: Sequence[Record]) -> Array:
 
 
 def judge_candidates(measured: Measured, base_runs: Sequence[Record], allowed: Array) -> Verdicts:
-    """Return a verdict for each change to the user's job that was tried, and one of ok for the unchanged job (BASE).
+    """Return a verdict on each change to the user's job that was tried, and first one on the unchanged job (BASE).
 
     Args:
-        measured: The runs of each candidate (a change that was tried), or why it failed. It must not have the runs of
-            BASE and of the control.
+        measured: The runs of each candidate (a change that was tried), or why it failed. The runs of BASE and of the
+            control must have been taken out, because all in `measured` are compared with BASE.
         base_runs: The unchanged job's run of each turn.
         allowed: How far a loss may be from the unchanged job's, for each window of steps.
 
     Returns:
-        The verdicts by candidate. The verdict on a candidate that failed is fatal.
+        The verdicts by candidate. BASE is ok, with its speed. A candidate that ran is fatal if its losses differ too
+        much, else ok if it is faster, a warning if slower, and unknown if neither is shown. One that failed is fatal.
     """
-    base_rates = [rate(run) for run in base_runs]
+    base_rates = [rate(run) for run in base_runs]  # images/s of each turn
     base_verdict = Verdict(
         check=BASE.name, status=OK, found=mean_and_range(base_rates), figures={"images_per_s": base_rates}
     )
     verdicts = {BASE: base_verdict}
     for candidate, runs in measured.runs.items():
-        verdicts[candidate] = judge_candidate(candidate.name, runs, base_runs, allowed)
+        verdicts[candidate] = judge_candidate(candidate.name, runs, base_runs, allowed)  # by its losses and its speed
     for candidate, reason in measured.failures.items():
         verdicts[candidate] = Verdict(check=candidate.name, status=FATAL, found=f"refused: {reason}")
     return verdicts
