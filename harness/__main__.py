@@ -83,6 +83,9 @@ def _load_with_paddle(module: str) -> ModuleType:
 def _prepare_process(job: env.Job, *, checks_precision: bool) -> None:
     """Prepare this process to load Paddle: set the libraries' environment variables, and check this node's GPUs.
 
+    On a rank that mpirun started, also choose Open MPI's network interface (only if the job has several nodes), and
+    send to stderr what libraries print.
+
     Args:
         job: The settings of the job.
         checks_precision: Whether to refuse a GPU that cannot compute in the job's precision.
@@ -91,14 +94,15 @@ def _prepare_process(job: env.Job, *, checks_precision: bool) -> None:
         ValueError: A GPU is missing, or lacks what the job's settings ask for (see `_check_precision`).
         RunError: NVML, the library that tells of the GPUs, hangs, or kills the process that asks.
     """
-    is_started_by_mpirun = env.is_rank()
-    env.export(env.runtime(job))
+    is_started_by_mpirun = env.is_rank()  # by a variable of mpirun's, which nothing below changes
+    # `export` leaves alone what the user has set. All of this must be set before Paddle and MPI start.
+    env.export(env.runtime(job))  # threads, executor, GPU and arithmetic, as {"OMP_NUM_THREADS": "8", ...}
     if is_started_by_mpirun:
         network.export_for_mpi(job.cluster)
     if job.cluster.on_gpu:
         gpus = _usable_gpus(job, checks_precision=checks_precision)
         limit_mib = memory.workspace_limit_mib(_smallest_memory_gib(gpus))
-        env.export({memory.WORKSPACE_LIMIT: str(limit_mib)})  # of cuDNN, by the smallest GPU
+        env.export({memory.WORKSPACE_LIMIT: str(limit_mib)})  # cuDNN's for one convolution, by the smallest GPU
     if is_started_by_mpirun:  # mpirun would show on the terminal what libraries print on a rank's stdout
         send_native_output_to_stderr()
 
@@ -121,20 +125,22 @@ def _usable_gpus(job: env.Job, *, checks_precision: bool) -> list[nvidia.Gpu]:
     """
     host = socket.gethostname()
     gpus_wanted = job.cluster.dgxngpu
-    # If the driver hangs, a call of NVML never returns. So a child process makes the first calls.
-    hanging_call = child.hanging_call_of_nvml()  # as "NVML has not answered nvmlInit: ..."; empty if none hangs
+    # If the driver hangs, a call of NVML never returns. So a child process tries the calls before this process does.
+    # A phrase on the call that hung or crashed, as "NVML has not answered nvmlInit: no answer in 30 s"; else empty.
+    hanging_call = child.hanging_call_of_nvml()
     if hanging_call:
         raise RunError(f"{host}: {hanging_call}: {DRIVER_HANGS}")
 
     with nvidia.opened() as (handles, why_some_are_missing):  # of each whole GPU that CUDA shows this process
         if len(handles) < gpus_wanted:
+            # "DGXNGPU=8: node1 has 7 GPUs (GPU3: GPU is lost): set it to fewer, or DEVICE=cpu"
             reason = f" ({why_some_are_missing})" if why_some_are_missing else ""
-            has = f"{host} has {counted(len(handles), 'GPU')}{reason}"  # "node1 has 7 GPUs (GPU3: GPU is lost)"
+            has = f"{host} has {counted(len(handles), 'GPU')}{reason}"
             raise ValueError(f"DGXNGPU={gpus_wanted}: {has}: set it to fewer, or DEVICE=cpu")
         gpus = [nvidia.gpu_of(handle) for handle in handles[:gpus_wanted]]
     if checks_precision:  # on a GPU without TF32, CUDA's libraries would silently compute in another precision
         for gpu in gpus:
-            _check_precision(gpu, job, host)
+            _check_precision(gpu, job, host)  # raises ValueError
     return gpus
 
 

@@ -92,12 +92,14 @@ def _folders(controller: str, root: Path, membership: Path) -> Iterator[Path]:
     Args:
         controller: The limited resource, "memory" or "cpu".
         root: The folder where the cgroups are mounted (ROOT).
-        membership: The file that names the cgroups of this process on its lines, /proc/self/cgroup.
+        membership: The file that names the cgroups of this process, /proc/self/cgroup. A line has three fields with
+            colons between: a number, names of controllers (none in version 2), and the path of a cgroup.
 
     Yields:
         Paths, which need not exist, as ROOT/docker/1f, ROOT/docker and ROOT.
     """
-    for line in _text(membership).splitlines():
+    for line in _text(membership).splitlines():  # no line if the file cannot be read
+        # Not by split(":"), because the path, the last field, may have colons, too.
         _number_of_hierarchy, _, names_and_path = line.partition(":")  # "4" and "cpu,cpuacct:/docker/1f"
         names, _, path = names_and_path.partition(":")  # "cpu,cpuacct" and "/docker/1f"
         is_version_2 = names == ""  # as "0::/docker/1f": the cgroup is of all controllers
@@ -106,7 +108,8 @@ def _folders(controller: str, root: Path, membership: Path) -> Iterator[Path]:
         elif controller in names.split(","):  # version 1, as "4:cpu,cpuacct:/docker/1f"
             mount = root / controller  # ROOT/cpu, which may be a link to ROOT/cpu,cpuacct
         else:
-            continue
+            continue  # version 1, and a cgroup of other controllers
+        # The path "/" gives `mount` alone.
         yield from _folders_up(mount, PurePosixPath(path.lstrip("/")))
 
 

@@ -26,21 +26,21 @@ def for_node(environ: Mapping[str, str], set_by_config: Mapping[str, str], origi
 
     Args:
         environ: The environment with what the config file adds.
-        set_by_config: The variables in `environ` that `env.resolve` added or changed as it applied the config file.
-            Empty if the file had been applied before this process began.
+        set_by_config: The variables in `environ` that `env.resolve` added or changed as it applied the config file,
+            JOB_FROM_USER and JOB_FROM_CONFIG among them. Empty if the file had been applied before this process began.
         origins: The value of each setting of the job, with who set it.
     """
     variables_of_job = {name: str(entry["value"]) for name, entry in origins.items()}  # as {"BATCHSIZE": "256"}
     nodes = int(variables_of_job["DGXNNODES"])
-    # By these a rank knows who set each variable. They are in `set_by_config`, or were exported before.
+    # Their values list the variables that the user or the config file set, so that a rank can log who set what.
     names_of_who_set_them = {"JOB_FROM_USER", "JOB_FROM_CONFIG"}
-    names_of_libraries = names_to_forward(environ, nodes=nodes)  # as ["NCCL_DEBUG", "OMP_PROC_BIND"]
+    names_of_libraries = names_to_forward(environ, nodes=nodes)  # as ["NCCL_DEBUG", "OMP_PROC_BIND"], no secrets
     forwarded = {*variables_of_job, *names_of_who_set_them, *names_of_libraries}
     return {
         **set_by_config,
         **variables_of_job,
         "JOB_FORWARDED": " ".join(sorted(forwarded)),
-        "JOB_SECRETS": secrets(environ),
+        "JOB_SECRETS": secrets(environ),  # by words in their names: "WANDB_API_KEY HF_TOKEN"
         **dropped(environ, nodes),  # {"JOB_DROPPED": "NCCL_IB_HCA NCCL_NET"}, or {} if none are to be unset
     }
 
@@ -61,13 +61,15 @@ def for_launcher(user_environ: Mapping[str, str], set_by_config: Mapping[str, st
         job: The settings of the job.
     """
     container_settings = {name: value for name, value in set_by_config.items() if name.startswith("CONT_")}
-    # Of the user's variables only the names: the launcher has their values in its own environment. None of those that
-    # only the config file sets, because each node reads that file by itself.
+    # JOB_GIVEN has two groups of the user's variables: settings of jobs, and others by the beginnings of their names.
+    # It has only names, because the launcher has the values in its own environment. What only the config file sets is
+    # not among them, because each node reads that file by itself.
     names_of_settings = names()  # of any job: BATCHSIZE, RN50_BATCHSIZE, ...
     given_settings = [name for name in user_environ if name in names_of_settings]
     prefix_of_job = prefix_of(job.model.workload, job.model.precision)  # as "RN50_AMP_O2_"
     prefixes = ("OMPI_MCA_", "PRTE_MCA_", prefix_of_job)  # the first two are of Open MPI and its launcher PRRTE
-    # Names of libraries' variables, as NCCL_DEBUG, and names with `prefixes`; without secrets.
+    # The second group: names of libraries' variables, as NCCL_DEBUG, and names that begin with one of `prefixes`, as
+    # OMPI_MCA_btl; without secrets.
     given_by_prefix = names_to_forward(user_environ, *prefixes, nodes=job.cluster.dgxnnodes)
     return {
         **container_settings,

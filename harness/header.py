@@ -189,6 +189,7 @@ def optimizer_events(
         The pairs. An event is a `schema.Point`, which has the name and the type of the value.
     """
     kind = KINDS[optimizer.kind]  # with the events that a log has for this kind of optimizer
+    # Two dictionaries by the name of a hyperparameter: its event, and its value. They are joined in the loop below.
     # {"momentum": event sgd_opt_momentum, ...}. `further_points` has "lars_epsilon" for LARS, and nothing for SGD.
     event_by_name = {**kind.logged.hyperparameters, **kind.further_points}
     value_by_name = {  # {"momentum": 0.9, ...}: a value for each name in `event_by_name`, and some that no event has
@@ -200,7 +201,7 @@ def optimizer_events(
     }
     events: list[tuple[schema.Point[Any], Any]] = [
         (schema.OPT_NAME, optimizer.kind),
-        (kind.logged.warmup_epochs, warmup_epochs),
+        (kind.logged.warmup_epochs, warmup_epochs),  # an event of this kind of optimizer: LARS has another than SGD
     ]
     for name, event in event_by_name.items():
         events.append((event, value_by_name[name]))

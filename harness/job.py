@@ -301,7 +301,9 @@ class ClusterSettings:
         """Return how many ranks of the node share the cores that this process may use.
 
         RANK_NUMA names the NUMA node to whose cores launch/bind.sh binds each rank. With RANK_NUMA="0,0,0,1", for
-        example, three ranks share the cores of NUMA node 0.
+        example, three ranks share the cores of NUMA node 0. This process is taken to be on that NUMA node of RANK_NUMA
+        which has all of its cores. If there is none, or RANK_NUMA is empty, the result is the number of all ranks of
+        the node.
 
         Args:
             cores: The numbers of the cores that this process may use.
@@ -311,7 +313,8 @@ class ClusterSettings:
             return ranks_of_node
         numa_node_of_ranks = self.rank_numa.split(",")[:ranks_of_node]  # it may name more than the node has ranks
         for numa_node in set(numa_node_of_ranks):
-            folder = NUMA_NODES / f"node{numa_node}"  # Linux has cpu0, cpu1, ... here for the cores of this NUMA node
+            # /sys/devices/system/node/node0, where Linux has an entry cpu0, cpu1, ... for each core of NUMA node 0
+            folder = NUMA_NODES / f"node{numa_node}"
             has_all_cores = all((folder / f"cpu{core}").exists() for core in cores)
             if has_all_cores:
                 return numa_node_of_ranks.count(numa_node)

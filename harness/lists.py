@@ -134,7 +134,7 @@ class Folders:
         return not self.fault(path)
 
     def fault(self, path: str) -> str:
-        """Return why there is no file at a path, as "is absent", or an empty text if there is a file.
+        """Return why there is no file at a path, as "is absent" or "is a folder, not a file"; "" if there is a file.
 
         The folder of the path is listed when it is first asked about, and the listing is kept: later changes of the
         folder are not seen.
@@ -146,13 +146,13 @@ class Folders:
             OSError: The folder of the path cannot be listed.
         """
         folder, _, name = path.rpartition("/")  # "val" and "1.jpg" of "val/1.jpg"; "" and "1.jpg" of "1.jpg"
-        if folder == "" and path.startswith("/"):  # as "/1.jpg"
+        if folder == "" and path.startswith("/"):  # "/1.jpg" is in Linux's root, not in the data set's
             folder = "/"
         if folder not in self._faults_by_folder:
-            # By pathlib, `_root` / "" is `_root`, and `_root` / "/data" is /data.
+            # By pathlib, if `_root` is /set: "val" gives /set/val, "" gives /set, and an absolute "/data" gives /data.
             self._faults_by_folder[folder] = self._faults_in(self._root / folder)
         fault_by_name = self._faults_by_folder[folder]  # as {"1.jpg": "", "old": "is a folder, not a file"}
-        return fault_by_name.get(name, _ABSENT)
+        return fault_by_name.get(name, _ABSENT)  # no such name in the folder, or no such folder: "is absent"
 
     def _is_absent(self, path: str) -> bool:
         """Tell whether nothing is at a path; false if a folder or a broken link is there, which is no file."""

@@ -15,12 +15,15 @@ ANY_PORT = 9  # no packet is sent to it
 def node_address(cluster: ClusterSettings, node: int) -> str:
     """Return the IPv4 address at which the other nodes of the job reach this node, as 10.0.0.5.
 
+    In a job of one node it is 127.0.0.1. Else this node's name in HOSTS is looked up. On many machines this gives a
+    loopback address, 127.x.x.x. Then the result is the address from which this node would connect to another node.
+
     Args:
         cluster: Settings of the nodes. In a job of several nodes HOSTS must name all of them.
         node: Number of this node in HOSTS, from 0.
 
     Raises:
-        RunError: No such address is found.
+        RunError: A name of HOSTS cannot be looked up, no way leads to the other node, or that address is loopback, too.
     """
     if cluster.dgxnnodes == 1:
         return "127.0.0.1"
@@ -79,7 +82,7 @@ def _address_towards(host: str) -> str:
 
 
 def _interface_to_other_nodes(cluster: ClusterSettings, node: int) -> str | None:
-    """Return the name of the network interface at which the other nodes of the job reach this one.
+    """Return the name of the network interface that has this node's address for the other nodes of the job.
 
     Args:
         cluster: Settings of the nodes.
@@ -89,12 +92,14 @@ def _interface_to_other_nodes(cluster: ClusterSettings, node: int) -> str | None
         The name, as "eth0". None if the job has one node, or if HOSTS does not name all nodes or does not lead to an
         interface of this node.
     """
+    # `node_address` takes for granted that HOSTS has a name for each node.
     are_all_nodes_named = len(cluster.hosts.split(",")) == cluster.dgxnnodes
     if cluster.dgxnnodes == 1 or not are_all_nodes_named:
         return None
     try:
-        return interface_of(node_address(cluster, node))
-    except RunError:  # `ranks.connect` will raise it again, when there is a log to hold it
+        return interface_of(node_address(cluster, node))  # as "eth0" of 10.0.0.5; None if no interface has the address
+    except RunError:  # no address was found
+        # Not an error yet: later `ranks.connect` asks for the address again, and its error goes into the run's log.
         return None
 
 
@@ -124,13 +129,15 @@ def export_for_mpi(cluster: ClusterSettings) -> None:
     Left alone, Open MPI takes every interface but the loopback. Among them may be a bridge of containers, which has the
     same address on all nodes: a rank then reaches its own node there, and MPI's first message between nodes hangs.
 
-    This must be called before MPI starts. It does nothing if the job has one node, if HOSTS does not lead to an
-    interface of this node, or if the user names interfaces to use or to leave out: Open MPI refuses both lists at once.
+    This sets OMPI_MCA_btl_tcp_if_include, and must be called before MPI starts. It does nothing if the job has one
+    node, if HOSTS does not lead to an interface of this node, or if the user names interfaces to use or to leave out:
+    Open MPI refuses both lists at once.
 
     Args:
         cluster: Settings of the nodes.
     """
     node = env.rank_by_mpirun() // cluster.dgxngpu  # mpirun fills one node with ranks after the other
-    interface = _interface_to_other_nodes(cluster, node)
+    interface = _interface_to_other_nodes(cluster, node)  # as "eth0"; None for one node, or if HOSTS leads to none
+    # The user names them by OMPI_MCA_btl_tcp_if_include or OMPI_MCA_btl_tcp_if_exclude.
     if interface is not None and not env.user_names_mpi_interfaces():
         env.export({"OMPI_MCA_btl_tcp_if_include": interface})

@@ -38,14 +38,17 @@ def parse_topology(text: str) -> Topology:
         ValueError: The heading has no device or no column "CPU Affinity", or a device in the heading has no whole row.
     """
     text_without_escapes = _ESCAPES.sub("", text)  # by which nvidia-smi underlines the heading
-    devices, text_with_rows = _split_behind_devices(text_without_escapes)  # names in the heading; text behind it
+    # ["GPU0", "GPU1", "mlx5_0"] of the heading, and all text behind them. ValueError if there is no such heading.
+    devices, text_with_rows = _split_behind_devices(text_without_escapes)
     links = []
     cores = {}
     for number, name in enumerate(devices):
-        # The name, a link to each device and perhaps cores, as "GPU1 NV12 X SYS 24-47"; None without such.
+        # The first place in the text with the name, then a link to each device and perhaps cores, as "GPU1 NV12 X SYS
+        # 24-47". Its groups are `links`, "NV12 X SYS", and `cores`, "24-47". None if there is no such place.
         row = _row_pattern(name, len(devices)).search(text_with_rows)
         links_of_device = row["links"].split() if row else []  # as ["NV12", "X", "SYS"], in the order of `devices`
-        has_own_row = row is not None and links_of_device[number] == "X"  # a device's link to itself is X
+        # A device's link to itself is X, in another column for each device. So an X here shows that the row is its own.
+        has_own_row = row is not None and links_of_device[number] == "X"
         if row is None or not has_own_row:
             raise ValueError(f"no matrix of nvidia-smi topo -m: {name} has a column and no whole row")
         links.append(links_of_device)

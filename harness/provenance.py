@@ -176,8 +176,9 @@ def gather_nodes(comm: "MPI.Comm") -> list[schema.Node]:
 def nodes_of_ranks(node_of_each: Sequence[schema.Node], cores_of_each: Sequence[Sequence[int]]) -> list[schema.Node]:
     """Return each node of a job once, as described by its ranks, with the number of cores that its ranks may use.
 
-    The ranks of a node may be bound to different cores (RANK_NUMA). So a core of a node counts, once, if any rank of
-    the node may use the core. All other facts of a node are those of its last rank.
+    Ranks are of one node if they state the same host name. They may be bound to different cores (RANK_NUMA). Each core
+    that at least one of them may use counts once: two ranks with the cores 0-1 and 1-2 give 3 cores. All other facts of
+    a node are those of its last rank.
 
     Args:
         node_of_each: For each rank, the rank's description of its node.
@@ -189,7 +190,8 @@ def nodes_of_ranks(node_of_each: Sequence[schema.Node], cores_of_each: Sequence[
     nodes: dict[str, schema.Node] = {}
     cores_of_nodes: dict[str, set[int]] = {}
     for node_of_rank, cores_of_rank in zip(node_of_each, cores_of_each, strict=True):
-        nodes[node_of_rank.host] = node_of_rank  # replaces what an earlier rank of the node says
+        # Replaces what an earlier rank of the node says; the dictionary keeps the place of the node's first rank.
+        nodes[node_of_rank.host] = node_of_rank
         cores_of_nodes.setdefault(node_of_rank.host, set()).update(cores_of_rank)
     return [last._replace(cores=len(cores_of_nodes[host])) for host, last in nodes.items()]
 

@@ -112,11 +112,11 @@ def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
 def identity_of(model: ModelSettings, task: Task) -> dict[str, Any]:
     """Return the properties of a run that are stored in its checkpoints, and that decide whether a run may resume.
 
-    A run resumes from a checkpoint only if the properties of the run equal those in the checkpoint. Two properties may
-    differ, which only gives a warning (MAY_CHANGE of harness/hooks/resume.py):
+    All but two must equal those in the checkpoint, or the run does not resume. These two may differ, which only gives a
+    warning (MAY_CHANGE of harness/hooks/resume.py):
 
-        "train_sha256":  the SHA-256 of the names, sizes and labels of the training files; None, which is not compared,
-                         if it is unknown or if the data are synthetic
+        "train_sha256":  the SHA-256 of the names, sizes and labels of the training files; None if it is unknown or if
+                         the data are synthetic, and then there is no warning
         "bn_span":       the number of images over which batch normalization takes its statistics
 
     Args:
@@ -127,7 +127,8 @@ def identity_of(model: ModelSettings, task: Task) -> dict[str, Any]:
         The properties by name, as {"workload": "rn50", "precision": "fp32", "epochs": 90, ...}.
     """
     recipe = task.workload.recipe
-    # Images packed into records have the identity of the files that were packed, if these are known (`train_source`).
+    # The files by which the data are recognised. Images may be packed into records: `train_source` is of the files that
+    # were packed (None if unknown or not packed), and `train` of what is read, records or images.
     files = task.dataset.train_source or task.dataset.train
     if task.dataset.synthetic:  # the data set may have files, but none of them is read
         files = None

@@ -162,17 +162,18 @@ def set_weights(main: static.Program, weights: dict[str, Array]) -> None:
     """Set parameters of a training program to given values in FP32.
 
     A parameter in half precision gets the rounded value. Its master, the FP32 copy that the optimizer keeps of it, gets
-    the value itself.
+    the value itself. A value is brought into the layout that the program stores.
 
     Args:
-        main: The training program. Parameters without a given weight stay as they are.
+        main: The training program. Parameters without a given weight, and all momenta, stay as they are.
         weights: {name of a parameter: its value}, in the network's plain memory layout. Each name must be one of the
             program's. Filters may have fewer input channels than the program's filters, which then have zeros for the
             channels that are missing.
     """
     found = set()
-    other_layouts = stored.conversions(main)  # by name, of the tensors that the program stores in another layout
-    for name, tensor in tensors(main):
+    # {name of a tensor that the program stores in another layout: its conversion}, as of [O, I, H, W] to [O, H, W, I]
+    other_layouts = stored.conversions(main)
+    for name, tensor in tensors(main):  # parameters, their masters, momenta and others
         parameter = _parameter_of(name)  # also for its master: "conv.w" for "conv.w_fp32_master_0"
         if parameter not in weights:
             continue
@@ -180,8 +181,8 @@ def set_weights(main: static.Program, weights: dict[str, Array]) -> None:
         if name in other_layouts:
             value = other_layouts[name].from_plain(weights[parameter])
         else:  # only the first convolution can lack input channels, and its filters are never in another layout
-            value = padded(weights[parameter], tensor.shape())
-        dtype = np.array(tensor).dtype
+            value = padded(weights[parameter], tensor.shape())  # zeros for missing input channels; else unchanged
+        dtype = np.array(tensor).dtype  # of half precision, or of FP32 as a master has it
         assign(tensor, value.astype(dtype))
     not_found = sorted(set(weights) - found)
     assert not not_found, f"the program has no {not_found}"

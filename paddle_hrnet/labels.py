@@ -100,15 +100,17 @@ def _trained_values(pairs: PairList, number: int) -> Array:
     # Not by Image.open, which refuses more than 179 million pixels: DALI takes them.
     with PngImagePlugin.PngImageFile(label_path) as label:
         present = np.unique(np.asarray(label))  # the pixel values in the file: [3, 26, 40] in the example
+    # RENUMBERED has a table of 256 entries for either kind of file: the entry at index v is what training makes of a v
+    # in the file. For label ids it has 255 at 3, 13 at 26 and 254 at 40; for classes it has v itself at each v.
     row = FROM_LABEL_IDS if pairs.has_label_ids(number) else AS_IT_IS
-    value_in_training = RENUMBERED[row]  # 256 entries: the one at index 26 is what training makes of a 26 in the file
+    value_in_training = RENUMBERED[row]
     trained = np.unique(value_in_training[present])  # [13, 254, 255] in the example
     not_ignored: Array = trained[trained != IGNORED]
     return not_ignored
 
 
 def no_class(pairs: PairList, number: int, trained_as: int) -> str:
-    """Return the error message for a label file with a pixel value that is no class.
+    """Return the error message for a label file with a pixel value that is neither a class nor 255 (ignored).
 
     The message names the file, and the value as the file has it: "train/a.png: holds the label 40, no class (19 of
     them) nor 255: ...".
@@ -116,10 +118,11 @@ def no_class(pairs: PairList, number: int, trained_as: int) -> str:
     Args:
         pairs: Images with their labels.
         number: Which pair's label file; counts from 0.
-        trained_as: The value as training sees it, which turns Cityscapes' label ids into classes.
+        trained_as: The value as training sees it. In a file of classes it is the file's own value, such as 40. In a
+            file of Cityscapes' label ids it is what training makes of that: class 13 of 26, and 254 of 40, for example.
     """
     _, label_path = pairs.paths(number)
-    label = _label_in_file(pairs, number, trained_as)  # words for the value in the file, such as "40" or "above 33"
+    label = _label_in_file(pairs, number, trained_as)  # the file's value in words, as "40" or "above 33"
     return (
         f"{label_path}: holds the label {label}, no class ({pairs.classes} of them) nor "
         f"{IGNORED}: correct the file, remove it from the list, or choose another RECIPE"
@@ -127,20 +130,24 @@ def no_class(pairs: PairList, number: int, trained_as: int) -> str:
 
 
 def _label_in_file(pairs: PairList, number: int, trained_as: int) -> str:
-    """Return words for a wrong pixel value as the label file has it: "40", "above 33" or "26, which is class 13".
+    """Return words for a wrong pixel value as the label file has it, which need not be the value that training sees.
+
+    - "40": a file of classes, which training takes as they are
+    - "above 33": a file of Cityscapes' label ids, with a number that is no label id
+    - "26, which is class 13": a file of label ids, with one whose class the recipe does not have
 
     Args:
         pairs: Images with their labels.
         number: Which pair's label file; counts from 0.
-        trained_as: The value as training sees it: the value in a file of classes, or what training makes of a label id
-            of Cityscapes.
+        trained_as: The value as training sees it, never 255 (ignored): 40, 254 (OUT_OF_RANGE) or 13 in the examples.
     """
     has_classes = not pairs.has_label_ids(number)
     if has_classes:
         return f"{trained_as}"
-    is_no_label_id = trained_as == OUT_OF_RANGE  # which training makes of each value above 33, except 255
+    # Training makes 254 of each value above 33, except 255. So the value in the file is not known more exactly.
+    is_no_label_id = trained_as == OUT_OF_RANGE
     if is_no_label_id:
         return f"above {LABEL_IDS - 1}"
-    # A label id whose class the recipe does not have: 26 is class 13, and a recipe may have 11 classes.
+    # Back from the class to its label id: 13 to 26. It is wrong, for instance, in a recipe of 11 classes.
     label_id = LABEL_ID_BY_CLASS[trained_as]
     return f"{label_id}, which is class {trained_as}"

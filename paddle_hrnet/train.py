@@ -86,10 +86,11 @@ class HRNet(Workload):
         return mean_iou(totals[CONFUSION])
 
     def doubt(self, totals: dict[str, Any]) -> str:
-        """Return a warning that an evaluation shows nothing, if its labels hold a single class or none.
+        """Return a warning if the labels of an evaluation hold a single class or none.
 
-        For example, masks that have 0 for the ground and 255 for an object hold class 0 alone, because pixels labelled
-        255 are ignored.
+        The network then had no classes to tell apart, so the evaluation's quality says nothing about it. For example,
+        masks that have 0 for the ground and 255 for an object hold class 0 alone, because pixels labelled 255 are
+        ignored.
 
         Args:
             totals: Sums over the evaluation by name, among them the confusion matrix, without the ignored pixels.
@@ -98,8 +99,9 @@ class HRNet(Workload):
             The warning; an empty text if the labels hold two classes or more.
         """
         pixels_by_class = totals[CONFUSION].sum(axis=1)  # a row of the matrix is a class of the labels
-        classes = np.flatnonzero(pixels_by_class).tolist()  # those that the labels hold
-        return labels.few_classes("the evaluation's labels", classes)  # an empty text for two classes or more
+        classes = np.flatnonzero(pixels_by_class).tolist()  # those with a pixel: [0] in the example
+        # "the evaluation's labels hold class 0 alone ...", or an empty text for two classes or more
+        return labels.few_classes("the evaluation's labels", classes)
 
     def require_pretrained(self, path: str) -> None:
         if not path:

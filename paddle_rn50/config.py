@@ -155,18 +155,22 @@ EVAL_EVERY, EVAL_OFFSET = 4, 3  # epochs
 def _first_step_at_end_rate(point: ReferencePoint, global_batch: int, per_epoch: int) -> int:
     """Return the first step, counted from 0, at which the learning rate has its end value: warm-up and decay are over.
 
+    The decay begins where the warm-up ends, so this step is warm-up steps + steps of the decay. A point's `decay_steps`
+    are the steps of the decay, except at the batches of WARMUP_COUNTED, such as 3264. There they are the steps of the
+    whole training, and the steps of the decay are derived from them.
+
     Args:
         point: Hyperparameters of a reference run of MLPerf.
         global_batch: Images of a step over all ranks.
         per_epoch: Steps of an epoch.
     """
     if global_batch in WARMUP_COUNTED:
-        # The point's `decay_steps` include the warm-up. By `lars_util.py` of the MLPerf reference, the decay then takes
-        # train_steps - warmup_steps + 1 steps. Together with the warm-up these are train_steps + 1.
+        # By `lars_util.py` of the MLPerf reference, the decay then takes train_steps - warmup_steps + 1 steps. The
+        # + 1 is the reference's. With the warm-up added, warmup_steps cancels out: train_steps + 1.
         train_steps = point.decay_steps
         return train_steps + 1
     warmup_steps = point.warmup_epochs * per_epoch
-    return warmup_steps + point.decay_steps
+    return warmup_steps + point.decay_steps  # without + 1: `decay_steps` are given, and not derived
 
 
 def _first_evaluated_epoch(from_epoch: int) -> int:
@@ -185,7 +189,7 @@ def mlperf_lars(global_batch: int) -> Recipe:
     """Return the training recipe for the closed division of MLPerf at a global batch.
 
     The hyperparameters of LARS are those of the reference runs of MLPerf at this batch. The last epoch is that of the
-    first evaluation once the learning rate has fallen to its end value.
+    first evaluation once the learning rate has fallen to its end value, at a step that is rounded to whole epochs.
 
     Args:
         global_batch: Images of a step over all ranks, such as 4096.
@@ -199,11 +203,12 @@ def mlperf_lars(global_batch: int) -> Recipe:
             f"BATCHSIZE x ranks is one of {', '.join(map(str, MLPERF_POINTS))}"
         )
     point = MLPERF_POINTS[global_batch]
-    # The last epoch, with the numbers of a global batch of 3264 as an example.
-    per_epoch = steps_per_epoch(IMAGENET_TRAIN, global_batch)  # 392 steps
-    step_of_end_rate = _first_step_at_end_rate(point, global_batch, per_epoch)  # step 14524
-    epochs_until_end_rate = round(step_of_end_rate / per_epoch)  # to the nearest: 14524 / 392 = 37.05, so 37
-    last_epoch = _first_evaluated_epoch(epochs_until_end_rate)  # 39, as evaluations follow the epochs 3, 7, ..., 35, 39
+    # The last epoch, with the numbers of a global batch of 3264 as an example: step 14524 -> 37 epochs -> epoch 39.
+    per_epoch = steps_per_epoch(IMAGENET_TRAIN, global_batch)  # in steps: 392
+    step_of_end_rate = _first_step_at_end_rate(point, global_batch, per_epoch)  # the first step at the end rate: 14524
+    epochs_until_end_rate = round(step_of_end_rate / per_epoch)  # in epochs: 14524 / 392 = 37.05, rounded to 37
+    # The first epoch from 37 on that an evaluation follows: 39, because evaluations follow 3, 7, ..., 35, 39.
+    last_epoch = _first_evaluated_epoch(epochs_until_end_rate)
     return Recipe(
         name="mlperf_lars",
         source="MLPerf training 4.0.0, reference convergence points of resnet",

@@ -82,15 +82,17 @@ def _with_fusions_of(knobs: Strategy) -> contextlib.AbstractContextManager[None]
 def _set_flags(knobs: Strategy) -> None:
     """Set Paddle's global flags for `knobs`: those of cuDNN that the user chose, and how gradients are added up.
 
-    Paddle reads them in fleet's `minimize` and when a program runs.
+    Paddle reads the flag on gradients in fleet's `minimize`, and those of cuDNN when a program runs.
 
     Args:
         knobs: The options of the training strategy, each of them decided. Their `flags` are those of cuDNN that the
             user chose.
     """
-    # A variable with several readers gets a gradient from each of them. Paddle adds these up, by one `sum` operator or
-    # by a chain of `grad_add`: g1 + g2, then + g3 and so on. The chain is for at most as many gradients as the flag
-    # says. The knob `enable_addto` needs it for all variables, of which none in our networks has more than 8 readers.
+    # If three operators read a variable, it gets three gradients, which Paddle adds up in one of two ways:
+    #     sum(g1, g2, g3)                   one operator, for more gradients than the flag says
+    #     grad_add(grad_add(g1, g2), g3)    a chain of operators, for at most as many
+    # The knob `enable_addto` works on chains alone. 8 makes all of them chains, because no variable of our networks has
+    # more than 8 readers. 0 makes none.
     most_gradients_in_chain = 8 if knobs.enable_addto else 0
     paddle.set_flags(knobs.flags | {"FLAGS_max_inplace_grad_add": most_gradients_in_chain})
 

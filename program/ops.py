@@ -110,9 +110,10 @@ def readers(block: Block) -> dict[str, list[int]]:
 
 
 def completed_at(block: Block, gradients: Iterable[str]) -> dict[str, int]:
-    """Map each gradient to the index of the last operator that computes it.
+    """Map each gradient to the index of the last operator that computes it, as {"fc.w@GRAD": 120}.
 
-    Its all-reduce and the optimizer's operators write a gradient too, but do not count.
+    An all-reduce, which sums a gradient over the ranks, writes the gradient too, and so may the optimizer's operators.
+    Both come later and do not count.
 
     Args:
         block: Block of a training program.
@@ -121,6 +122,7 @@ def completed_at(block: Block, gradients: Iterable[str]) -> dict[str, int]:
     writers_by_name = writers(block)
     indices: dict[str, int] = {}
     for name in gradients:
+        # `_computes` is False for operators of an all-reduce and for the optimizer's, and True for all others.
         indices[name] = max(index for index in writers_by_name[name] if _computes(block.ops[index]))
     return indices
 
@@ -175,23 +177,25 @@ def is_clear(op: Operator) -> bool:
 
 
 def added_to(op: Operator) -> list[str]:
-    """Return the gradient to which an operator adds its result, instead of overwriting it, as a list of one name.
+    """Return the gradient to which an operator adds its result; most operators overwrite, which gives an empty list.
 
-    With the knob `enable_addto`, gradient operators of convolutions add. For example, two convolutions read one tensor.
-    The gradient operator of one writes the tensor's gradient, and that of the other adds to it, so no further operator
-    has to sum the two.
+    The knob `enable_addto` lets gradient operators of convolutions add, by their attribute `use_addto`. For example, if
+    two convolutions read one tensor, the gradient operator of one writes the tensor's gradient, and that of the other
+    adds to it. So no further operator has to sum the two.
 
     Args:
         op: Any operator of a training program.
 
     Returns:
-        The name of the gradient, as ["image@GRAD"]; empty if the operator overwrites.
+        A list with the name of the gradient, as ["image@GRAD"]; empty if the operator overwrites.
     """
+    # ADDING has the types that can add: the gradients of the two convolutions and of "resnet_unit".
     adds = op.type in ADDING and op.has_attr("use_addto") and op.attr("use_addto")
     if not adds:
         return []
-    slot = "X@GRAD" if op.type == "resnet_unit_grad" else "Input@GRAD"  # the gradient of the convolution's input
-    return operands(op, slot)
+    # The output slot for the gradient of the convolution's input: "resnet_unit" calls the input X, a convolution Input.
+    slot = "X@GRAD" if op.type == "resnet_unit_grad" else "Input@GRAD"
+    return operands(op, slot)  # the names in the slot, which holds one
 
 
 def gradients_by_buffer(block: Block) -> dict[str, list[str]]:

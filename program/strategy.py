@@ -124,16 +124,17 @@ def _parse_value(knob: Field[Any], text: str) -> bool | int | float:
         ValueError: The text is no value of this type, or a number that is not in the range from the knob's `least` to
             2^31 - 1 (MOST).
     """
-    type_name = str(knob.type)  # of the annotation, such as "<class 'int'>" or "bool | None"
+    # The option's annotation as text, which may also allow None: "<class 'int'>", "<class 'float'>", "bool | None".
+    type_name = str(knob.type)
     if "bool" in type_name:
-        return _parse_switch(knob, text)
-    is_whole = "float" not in type_name
+        return _parse_switch(knob, text)  # True for "1" or "true", False for "0" or "false"
+    is_whole = "float" not in type_name  # of the other options, those without "float" are int
     to_number = int if is_whole else float
 
-    number = None  # stays None if the text is no number of this type, as "1.5" for an int, or not written plainly
+    number = None  # stays None if the text is not plain, or if `to_number` raises, as for "1.5" as an int
     is_plain = text.isascii() and "_" not in text  # Python would also take digits of another script, and 1_000
     if is_plain:
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError):  # the error with a message for the user comes below
             number = to_number(text)
     if number is None:
         wanted = "a whole number" if is_whole else "a number"
@@ -214,13 +215,17 @@ def resolve(strategy: Strategy, *, dtype: str, layout: str, device: str) -> Stra
     if not on_gpu:
         _refuse_cudnn_flags(strategy)
     is_half_nhwc = dtype == "float16" and layout == "NHWC"
+    # Each condition has its knob, and whether this job meets it. For example, `enable_addto` needs a GPU.
     conditions = _conditions(strategy, on_gpu=on_gpu, is_half_nhwc=is_half_nhwc)
-    _refuse_unmet(strategy, conditions)
+    _refuse_unmet(strategy, conditions)  # raises if the user turned on a knob that cannot be on
 
-    defaults = dict.fromkeys(_ALWAYS_POSSIBLE, True) | _can_be_on(conditions)  # {knob: whether it can be on}
-    # On a CPU it could be on too. But it adds operators, and a CPU's executor takes memory that grows by the square of
-    # their number.
+    # {knob: whether it is on if left open}, which is whether it can be on: always for the two of _ALWAYS_POSSIBLE, by
+    # their conditions for the others.
+    defaults = dict.fromkeys(_ALWAYS_POSSIBLE, True) | _can_be_on(conditions)
+    # The exception: a user may turn on `enable_inplace` on a CPU, but left open it is off there. It adds operators, and
+    # a CPU's executor takes memory that grows by the square of their number.
     defaults["enable_inplace"] = on_gpu
+    # Only knobs that are None. Those that are off unless the user turns them on, as `cuda_graph`, are never None.
     decided = {knob: is_on for knob, is_on in defaults.items() if getattr(strategy, knob) is None}
     return replace(strategy, **decided)
 

@@ -19,15 +19,18 @@ def refuse_unfit(package: str) -> None:
     PACKAGE, nothing happens.
 
     Args:
-        package: PACKAGE, as "scoring"; "tools" for commands such as `python -m tools.doctor`.
+        package: PACKAGE, as "scoring"; "tools" for commands such as `python -m tools.doctor`, which need the package
+            rich as well.
 
     Raises:
         SystemExit: The Python is unfit.
     """
-    # While `python -m` imports the package of its command, sys.argv[0] is "-m". Later it is the path of the command.
+    # Python sets sys.argv[0] to "-m" while `python -m` imports the package of its command, and only then to the
+    # path of the command. A program that imports PACKAGE later finds its own path there.
     is_started_by_m = sys.argv[:1] == ["-m"]
     if not is_started_by_m:
         return
+    # "is Python 3.9", "lacks the package yaml", or an empty text if this Python is fit
     reason = _reason_why_unfit(PACKAGES_OF_TOOLS if package == "tools" else PACKAGES)
     if reason:
         print(f"python -m {_started_module(package)}: {sys.executable} {reason}: {WHAT_TO_DO}", file=sys.stderr)

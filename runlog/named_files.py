@@ -50,7 +50,7 @@ def refuse_unusable(path: Path) -> None:
         UnusableError: The path leads to something that is not accepted, or is a link that leads back to itself.
     """
     mode = _mode_unless_exempt(path)  # raises for a link that leads back to itself
-    if mode is None:  # /dev/null, a stream of this process, or a path that cannot be looked up
+    if mode is None:  # /dev/null, a stream of this process, nothing there, or a path that cannot be looked up
         return
     is_file_or_folder = stat.S_ISREG(mode) or stat.S_ISDIR(mode)
     if not is_file_or_folder:
@@ -70,7 +70,7 @@ def require_file_if_present(path: Path) -> None:
         UnusableError: The path leads to something that is not accepted, or is a link that leads back to itself.
     """
     mode = _mode_unless_exempt(path)  # raises for a link that leads back to itself
-    if mode is None:  # /dev/null, a stream of this process, or a path that cannot be looked up
+    if mode is None:  # /dev/null, a stream of this process, nothing there, or a path that cannot be looked up
         return
     if stat.S_ISREG(mode):
         return
@@ -82,21 +82,24 @@ def require_file_if_present(path: Path) -> None:
 def is_file(path: Path) -> bool:
     """Return True if a path leads to a file, and False if nothing is there; raise UnusableError for anything else.
 
-    The result is also False for /dev/null, and for a stream of this process, such as /dev/stdin, that is no file.
+    Two things that are no files give False instead of the error: /dev/null, and a stream of this process, such as
+    /dev/stdin from a pipe.
 
     Args:
         path: Path as the user gave it.
 
     Raises:
-        UnusableError: The path leads to a folder, a pipe, a socket or a device, or is a link that leads back to itself
-            or to something that is absent.
+        UnusableError: The path leads to a folder, or to another pipe, socket or device, or is a link that leads back to
+            itself or to something that is absent.
         OSError: The path cannot be looked up, as without permission.
     """
+    # Raises for a folder, a pipe, a socket, a device and a link to itself. Accepts a file, an absent path, /dev/null
+    # and the streams of this process.
     require_file_if_present(path)
     leads_to_nothing = path.is_symlink() and not path.exists()
     if leads_to_nothing:
         raise UnusableError(f"{path}: is a link to a file that is absent: restore the file or remove the link")
-    return path.is_file()
+    return path.is_file()  # False for an absent path, /dev/null, and a stream that is no file
 
 
 def refusal_of_new_file(folder: Path) -> OSError | None:
@@ -120,7 +123,7 @@ def refusal_of_new_file(folder: Path) -> OSError | None:
 def require_folder_if_present(path: Path) -> None:
     """Raise UnusableError if a path leads to a file or anything else that is no folder; accept an absent path.
 
-    /dev/null and the streams of this process, such as /dev/stdin, are accepted here too, as in the other checks of this
+    /dev/null and the streams of this process, such as /dev/stdin, are accepted too, as in the other checks of this
     module. So is a path that cannot be looked up: the code that uses the path later reports the error.
 
     Args:
@@ -130,7 +133,7 @@ def require_folder_if_present(path: Path) -> None:
         UnusableError: The path leads to something that is no folder, or is a link that leads back to itself.
     """
     mode = _mode_unless_exempt(path)  # raises for a link that leads back to itself
-    if mode is None:  # /dev/null, a stream of this process, or a path that cannot be looked up
+    if mode is None:  # /dev/null, a stream of this process, nothing there, or a path that cannot be looked up
         return
     if not stat.S_ISDIR(mode):
         raise UnusableError(f"{path}: is no folder: name a folder")
@@ -143,14 +146,17 @@ def _mode_unless_exempt(path: Path) -> int | None:
         path: Path as the user gave it. A link is followed.
 
     Returns:
-        The mode. None for a path of which the callers do not ask what it is: /dev/null, a stream of this process such
-        as /dev/stdin, and a path that cannot be looked up, as nothing is there.
+        The mode; None in three cases, in which the callers accept the path without a look at its kind:
+
+        - /dev/null or a stream of this process, such as /dev/stdin
+        - nothing is there
+        - the path cannot be looked up, as without permission
 
     Raises:
         UnusableError: The path is a link that leads back to itself.
     """
     if _is_null_or_own_stream(path):
-        return None
+        return None  # reading or writing it is meant, whatever its kind
     try:
         return path.stat().st_mode
     except OSError as error:

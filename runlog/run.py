@@ -151,19 +151,19 @@ class Run:
         """
         key = event.key
         metadata = event.metadata
-        self.phase = _phase_after(event, self.phase)
-        if key in _INTERVAL_KEYS:
+        self.phase = _phase_after(event, self.phase)  # such as "training"; most events leave it as it is
+        if key in _INTERVAL_KEYS:  # epoch_start, epoch_stop, block_start, block_stop, eval_start, eval_stop
             self._note_interval(event)
         elif key == schema.RUN_START.key:
             self.starts.append(Mark(line=event.line, time_ms=event.time_ms))
         elif key == schema.RUN_STOP.key:
-            status = scalar(metadata.get("status"))
+            status = scalar(metadata.get("status"))  # such as "success"; `scalar` keeps any value short
             self.stops.append(Mark(line=event.line, time_ms=event.time_ms, status=status))
-        elif key in _QUALITY_KEYS:
+        elif key in _QUALITY_KEYS:  # eval_accuracy, eval_mean_iou
             epoch = scalar(metadata.get("epoch_num"))
             self.accuracies.append(Accuracy(line=event.line, key=key, number=epoch, value=scalar(event.value)))
         elif key == schema.RANK_TIMES.key:
-            times = from_json(schema.RankTimes, event.value)
+            times = from_json(schema.RankTimes, event.value)  # None if it is no object, or a field is not of its type
             if times is not None:
                 step = scalar(metadata.get("step"))
                 # After a resume, a step may be done again. Its old entry is removed, so that the new one is the last.

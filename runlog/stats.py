@@ -86,7 +86,10 @@ def t_cdf(t: float, freedom: float) -> float:
     if t < 0:
         return 1 - t_cdf(-t, freedom)
     square = t * t
-    # Both formulas hold for every t. Each is used where its continued fraction converges fast.
+    # The probability of a value farther than t from 0, on either side, is I_x(freedom / 2, 1/2) at
+    # x = freedom / (freedom + t^2), and half of it lies above t (Numerical Recipes, 6.4). As I_x(a, b) is
+    # 1 - I_(1-x)(b, a), the first formula below is equal to the second one. Both hold for every t of 0 or more. Each is
+    # used where its continued fraction converges fast.
     if square < 1:
         return 0.5 + _incomplete_beta(0.5, freedom / 2, square / (freedom + square)) / 2
     return 1 - _incomplete_beta(freedom / 2, 0.5, freedom / (freedom + square)) / 2
@@ -112,6 +115,7 @@ def _incomplete_beta(a: float, b: float, x: float) -> float:
     # The logarithm of each part of the factor, in the order of the formula: gamma itself overflows above 171.
     log_of_1_over_beta = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
     factor = math.exp(log_of_1_over_beta + a * math.log(x) + b * math.log1p(-x) - math.log(a))
+    # The other coefficients come in pairs. d_1 has no partner, because the fraction has no d_0.
     d_1 = -((a + b) * x / (a + 1))
     further_pairs = _coefficients_in_pairs(a, b, x)  # (d_2, d_3), (d_4, d_5), ...
     return factor * _continued_fraction(d_1, further_pairs)
@@ -153,7 +157,11 @@ def _continued_fraction(d_1: float, further_pairs: Iterable[tuple[float, float]]
     # Cut off after d_n, the fraction is A_n / B_n:
     #     A_n = A_(n-1) + d_n A_(n-2), from A_0 = 1 and A_1 = 1
     #     B_n = B_(n-1) + d_n B_(n-2), from B_0 = 1 and B_1 = 1 + d_1
-    # Only ratios of neighbours are computed, because A_n and B_n may overflow. That of the B is kept inverted.
+    # A_n and B_n may overflow, so only ratios of neighbours are computed. The lines divided by A_(n-1) and B_(n-1):
+    #     A_n / A_(n-1) = 1 + d_n / (A_(n-1) / A_(n-2))
+    #     B_n / B_(n-1) = 1 + d_n * (B_(n-2) / B_(n-1))
+    # The ratio of the B is kept inverted, because the factor from one fraction to the next is
+    # (A_n / A_(n-1)) * (B_(n-1) / B_n).
     ratio_of_a = 1.0  # A_1 / A_0
     inverse_ratio_of_b = 1 / (1 + d_1)  # B_0 / B_1
     fraction = inverse_ratio_of_b  # A_1 / B_1
@@ -163,7 +171,8 @@ def _continued_fraction(d_1: float, further_pairs: Iterable[tuple[float, float]]
             inverse_ratio_of_b = 1 / (1 + d_n * inverse_ratio_of_b)  # B_(n-1) / B_n
             factor = ratio_of_a * inverse_ratio_of_b
             fraction *= factor  # from A_(n-1) / B_(n-1) to A_n / B_n
-        has_converged = abs(factor - 1) < 1e-15  # the pair's second factor; 1e-15 is about the precision of a float
+        # `factor` is now that of the pair's second coefficient. 1e-15 is about the precision of a float.
+        has_converged = abs(factor - 1) < 1e-15
         if has_converged:
             break
-    return fraction
+    return fraction  # also if the pairs ran out before

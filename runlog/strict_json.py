@@ -80,12 +80,14 @@ def _nesting_of(value: Any) -> int:
     Args:
         value: The JSON value.
     """
+    # `_items_of` gets a list of values and returns all that lies directly in them. For [[1], 5], `items` becomes:
+    # [[1], 5] on the first level, [1] (the items of [1]; 5 has none) on the second one, and then [].
     levels = 0
-    items = _items_of([value])  # the items of `value` itself, because no other value is in this list
+    items = _items_of([value])
     # A loop, because a recursion would fail at the very depths that are looked for.
     while items:
         levels += 1
-        items = _items_of(items)  # all items on the next level
+        items = _items_of(items)
     return levels
 
 

@@ -22,7 +22,8 @@ FUSION_PASSES = {
 def applying_only_fusions_of(knobs: Strategy) -> AbstractContextManager[None]:
     """Return a context in which fleet, Paddle's distributed library, applies only the passes that `knobs` chooses.
 
-    By itself, fleet applies further passes of Paddle as well, by the function `apply_build_strategy`.
+    By itself, fleet applies further passes of Paddle as well, by the function `apply_build_strategy`. While the context
+    lasts, another function stands in its place; afterwards fleet has its own again.
 
     Args:
         knobs: The strategy with every knob decided. A knob that is on chooses its pass: `fuse_bn_act_ops`, for example,
@@ -35,7 +36,13 @@ def applying_only_fusions_of(knobs: Strategy) -> AbstractContextManager[None]:
             chosen_passes.append(pass_name)
 
     def apply_chosen_passes(main: static.Program, *unused: Any) -> None:
-        """Take the place of `apply_build_strategy`; fleet also hands over what the chosen passes do not need."""
+        """Take the place of `apply_build_strategy`, with the arguments that fleet passes to it.
+
+        Args:
+            main: Training program; changed in place.
+            *unused: The start-up program, fleet's options, and attributes of passes. `_apply` makes its own in place of
+                these.
+        """
         if chosen_passes:
             _apply(main, chosen_passes)
 
@@ -56,7 +63,8 @@ def share_buffers(main: static.Program) -> None:
 def _apply(main: static.Program, passes: list[str]) -> None:
     """Apply passes of Paddle's C++ library to a program.
 
-    A pass that shares buffers leaves the program's inputs alone, because the same batch may be fed again.
+    The passes change a copy of the program's C++ description, from which the program in Python is then rebuilt. Paddle
+    itself does so after each pass, here it is done once.
 
     Args:
         main: Paddle program; changed in place.
@@ -66,10 +74,13 @@ def _apply(main: static.Program, passes: list[str]) -> None:
     attrs = {
         "use_cuda": True,  # also for a CPU: the same passes for every device
         "nranks": 1,  # of no effect on these passes
-        "mem_opt_skip_vars": inputs,  # no output takes their buffers
+        # For "buffer_shared_inplace_pass": no output takes an input's buffer, because the batch may be fed again.
+        "mem_opt_skip_vars": inputs,
     }
+    # `apply_pass` wants to be told in which C++ type a pass reads each attribute.
     cpp_types_of_attrs = {"use_cuda": "bool", "nranks": "size_t", "mem_opt_skip_vars": "list[str]"}
-    cpp_program = paddle.base.core.ProgramDesc(main.desc)  # a copy, which the passes change
+    # A copy, because `_rebuild_from_desc` moves the blocks out of the description that it is given.
+    cpp_program = paddle.base.core.ProgramDesc(main.desc)
     cpp_startup = static.Program().desc  # empty: `apply_pass` demands one, and these passes do not look at it
     for name in passes:
         paddle.base.core.apply_pass(cpp_program, cpp_startup, name, attrs, cpp_types_of_attrs)

@@ -14,9 +14,9 @@ from program.passes.edit import Slots, Step, insert, insert_after, remove, rewri
 def scale_loss(main: static.Program, scale: float) -> None:
     """Multiply all gradients by a fixed loss scale, and have the optimizer's update divide the gradients by the scale.
 
-    Only two attributes of operators change: the value at which the gradient of the loss starts becomes `scale`, and
-    `rescale_grad` of each update, a factor on the gradients, becomes 1 / `scale`. Call this before `merge_lars`, which
-    copies `rescale_grad` into the operators that it makes.
+    Only two attributes of operators change: the value with which the gradient of the loss is filled becomes `scale`,
+    and `rescale_grad` of each update, a factor on the gradients, becomes 1 / `scale`. Call this before `merge_lars`,
+    which takes `rescale_grad` over into the operators that it makes.
 
     Args:
         main: Training program; changed in place.
@@ -26,11 +26,13 @@ def scale_loss(main: static.Program, scale: float) -> None:
         Refused: The operator of an update has no factor for its gradients, as that of AdamW.
     """
     for op in main.global_block().ops:
+        # Paddle marks the start of the backward pass with both bits. It is the `fill_constant` that sets the gradient
+        # of the loss.
         has_role_of_start = op.attr("op_role") == (ops.BACKWARD | ops.LOSS)
         starts_gradient_of_loss = has_role_of_start and op.type == "fill_constant"
         if starts_gradient_of_loss:
-            op.desc._set_float32_attr("value", scale)
-        elif op.type in ops.ALL_UPDATES:
+            op.desc._set_float32_attr("value", scale)  # as C's float, the type of both attributes
+        elif op.type in ops.ALL_UPDATES:  # such as "momentum" and "lars_momentum"
             has_factor = op.has_attr("rescale_grad")
             ops.prove(has_factor, f"{op.type} cannot take a fixed loss scale off its gradients: set PRECISION=fp32")
             op.desc._set_float32_attr("rescale_grad", 1.0 / scale)
@@ -48,17 +50,19 @@ def merge_lars(main: static.Program) -> None:
     """Replace LARS updates of one parameter each by operators that update up to 59 parameters each.
 
     Only updates with equal data types and attributes are merged; their weight decays may differ. They are split evenly
-    among as few operators as possible: 118 updates become 2 operators of 59 parameters (MOST_MERGED_LARS).
+    among as few operators as possible: 118 updates become 2 operators of 59 parameters (MOST_MERGED_LARS). A merged
+    operator stands at the place of the last update that it replaces, where all gradients are computed.
 
     Args:
         main: Training program; changed in place. Without LARS it stays as it is.
     """
-    substitutes: dict[Operator, list[Step]] = {}
+    substitutes: dict[Operator, list[Step]] = {}  # what takes an operator's place; an empty list removes the operator
     for group in _mergeable_lars(main.global_block()):
-        for updates in _split_evenly(group):
-            if len(updates) > 1:
-                substitutes |= _substitutes_of_merged(updates)
-    rewrite(main, substitutes.get)  # an operator without a substitute stays
+        for updates in _split_evenly(group):  # at most 59
+            if len(updates) > 1:  # a single update stays as it is
+                substitutes |= _substitutes_of_merged(updates)  # the last one -> [merged operator], each other -> []
+    # `rewrite` calls `get` with each operator. For one that is not in `substitutes`, `get` returns None: it stays.
+    rewrite(main, substitutes.get)
 
 
 def _substitutes_of_merged(updates: list[Operator]) -> dict[Operator, list[Step]]:
@@ -204,19 +208,20 @@ def _add_gradients_to_accumulators(block: Block) -> None:
 
 
 def _add_accumulators_to_gradients(block: Block) -> None:
-    """Have a program add the gradients of earlier micro-steps to its own, as soon as its own are complete.
+    """Insert operators that add to each gradient its accumulator, and then set the accumulator to 0.
 
-        gradient = gradient + accumulator
+        gradient = gradient + accumulator    which holds the sum of the gradients of earlier micro-steps
         accumulator = 0                      for the next update
 
+    They are inserted behind the last operator that computes the gradient, so that all-reduce and update read the sum.
+
     Args:
-        block: Main block of the program for the last micro-step (part of the batch); changed in place. Earlier ones
-            have filled the accumulators.
+        block: Main block of the program for the last micro-step (part of the batch); changed in place.
     """
     for gradient, last_writer in _last_writers_of_gradients(block).items():
-        accumulator = _accumulator_of(gradient)
+        accumulator = _accumulator_of(gradient)  # a name: "fc.w@GRAD" -> "fc.w@GRAD.merged"
         add = _addition(gradient, accumulator, to=gradient)
-        clear = _zeroing(accumulator, block)
+        clear = _zeroing(accumulator, block)  # a `fill_constant` with 0
         insert_after(block, last_writer, [add, clear], op_role=ops.BACKWARD)
     block._sync_with_cpp()  # Paddle's step after insertions: brings its lists in Python and in C++ in line
 
@@ -242,17 +247,19 @@ def _create_accumulators(block: Block, startup: Block) -> None:
     """Declare the accumulator of each gradient, which sums it over micro-steps, and have it filled with zeros.
 
     Args:
-        block: Main block of the training program; changed in place.
-        startup: Main block of the start-up program; changed in place.
+        block: Main block of the training program; gets the variables. Its `_sync_with_cpp` is left to the caller, who
+            has inserted operators into it as well.
+        startup: Main block of the start-up program; gets the variables, and operators that fill them.
     """
     for gradient, parameter in ops.parameters_by_gradient(block).items():
-        accumulator = _accumulator_of(gradient)
+        accumulator = _accumulator_of(gradient)  # a name: "fc.w@GRAD" -> "fc.w@GRAD.merged"
         shape = block.var(parameter).shape
         dtype = block.var(gradient).dtype
-        for owner in (block, startup):
+        for owner in (block, startup):  # `persistable`: the value stays from one run of a program to the next
             owner.create_var(name=accumulator, shape=shape, dtype=dtype, persistable=True, stop_gradient=True)
+        # Appended at the end: an operator without inputs ({}), with the attributes shape, dtype and a value of 0.
         insert(startup, len(startup.ops), "fill_constant", {}, {"Out": [accumulator]}, **_zeros(shape, dtype))
-    startup._sync_with_cpp()
+    startup._sync_with_cpp()  # Paddle's step after insertions: brings its lists in Python and in C++ in line
 
 
 def _zeros(shape: Sequence[int], dtype: Any) -> dict[str, Any]:
