@@ -58,9 +58,8 @@ def _explain_strict(rule: StrictRule) -> str:
 def _explain_key(key: str, ruleset: Ruleset) -> str:
     """Return a text on what the rules ask of the events of a key, with the source of each rule.
 
-    First come the official rules, such as `exactly one seed`: one for each of the version's own rule files that has one
-    for the key. Then come this project's stricter rules. Without either, the text is its first line alone, as for a key
-    such as `lr_rates` in 4.0.0, for which only files of older versions have a rule.
+    First come the official rules, such as `exactly one seed`: one for each of the version's rule files that has one for
+    the key. Then come this project's stricter rules.
 
     Args:
         key: The key, such as `seed`.
@@ -79,4 +78,7 @@ def _explain_key(key: str, ruleset: Ruleset) -> str:
         optimizer = f", {rule.opt_name}" if rule.opt_name else ""
         lines.append(f"  {words} (closed resnet{optimizer}; stricter than the official checker)")
         lines.append(f"      source: {rule.source}")
+    if len(lines) == 1:  # such as lr_rates in 4.0.0, which only files of older versions have a rule for
+        lines.append(f"  nothing is asked of it: no rule file of {ruleset.version} has a rule for this key")
+        lines.append(f"      source: mlperf-logging {VERSION}, mlp_compliance")
     return "\n".join(lines) + "\n"

@@ -361,7 +361,7 @@ def test_junit_has_a_failure_for_each_error(tmp_path: Path) -> None:
 
 
 def test_every_rule_can_be_explained() -> None:
-    for name in ("runs-differ", "run_stop", "run_stop.order", "lars_epsilon"):
+    for name in ("runs-differ", "run_stop", "run_stop.order", "lars_epsilon", "lr_rates"):
         status, text, _ = compliance("check", "--explain", name)
         assert status == 0 and name.partition(".")[0] in text and "source: " in text
     status, text, _ = compliance("check", "--explain", "all")
