@@ -208,10 +208,9 @@ def markdown_text(page: Mapping[str, Any]) -> str:
     # The template page.md leaves out the plots at the top of the page, most folded parts and the quoted log lines. Of a
     # plot in a section it shows only the caption.
     text = _markdown_templates().get_template("page.md").render(page=page)
-    # Each value outside of code is escaped in the text: "/data/a_b/" stands there as "/data/a\_b/", and can only be
-    # found so.
-    folder_in_text = markdown(page["folder"])
-    return _without_folder(text, folder_in_text)
+    # Values outside of code are escaped: "/data/a_b/" stands there as "/data/a\_b/". In code it stands as it is.
+    text = _without_folder(text, markdown(page["folder"]))
+    return _without_folder(text, page["folder"])
 
 
 def _without_folder(text: str, folder_in_text: str) -> str:

@@ -210,6 +210,16 @@ def test_a_log_makes_no_link_in_markdown_and_no_formula_in_a_spreadsheet(tmp_pat
     assert row["model"] == '\'=HYPERLINK("x")' and float(row["value"]) > 0
 
 
+def test_no_command_in_markdown_shows_where_the_logs_are(tmp_path: Path) -> None:
+    folder = tmp_path / "my_logs"  # Markdown escapes the underscore outside of code
+    folder.mkdir()
+    log = write_log(folder / "a.txt", seed=1)
+    data_folder = f'"DATADIR": {{"value": "{folder}/data"'
+    log.write_text(re.sub(r'"BATCHSIZE": \{"value": 16', data_folder, log.read_text()))
+    text = report(log, "--markdown", "-").stdout
+    assert "DATADIR=data" in text and str(folder) not in text
+
+
 # ------------------------------------------------------------------------------------------------- wrong use
 
 
