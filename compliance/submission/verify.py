@@ -216,7 +216,7 @@ def _check_figures(folder: Path, facts: _ManifestFacts, ask_official: bool) -> l
         computed, refusals = package.contents_of(folder, reports, facts.system, facts.ruleset)
     except (ValueError, KeyError, OSError) as error:
         return [judged("package", good=False, found=printable(str(error)))]
-    refusals += _refusals_by_commit(folder, facts, reports)
+    refusals += _refusals_by_code_and_date(folder, facts, reports)
     verdicts = [judged(printable(refusal.file), good=False, found=refusal.text) for refusal in refusals]
     if not refusals:
         found = f"ruleset {facts.ruleset.version} met by {counted(len(reports), 'log')}"
@@ -228,7 +228,7 @@ def _check_figures(folder: Path, facts: _ManifestFacts, ask_official: bool) -> l
     return verdicts
 
 
-def _refusals_by_commit(folder: Path, facts: _ManifestFacts, reports: Sequence[Report]) -> list[Refusal]:
+def _refusals_by_code_and_date(folder: Path, facts: _ManifestFacts, reports: Sequence[Report]) -> list[Refusal]:
     """Return the reasons to refuse a package that its code and the date of its commit give.
 
     Args:
