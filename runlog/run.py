@@ -57,6 +57,7 @@ class Mark(NamedTuple):
     """Where an interval starts or stops."""
 
     line: int
+    offset: int  # the byte of the log at which its event starts, which is also the order of events on one line
     time_ms: float  # Unix time
     number: Any = None  # epoch_num, of a block first_epoch_num
     count: Any = None  # epoch_count of a block
@@ -75,6 +76,7 @@ class Rate(NamedTuple):
     """The throughput of an epoch: our epoch_throughput, or what other submitters print."""
 
     line: int
+    offset: int  # the byte of the log at which its event starts
     key: str  # epoch_throughput, throughput or tracked_stats
     number: Any  # of the epoch; None: of the one that ended last before it
     images_per_s: Any
@@ -155,10 +157,10 @@ class Run:
         if key in _INTERVAL_KEYS:  # epoch_start, epoch_stop, block_start, block_stop, eval_start, eval_stop
             self._note_interval(event)
         elif key == schema.RUN_START.key:
-            self.starts.append(Mark(line=event.line, time_ms=event.time_ms))
+            self.starts.append(Mark(line=event.line, offset=event.offset, time_ms=event.time_ms))
         elif key == schema.RUN_STOP.key:
             status = scalar(metadata.get("status"))  # such as "success"; `scalar` keeps any value short
-            self.stops.append(Mark(line=event.line, time_ms=event.time_ms, status=status))
+            self.stops.append(Mark(line=event.line, offset=event.offset, time_ms=event.time_ms, status=status))
         elif key in _QUALITY_KEYS:  # eval_accuracy, eval_mean_iou
             epoch = scalar(metadata.get("epoch_num"))
             self.accuracies.append(Accuracy(line=event.line, key=key, number=epoch, value=scalar(event.value)))
@@ -188,6 +190,7 @@ class Run:
         kind, _, start_or_stop = event.key.rpartition("_")  # "epoch_start" -> "epoch", "start"
         mark = Mark(
             line=event.line,
+            offset=event.offset,
             time_ms=event.time_ms,
             number=scalar(event.metadata.get(_NUMBER_NAMES[kind])),
             count=scalar(event.metadata.get("epoch_count")),
@@ -246,6 +249,7 @@ def _rate_of_this_project(event: Event) -> Rate:
     value = event.value if isinstance(event.value, dict) else {}
     return Rate(
         line=event.line,
+        offset=event.offset,
         key=event.key,
         number=scalar(event.metadata.get("epoch_num")),
         images_per_s=scalar(value.get("images_per_s")),
@@ -270,7 +274,13 @@ def _rate_of_other_submitter(event: Event) -> Rate:
         images_per_s = event.value["throughput"] if "throughput" in event.value else event.value.get("imgs_sec")
     metadata = event.metadata
     number = metadata["epoch_num"] if "epoch_num" in metadata else metadata.get("step")
-    return Rate(line=event.line, key=event.key, number=scalar(number), images_per_s=scalar(images_per_s))
+    return Rate(
+        line=event.line,
+        offset=event.offset,
+        key=event.key,
+        number=scalar(number),
+        images_per_s=scalar(images_per_s),
+    )
 
 
 def scalar(value: Any) -> Any:

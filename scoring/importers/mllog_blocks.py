@@ -65,25 +65,26 @@ def stretches_of_blocks(events: Run) -> Iterator[Stretch]:
 def _blocks(events: Run) -> Iterator[_Block]:
     """Yield the blocks of epochs that start in a log, each with its stop and with the evaluations that start in it.
 
-    The stop of a block is the first stop on a line after its start, unless the next block starts on a line before that.
-    A block without a stop of its own ends at the start of the next block, or at the end of the log.
+    The stop of a block is the first stop after its start, unless the next block starts before that. A block without a
+    stop of its own ends at the start of the next block, or at the end of the log. Several of these events may stand on
+    one line, where two ranks write at once.
 
     Args:
         events: The events of the run.
     """
-    starts = sorted([block.start for block in events.blocks if block.start], key=_line_of)
-    stops = sorted([block.stop for block in events.blocks if block.stop], key=_line_of)
+    starts = sorted([block.start for block in events.blocks if block.start], key=_offset_of)
+    stops = sorted([block.stop for block in events.blocks if block.stop], key=_offset_of)
     evaluations = [_Evaluation(each.start, each.stop) for each in events.evaluations if each.start]
-    evaluations.sort(key=_line_of_start)
-    # Each start with the next one; the last start with None. Where two ranks write at once, both may be on one line.
-    # The first of these blocks then ends on the line on which it starts, without a stop or an evaluation.
+    evaluations.sort(key=_offset_of_start)
+    # Each start with the next one; the last start with None. Of two ranks that start the same block one after the
+    # other, the first one's block ends at the second start, without a stop or an evaluation.
     for start, next_start in itertools.zip_longest(starts, starts[1:]):
-        line_of_next_block = math.inf if next_start is None else next_start.line  # infinity: up to the end of the log
-        stop = _first_after(stops, start.line)
-        if stop is not None and stop.line > line_of_next_block:
+        next_block = math.inf if next_start is None else next_start.offset  # infinity: up to the end of the log
+        stop = _first_after(stops, start.offset)
+        if stop is not None and stop.offset > next_block:
             stop = None  # it is of a later block: no stop of this one is logged
-        line_of_end = line_of_next_block if stop is None else stop.line
-        yield _Block(start, stop, _started_between(evaluations, start.line, line_of_end))
+        end = next_block if stop is None else stop.offset
+        yield _Block(start, stop, _started_between(evaluations, start.offset, end))
 
 
 def _stretches_of_block(block: _Block) -> list[Stretch]:
@@ -191,34 +192,34 @@ def _last_epochs_of_parts(numbers: Sequence[int | None], epochs: range) -> list[
 
 
 def _started_between(evaluations: Sequence[_Evaluation], first: int, last: float) -> Sequence[_Evaluation]:
-    """Return the evaluations that start on lines above the first of two and at most the second.
+    """Return the evaluations that start between two places of a log.
 
     Args:
-        evaluations: Evaluations in the order of the lines on which they start.
-        first: The first line.
-        last: The second line, or infinity.
+        evaluations: Evaluations in the order in which they start.
+        first: The first place, as the number of bytes before it.
+        last: The second place, or infinity.
     """
-    up_to_first = bisect.bisect(evaluations, first, key=_line_of_start)
-    up_to_last = bisect.bisect(evaluations, last, key=_line_of_start)
+    up_to_first = bisect.bisect(evaluations, first, key=_offset_of_start)
+    up_to_last = bisect.bisect(evaluations, last, key=_offset_of_start)
     return evaluations[up_to_first:up_to_last]
 
 
-def _first_after(marks: Sequence[Mark], line: int) -> Mark | None:
-    """Return the first mark that comes after a line of the log, or None if there is none.
+def _first_after(marks: Sequence[Mark], offset: int) -> Mark | None:
+    """Return the first mark that comes after a place of the log, or None if there is none.
 
     Args:
-        marks: The marks, in the order of their lines.
-        line: Number of the line. A mark on the line itself does not count.
+        marks: The marks, in the order of the log.
+        offset: The place, as the number of bytes before it. A mark at the place itself does not count.
     """
-    marks_up_to_line = bisect.bisect(marks, line, key=_line_of)
-    return marks[marks_up_to_line] if marks_up_to_line < len(marks) else None
+    marks_up_to_place = bisect.bisect(marks, offset, key=_offset_of)
+    return marks[marks_up_to_place] if marks_up_to_place < len(marks) else None
 
 
-def _line_of(mark: Mark) -> int:
-    """Return the line of a mark."""
-    return mark.line
+def _offset_of(mark: Mark) -> int:
+    """Return where in the log a mark's event starts, in bytes."""
+    return mark.offset
 
 
-def _line_of_start(evaluation: _Evaluation) -> int:
-    """Return the line on which an evaluation starts."""
-    return evaluation.start.line
+def _offset_of_start(evaluation: _Evaluation) -> int:
+    """Return where in the log an evaluation starts, in bytes."""
+    return evaluation.start.offset

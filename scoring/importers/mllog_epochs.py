@@ -167,7 +167,7 @@ def _own_rate_by_number(rates: Sequence[Rate], marks: Sequence[Mark]) -> dict[An
 
     Args:
         rates: All logged rates.
-        marks: The starts and stops of all epochs, in the order of their lines.
+        marks: The starts and stops of all epochs, in the order of the log.
 
     Returns:
         The rates. A rate that states no number has that of the last start or stop before it.
@@ -189,7 +189,7 @@ def _others_rate_by_number(rates: Sequence[Rate], marks: Sequence[Mark]) -> dict
 
     Args:
         rates: All logged rates.
-        marks: The starts and stops of all epochs, in the order of their lines.
+        marks: The starts and stops of all epochs, in the order of the log.
 
     Returns:
         The rates by the number of their epoch, which is any JSON value, as logged. It is None for a rate that does not
@@ -211,7 +211,7 @@ def _others_rate_by_number(rates: Sequence[Rate], marks: Sequence[Mark]) -> dict
 
 
 def _marks_of_epochs(events: Run) -> list[Mark]:
-    """Return the starts and the stops of all epochs, in the order of their lines.
+    """Return the starts and the stops of all epochs, in the order of the log.
 
     Args:
         events: The events of the run.
@@ -219,7 +219,7 @@ def _marks_of_epochs(events: Run) -> list[Mark]:
     marks = []
     for interval in events.epochs:
         marks += [mark for mark in (interval.start, interval.stop) if mark is not None]
-    return sorted(marks, key=_line_of)
+    return sorted(marks, key=_offset_of)
 
 
 def _are_epochs(numbers: Collection[Any], marks: Sequence[Mark]) -> bool:
@@ -258,18 +258,23 @@ def _number_of_last_mark(rate: Rate, marks: Sequence[Mark]) -> Any:
 
     Args:
         rate: The rate. Its own number, if it has one, is not used.
-        marks: The starts and stops of all epochs, in the order of their lines.
+        marks: The starts and stops of all epochs, in the order of the log.
 
     Returns:
         The number as it is logged. None if the mark has no number, or if no mark comes before the rate.
     """
-    count_of_marks_before = bisect.bisect(marks, rate.line, key=_line_of)
+    count_of_marks_before = bisect.bisect(marks, rate.offset, key=_offset_of)
     if count_of_marks_before == 0:
         return None
     last_mark_before = marks[count_of_marks_before - 1]
     return last_mark_before.number
 
 
-def _line_of(item: Mark | Window) -> int:
-    """Return the line of a mark or a window."""
-    return item.line
+def _line_of(window: Window) -> int:
+    """Return the line of a window."""
+    return window.line
+
+
+def _offset_of(mark: Mark) -> int:
+    """Return where in the log a mark's event starts, in bytes."""
+    return mark.offset

@@ -169,6 +169,38 @@ def test_a_block_that_two_ranks_start_on_one_line_counts_once(tmp_path: Path) ->
     ]
 
 
+def glued_behind(key: str, text: str) -> str:
+    """The log without the line ends behind one kind of event, as where two writers wrote at once."""
+    return re.sub(rf'(.*"key": "{key}".*)\n', r"\1", text)
+
+
+@pytest.mark.parametrize("key", ["block_start", "block_stop", "eval_start", "eval_stop"])
+@pytest.mark.parametrize("is_evaluated", [True, False])
+def test_events_on_one_line_leave_the_blocks_as_they_are(tmp_path: Path, key: str, *, is_evaluated: bool) -> None:
+    """A block whose start and stop shared a line took in the next block, and was half as fast."""
+    log = Submission()
+    for first in (1, 3, 5):
+        log.block(first)
+        if is_evaluated:
+            log.evaluation(first + 1)
+    without_rates = re.sub(r".*tracked_stats.*\n", "", log.log.text.getvalue())
+    windows = read_record(write(tmp_path, "log.txt", glued_behind(key, without_rates))).windows
+    assert [(window.epoch, window.images, window.seconds) for window in windows] == [
+        (last_epoch, 2 * IMAGES, 200.0) for last_epoch in (2, 4, 6)
+    ]
+
+
+@pytest.mark.parametrize("key", ["epoch_start", "epoch_stop", "tracked_stats"])
+def test_a_rate_belongs_to_the_epoch_before_it_on_its_own_line(tmp_path: Path, key: str) -> None:
+    log = Submission()
+    for number in range(1, EPOCHS + 1):
+        log.epoch(number)
+        log.rate(10_000 + number, step=200 * number)
+    windows = read_record(write(tmp_path, "log.txt", glued_behind(key, log.log.text.getvalue()))).windows
+    rates = [(window.epoch, window.printed_rate) for window in windows]
+    assert rates == [(number, 10_000 + number) for number in range(1, EPOCHS + 1)]
+
+
 @pytest.mark.parametrize("later_ms", [0, 3])
 def test_ranks_without_labels_are_one_run(tmp_path: Path, later_ms: int) -> None:
     """Each of four ranks logs each line, at once or a little later."""
