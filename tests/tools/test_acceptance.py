@@ -35,7 +35,6 @@ from tools.acceptance import checks as acceptance
 from tools.acceptance import speed as acceptance_speed
 from tools.acceptance.machine import BATCH, SEED, Machine, NotPossible, VerdictWriter, as_fed, run_on_all_ranks
 from tools.acceptance.machine import GOLDEN as GOLDEN_RECORD
-from tools.doctor import checks as doctor_checks
 
 GOLDEN = np.array(GOLDEN_RECORD["losses"]["1"])
 judged_losses = functools.partial(acceptance.judge_losses, "losses")
@@ -89,6 +88,15 @@ def on_a_gpu(job: dict[str, Any] | None = None, **more: Any) -> Any:
         nodes=[SimpleNamespace(gpus=[gpu] * 8)],
         **more,
     )
+
+
+def test_a_rate_of_unlike_gpus_is_held_to_no_published_one() -> None:
+    machine = on_a_gpu(job={"recipe": "nvidia_cosine"})
+    v100 = schema.Gpu(name="Tesla V100-SXM2-32GB", memory_gib=32.0, driver="535")
+    machine.nodes.append(SimpleNamespace(gpus=[v100] * 8))
+    timed = acceptance_speed.TimedTraining(60 * 15_000, 60.0, None)
+    verdict = acceptance_speed.judge_rate(machine, timed, 24.3e9)
+    assert (verdict.status, verdict.figures["flops_utilization"]) == ("unknown", None)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "amp_o2"])
@@ -164,7 +172,7 @@ def test_a_rate_is_held_to_a_devices_share_of_the_nearest_published_one(
         (0, "fp32", "captured", "a CPU has no CUDA graphs: DEVICE=cpu"),
         (0, "fp32", "input", "no GPU: DEVICE=cpu"),
         (0, "fp32", "losses", ""),
-        (70, "tf32", "losses", r"TF32 needs compute capability 8\.0"),
+        (70, "tf32", "losses", r"TF32 needs compute capability 8\.0 or later, not 7\.0 \(rank 1\)"),
         (80, "tf32", "losses", ""),
         (86, "amp_o2", "units", ""),
         (70, "amp_o2", "units", r"resnet_unit needs compute capability 8\.0 to 8\.9, not 7\.0"),
@@ -172,10 +180,10 @@ def test_a_rate_is_held_to_a_devices_share_of_the_nearest_published_one(
         *((90, "fp32", check, "") for check in ("input", "all-reduce", "sensors")),
     ],
 )
-def test_a_check_runs_where_the_device_can_do_it(capability: int, precision: str, check: str, lacks: str) -> None:
+def test_a_check_runs_where_every_device_can_do_it(capability: int, precision: str, check: str, lacks: str) -> None:
+    """An A100 leaves out what the V100 or the H100 of another node cannot do, or it would wait for that one."""
     job = job_of(device="gpu" if capability else "cpu", precision=precision)
-    kernels = not capability or bool(doctor_checks.code_for(capability))
-    machine: Any = SimpleNamespace(job=job, capability=capability, has_kernels=kernels)
+    machine: Any = SimpleNamespace(job=job, capabilities=[80, capability] if capability else [0, 0])
     with pytest.raises(NotPossible, match=lacks) if lacks else contextlib.nullcontext():
         Machine.raise_if_not_possible(machine, check)
 
@@ -294,7 +302,7 @@ def test_all_that_a_cpu_can_run_passes_and_nothing_else_does(tmp_path: Path) -> 
     assert f"verdict   {done.report['verdict']}" in done.stdout
     assert done.with_status(OK) == {(check, "fp32") for check in ON_A_CPU}
     (throughput,) = (line for line in done.lines if line["check"] == "throughput" and line["where"] == "fp32")
-    assert throughput["found"].endswith("; none published for this card, precision and image size")
+    assert throughput["found"].endswith("; none published for these devices, precision and image size")
     reasons = {line["found"] for line in done.lines if line["status"] == UNKNOWN and line != throughput}
     assert reasons == {
         "no GPU: DEVICE=cpu",

@@ -141,9 +141,7 @@ def test_steps_that_train_nothing_do_not_pass(losses: np.ndarray, said: str) -> 
     [(80, ""), (86, ""), (89, ""), (70, r"resnet_unit needs compute capability 8\.0 to 8\.9, not 7\.0")],
 )
 def test_units_run_on_the_gpus_that_have_their_kernel(capability: int, lacks: str) -> None:
-    machine: Any = SimpleNamespace(
-        job=job_of(device="gpu", precision="amp_o2"), capability=capability, has_kernels=True
-    )
+    machine: Any = SimpleNamespace(job=job_of(device="gpu", precision="amp_o2"), capabilities=[capability])
     with pytest.raises(NotPossible, match=lacks) if lacks else contextlib.nullcontext():
         Machine.raise_if_not_possible(machine, "units")
 

@@ -104,9 +104,11 @@ class Machine:
         self.nodes = provenance.gather_nodes(me.comm)
         self.steps = SHORT_STEPS if short else STEPS
         self.kept_by_check: dict[str, Any] = {}  # {name of a check: what it leaves here for a later check}
-        self.capability = _compute_capability(job, me)
+        capability = _compute_capability(job, me)
+        # Of every rank, as nodes may have unlike GPUs: a rank that runs a check alone would wait for the others.
+        self.capabilities: list[int] = me.comm.allgather(capability)
         # Whether this Paddle can compute on the device. On a GPU it must have machine code that the GPU runs.
-        self.has_kernels = not job.cluster.on_gpu or bool(doctor_checks.code_for(self.capability))
+        self.has_kernels = not job.cluster.on_gpu or bool(doctor_checks.code_for(capability))
 
     def begin_check(self, me: ranks.Ranks) -> None:
         """Give this machine's `me` a new communicator of MPI, by which the next check sends.
@@ -120,22 +122,22 @@ class Machine:
         self.me = replace(me, comm=me.comm.Dup())
 
     def raise_if_not_possible(self, check: str) -> None:
-        """Check that this rank's device can run a check.
+        """Check that the devices of all ranks can run a check. On every rank the answer is the same.
 
         Args:
             check: The name of the check.
 
         Raises:
-            NotPossible: It cannot. The message says what the device does not have.
+            NotPossible: A device cannot. The message says what it does not have and, of a GPU, which rank's it is.
         """
-        if self.job.cluster.device == "cpu" and check in ONLY_ON_A_GPU:
-            raise NotPossible(f"{ONLY_ON_A_GPU[check]}: DEVICE=cpu")
-        if check not in WITHOUT_KERNELS and not self.has_kernels:
-            raise NotPossible(f"this Paddle has no kernels for compute capability {self.capability / 10}")
-        if self.job.model.precision == "tf32" and self.capability < nvidia.TF32_CAPABILITY:
-            raise NotPossible("TF32 needs compute capability 8.0 or later")
-        if check == "units" and self.capability not in nvidia.UNIT_CAPABILITIES:
-            raise NotPossible(f"resnet_unit needs compute capability 8.0 to 8.9, not {self.capability / 10}")
+        if not self.job.cluster.on_gpu:
+            if check in ONLY_ON_A_GPU:
+                raise NotPossible(f"{ONLY_ON_A_GPU[check]}: DEVICE=cpu")
+            return
+        for rank, capability in enumerate(self.capabilities):
+            lacking = _what_gpu_lacks(check, self.job.model.precision, capability)
+            if lacking:
+                raise NotPossible(f"{lacking} (rank {rank})")
 
     def kept_by(self, check: str) -> Any:
         """Return the result that an earlier check has kept for later ones.
@@ -283,6 +285,23 @@ def _compute_capability(job: Job, me: ranks.Ranks) -> int:
         return 0
     major, minor = paddle.device.cuda.get_device_capability(me.local_rank)
     return int(10 * major + minor)
+
+
+def _what_gpu_lacks(check: str, precision: str, capability: int) -> str:
+    """Return why a GPU cannot run a check, as "TF32 needs compute capability 8.0 or later, not 7.0"; empty if it can.
+
+    Args:
+        check: The name of the check.
+        precision: Value of PRECISION, as "tf32".
+        capability: The GPU's compute capability as a whole number, such as 80 for 8.0.
+    """
+    if check not in WITHOUT_KERNELS and not doctor_checks.code_for(capability):
+        return f"this Paddle has no kernels for compute capability {capability / 10}"
+    if precision == "tf32" and capability < nvidia.TF32_CAPABILITY:
+        return f"TF32 needs compute capability 8.0 or later, not {capability / 10}"
+    if check == "units" and capability not in nvidia.UNIT_CAPABILITIES:
+        return f"resnet_unit needs compute capability 8.0 to 8.9, not {capability / 10}"
+    return ""
 
 
 def _folder_of_embedded_digits(job: Job, me: ranks.Ranks) -> Path:
@@ -480,8 +499,8 @@ def _raise_if_others_stay(me: ranks.Ranks, failure: Verdict | None) -> None:
     Raises:
         RunError: The failure is fatal, and another rank has not left the check LEAVE_S (60) seconds later.
     """
-    # Only a rank with a fatal failure gives up waiting. A failure of status "unknown" says that the machine lacks what
-    # the check needs. All GPUs of one kind lack it, so the other ranks leave the check, too.
+    # Only a rank with a fatal failure gives up waiting. A failure of status "unknown" says that a device lacks what the
+    # check needs. Every rank knows the devices of all, so the other ranks leave the check, too.
     fatal_failure = failure if failure is not None and failure.status == FATAL else None
     give_up_s = time.monotonic() + LEAVE_S
     all_have_left = me.comm.Ibarrier()  # does not wait; `Test` below is true once every rank has called `Ibarrier`

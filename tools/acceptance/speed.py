@@ -196,15 +196,16 @@ def judge_rate(machine: Machine, timed: TimedTraining, flops_per_image: float) -
         flops_per_image: Floating-point operations of training on one image, for the share of the card's peak.
 
     Returns:
-        Unknown if no rate is published for this card, model, precision and image size, as for a CPU. Otherwise ok if
-        the training's rate reaches LEAST_SHARE_OF_PUBLISHED (0.9) of the published one, and fatal if it does not.
+        Unknown if no rate is published for the card, model, precision and image size, as for a CPU or for unlike GPUs.
+        Otherwise ok if the training's rate reaches LEAST_SHARE_OF_PUBLISHED (0.9) of the published one, and fatal if it
+        does not.
     """
     card = _card_of_machine(machine)
     measured = _rate_of_training(machine, card, timed, flops_per_image)
     found = _text_of_rate(machine, measured)
     published = _nearest_published(machine, card)
     if published is None:
-        found += "; none published for this card, precision and image size"
+        found += "; none published for these devices, precision and image size"
         figures = measured._asdict() | {"published": []}
         return Verdict(check="throughput", status=UNKNOWN, found=found, figures=figures)
 
@@ -282,11 +283,14 @@ def _nearest_published(machine: Machine, card: Card | None) -> Published | None:
 
 
 def _card_of_machine(machine: Machine) -> Card | None:
-    """Return the card of the machine's first GPU; None on a CPU, or if the card is not known."""
-    if machine.job.cluster.device != "gpu" or not machine.nodes[0].gpus:
+    """Return the card of the job's GPUs; None on a CPU, if it is not known, or if the GPUs are of several kinds."""
+    cards: set[Card | None] = set()
+    for node in machine.nodes:
+        gpus_of_job = node.gpus[: machine.job.cluster.dgxngpu]
+        cards.update(card_of(gpu.name, gpu.memory_gib) for gpu in gpus_of_job)
+    if not machine.job.cluster.on_gpu or len(cards) != 1:
         return None
-    gpu = machine.nodes[0].gpus[0]
-    return card_of(gpu.name, gpu.memory_gib)
+    return cards.pop()
 
 
 def _text_of_rate(machine: Machine, measured: MeasuredRate) -> str:
