@@ -26,7 +26,6 @@ from tools.roofline import Operators, operators_in_order, published_scaling, roo
 
 DESCRIPTION = "`python -m tools.inspect`: the training program of a configuration, built without a GPU."
 FIRST_PORT = 6170  # Paddle's
-SCHEDULED_STEPS = 100
 BITS_OF_A_BYTE = 8
 
 # ---- estimates -----------------------------------------------------------------------------------------------------
@@ -174,7 +173,8 @@ def build(job: env.Job) -> Any:
     paddle.enable_static()
     model = workload.of_job(job)
     model.plan = dataclasses.replace(model.plan, is_to_be_run=False)  # else the build waits for the other ranks
-    samples = job.global_batch * SCHEDULED_STEPS
+    # As in a job on synthetic data: an epoch is as long as on the recipe's data set.
+    samples = max(model.recipe.train_samples, job.global_batch)
     schedule = model.recipe.make_schedule(samples=samples, global_batch=job.global_batch)
     training = model.training_program(schedule, seed=1)
     kernels.check_sizes(training.main)  # also for a job on CPUs, because the estimates are always for GPUs
@@ -278,8 +278,10 @@ def _job_of_variables(given: dict[str, str]) -> env.Job:
     # Any strategy can be inspected, but the mode that trains to a target refuses some.
     variables = given | {"MODE": "throughput"}
     if "DGXNGPU" in given:
-        # All ranks count as on one node: the program depends on their number alone.
+        # All ranks count as on one node: the program depends on their number alone. So they may be more than the node
+        # of the configuration has, and the list of their NUMA nodes does not hold.
         variables["DGXNNODES"] = "1"
+        variables["RANK_NUMA"] = ""
     return env.of_system(**variables)
 
 

@@ -285,6 +285,14 @@ def test_the_command_prints_json() -> None:
     assert shown["bytes_gb"] == pytest.approx(found["bytes_gb"], rel=1e-5)
 
 
+def test_more_ranks_than_a_node_has_are_built_by_the_recipes_own_epochs() -> None:
+    """The 64 ranks are not those of RANK_NUMA, and 31 epochs of warm-up have 589 steps, of 1,722 to the end rate."""
+    job = "--system DGXA100 --recipe mlperf_lars --precision amp_o2 --batch 1024 --ranks 64"
+    done = jobs.called(inspect.main, *job.split(), "--json")
+    assert done.returncode == 0, done.stderr
+    assert "161 gradients summed over 64 ranks once, scaled by 1/64 once" in json.loads(done.stdout)["verified"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
