@@ -31,17 +31,10 @@ class Folder:
     logs: Sequence[Report]
     logs_of_old_form: frozenset[str]  # names of the logs of v0.5 and v0.6, which are not judged
     owner: Owner
+    round_number: str  # such as "4.0"; empty if no name above `results` has one
     description: JsonObject  # of the system; empty if there is none that can be read
     scaling: float | None  # of scaling.json; None if there is none that can be read
     questions: Sequence[Finding]  # about the description and the scaling.json
-
-    @property
-    def top_name(self) -> str:
-        """Return the first name of the folder's path, which is the round in a tree of several rounds.
-
-        Empty for logs that lie in the root of the tree.
-        """
-        return self.name.parts[0] if self.name.parts else ""
 
 
 class _CheckedLog(NamedTuple):
@@ -137,6 +130,7 @@ def _complete_folder(name: PurePosixPath, files: _Files, root: Path) -> Folder:
         logs=reports,
         logs_of_old_form=frozenset(log.report.path.name for log in logs if log.is_of_old_form),
         owner=results_tree.owner_of(root, name, _stated_organisation(reports)),
+        round_number=results_tree.round_named(root, name),
         description=described.description,
         scaling=scaled.factor,
         questions=[question for question in questions if question is not None],

@@ -109,27 +109,25 @@ def _question_about_two_submissions(report: Report, folder: Folder, earlier: _Fi
     if _is_power_submission_of(folder.owner.submitter, earlier_folder.owner.submitter):  # which is as it should be
         actual = f"{shared}: this is its submission with power logs"
         return question_for_submitter("run-elsewhere", actual, fix, severity="info")
-    if _are_of_different_rounds(folder, earlier_folder):  # by the topmost folder in the tree, which is the round
+    if _are_of_different_rounds(folder, earlier_folder):
         actual = f"{shared}: {_conditions_of_resubmission(report, folder, earlier_folder)}"
         return question_for_submitter("run-elsewhere", actual, fix)
     return question_for_submitter("run-elsewhere", shared, fix)
 
 
 def _are_of_different_rounds(folder: Folder, other: Folder) -> bool:
-    """Return whether two submissions are of different MLPerf rounds.
-
-    The topmost folder of each in the tree is taken as its round.
+    """Return whether two submissions are of different MLPerf rounds, by the numbers that their paths name.
 
     Args:
         folder: A submission.
         other: Another submission.
 
     Returns:
-        Whether these folders differ. False if the logs of one lie in the root of the tree, and so in no such folder.
+        Whether the numbers differ. False if a path names none.
     """
-    if folder.top_name == "" or other.top_name == "":
+    if folder.round_number == "" or other.round_number == "":
         return False
-    return folder.top_name != other.top_name
+    return folder.round_number != other.round_number
 
 
 def _is_power_submission_of(power_submitter: str, submitter: str) -> bool:

@@ -195,9 +195,33 @@ def ruleset_named(root: Path, folder: PurePosixPath) -> str | None:
     Returns:
         The version; None if the path names no round that has rules.
     """
-    number = _round_named(root, folder)
+    number = round_named(root, folder)
     version = f"{number}.0"  # ".0" if no round is named: no such ruleset
     return version if version in versions() else None
+
+
+def round_named(root: Path, folder: PurePosixPath) -> str:
+    """Return the number of the MLPerf round in a name above `results`, such as `4.0`.
+
+    `training_results_v4.0/Dell/results/system/resnet` gives `4.0`. The innermost name with a number decides.
+
+    Args:
+        root: Folder or archive of the tree, whose path is looked at, too.
+        folder: Path of a folder in the tree.
+
+    Returns:
+        The number; empty if there is none, or if that name has several.
+    """
+    names = (*root.resolve().parts, *folder.parts)
+    results_at = _last_index(names, "results")
+    names_above_results = names if results_at is None else names[:results_at]
+    for name in reversed(names_above_results):
+        rounds = set(_ROUND.findall(name))
+        if len(rounds) > 1:  # such as `from_v3.1_to_v4.0`
+            return ""
+        if rounds:
+            return str(rounds.pop())
+    return ""
 
 
 def is_of_old_form(root: Path, file: TreeFile) -> bool:
@@ -209,7 +233,7 @@ def is_of_old_form(root: Path, file: TreeFile) -> bool:
         root: Folder or archive of the results repository.
         file: The log, by its path in the repository.
     """
-    if _round_named(root, file.name.parent) in _OLD_FORM_ROUNDS:
+    if round_named(root, file.name.parent) in _OLD_FORM_ROUNDS:
         return True
     if isinstance(file.content, Unreadable):
         return False
@@ -275,7 +299,7 @@ def _numbered_round(root: Path, folder: PurePosixPath) -> str:
         root: Folder or archive of the tree, whose path is looked at, too.
         folder: Path of the folder in the tree.
     """
-    number = _round_named(root, folder)  # "1.1"
+    number = round_named(root, folder)  # "1.1"
     return f"v{number}" if number else ""
 
 
@@ -292,30 +316,6 @@ def _layout_of(names: tuple[str, ...]) -> _Layout | None:
     if results_at is None or len(names) != results_at + 3:
         return None
     return _Layout(names[:results_at], system=names[-2], benchmark=names[-1])
-
-
-def _round_named(root: Path, folder: PurePosixPath) -> str:
-    """Return the number of the MLPerf round in a name above `results`, such as `4.0`.
-
-    `training_results_v4.0/Dell/results/system/resnet` gives `4.0`. The innermost name with a number decides.
-
-    Args:
-        root: Folder or archive of the tree, whose path is looked at, too.
-        folder: Path of a folder in the tree.
-
-    Returns:
-        The number; empty if there is none, or if that name has several.
-    """
-    names = (*root.resolve().parts, *folder.parts)
-    results_at = _last_index(names, "results")
-    names_above_results = names if results_at is None else names[:results_at]
-    for name in reversed(names_above_results):
-        rounds = set(_ROUND.findall(name))
-        if len(rounds) > 1:  # such as `from_v3.1_to_v4.0`
-            return ""
-        if rounds:
-            return str(rounds.pop())
-    return ""
 
 
 def _last_index(parts: tuple[str, ...], name: str) -> int | None:

@@ -229,6 +229,14 @@ def test_runs_that_are_submitted_again_are_told_from_others(first, second, says,
     assert (len(asked), says is None or says in asked[0]) == (says is not None, True)
 
 
+@pytest.mark.parametrize("root", ["training_results_v4.0", "."])
+def test_a_run_of_another_submitter_of_a_round_is_no_resubmission_wherever_it_begins(root, tmp_path: Path) -> None:
+    for name in ("Honest", "Thief"):
+        write(tmp_path / "training_results_v4.0" / name / "results/CPU/resnet", make_log.run(seed=1))
+    [actual] = [q.actual for q in audit(tmp_path / root)[1].questions]
+    assert actual.startswith("the run of result_0.txt of ") and "resubmission" not in actual
+
+
 def test_a_run_in_the_root_of_the_tree_and_below_it_is_a_question(tmp_path: Path) -> None:
     """The root has no folder that could name another round. A third one is asked about the first of them."""
     for folder in (tmp_path, tmp_path / "copy", tmp_path / "later"):
