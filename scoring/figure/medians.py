@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from runlog.stats import CONFIDENCE
 
-MOST_QUOTIENTS_TO_COUNT = 2500  # of two sets; the time to count their rankings grows with the square of this number
+MOST_QUOTIENTS_TO_COUNT = 2500  # of two sets, neither of them small (LEAST_FOR_NORMAL); more take too long to count
 LEAST_FOR_NORMAL = 10  # values of each set, for a normal distribution in place of a count
 
 
@@ -196,25 +196,24 @@ def _rankings_by_u(m: int, n: int) -> list[int]:
 
     Mann and Whitney's U is the number of pairs of a value of the first set and a lower value of the second set. For
     m = 1 and n = 2 the counts are [1, 1, 1], because 0, 1 or 2 values of the second set may be below the single value.
-    For m = 2 and n = 2 they are [1, 1, 2, 1, 1]. Each list is made of two shorter ones, by which set has the greatest
-    value of all.
+    For m = 2 and n = 2 they are [1, 1, 2, 1, 1]. They do not change if the two sets change places.
 
     Args:
         m: The number of values of the first set.
         n: The number of values of the second set.
     """
-    counts: dict[tuple[int, int], list[int]] = {}  # by (first, second): the result for so many values of the two sets
-    for first, second in itertools.product(range(m + 1), range(n + 1)):
-        if first == 0 or second == 0:
-            counts[first, second] = [1]  # one ranking; there is no pair, so U = 0
-            continue
-        # If the greatest value is of the first set, all values of the second set are below it. Without it, U is lower
-        # by `second`, so the counts of one value less move up by as many places: [0, 0] + [1, 1, 1] for 2 and 2 values.
-        # They leave the table, because nothing after this needs them.
-        greatest_is_of_first = [0] * second + counts.pop((first - 1, second))
-        # If it is of the second set, it is below no value. U is the same without it, so the counts stay in their
-        # places, with zeros after them up to U = first * second: [1, 1, 1] + [0, 0].
-        greatest_is_of_second = counts[first, second - 1] + [0] * first
-        both = zip(greatest_is_of_first, greatest_is_of_second, strict=True)
-        counts[first, second] = [of_first + of_second for of_first, of_second in both]
-    return counts[m, n]
+    # The counts are the coefficients of a polynomial in x, the Gaussian binomial coefficient
+    #     (1 - x^(n+1)) / (1 - x) * (1 - x^(n+2)) / (1 - x^2) * ... * (1 - x^(n+m)) / (1 - x^m)
+    # (Andrews, The Theory of Partitions, 1976, section 3.2). After i of these factors they are those of i and n values.
+    # So the smaller set is the one that grows here.
+    smaller, larger = sorted((m, n))
+    counts = [1]  # one ranking of no values and `larger` values
+    for size in range(1, smaller + 1):
+        counts += [0] * larger
+        # Multiplied by 1 - x^(larger + size): from the end, as each count still needs an earlier one as it was
+        for u in reversed(range(larger + size, len(counts))):
+            counts[u] -= counts[u - larger - size]
+        # Divided by 1 - x^size
+        for u in range(size, len(counts)):
+            counts[u] += counts[u - size]
+    return counts
