@@ -95,6 +95,17 @@ def t_cdf(t: float, freedom: float) -> float:
     return 1 - _incomplete_beta(freedom / 2, 0.5, freedom / (freedom + square)) / 2
 
 
+def t_density(t: float, freedom: float) -> float:
+    """Return the density of Student's t-distribution at t, which is the slope of `t_cdf`.
+
+    Args:
+        t: The point, of either sign.
+        freedom: The number of degrees of freedom, which may be a fraction.
+    """
+    log_of_factor = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2) - math.log(freedom * math.pi) / 2
+    return math.exp(log_of_factor - (freedom + 1) / 2 * math.log1p(t * t / freedom))
+
+
 def _incomplete_beta(a: float, b: float, x: float) -> float:
     """Return the regularized incomplete beta function I_x(a, b), such as 0.51 for a = 1, b = 2 and x = 0.3.
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from runlog.stats import CONFIDENCE, t_cdf, t_quantile
+from runlog.stats import CONFIDENCE, t_cdf, t_density, t_quantile
 from scoring.figure.spread import around
 
 LEAST_WINDOWS = 8  # of one run, for an interval
@@ -114,18 +114,15 @@ def _half_width(possible_errors: Sequence[PossibleError], *, freedom: int) -> fl
         possible_errors: The standard errors that the mean may have, each with its probability. At least one.
         freedom: Degrees of freedom of Student's t.
     """
-    # For a single known error, the half-width is quantile * error. So for several it lies between those for the least
-    # error and for the greatest one, and bisection finds it there.
-    quantile = t_quantile(freedom)
-    too_narrow = quantile * min(possible.error for possible in possible_errors)
-    wide_enough = quantile * max(possible.error for possible in possible_errors)
-    while wide_enough - too_narrow > HALF_WIDTH_WITHIN * wide_enough:
-        middle = (too_narrow + wide_enough) / 2
-        if _chance_beyond(middle, possible_errors, freedom) > 1 - CONFIDENCE:
-            too_narrow = middle
-        else:
-            wide_enough = middle
-    return wide_enough
+    # For a single known error, the half-width is quantile * error. So for several it is not below that for the least.
+    half_width = t_quantile(freedom) * min(possible.error for possible in possible_errors)
+    # Newton's method from there. It comes ever nearer and never goes too far, as the chance falls less and less.
+    step = half_width
+    while step > HALF_WIDTH_WITHIN * half_width:
+        excess = _chance_beyond(half_width, possible_errors, freedom) - (1 - CONFIDENCE)
+        step = excess / _fall_of_chance(half_width, possible_errors, freedom)
+        half_width += step
+    return half_width
 
 
 def _chance_beyond(distance: float, possible_errors: Sequence[PossibleError], freedom: int) -> float:
@@ -142,6 +139,21 @@ def _chance_beyond(distance: float, possible_errors: Sequence[PossibleError], fr
     for possible in possible_errors:
         chance = 2 * (1 - t_cdf(distance / possible.error, freedom))
         weighted.append(possible.probability * chance)
+    return math.fsum(weighted)
+
+
+def _fall_of_chance(distance: float, possible_errors: Sequence[PossibleError], freedom: int) -> float:
+    """Return by how much `_chance_beyond` falls for each unit of distance.
+
+    Args:
+        distance: The distance, in the unit of the values. Not negative.
+        possible_errors: The standard errors that the mean may have, each with its probability.
+        freedom: Degrees of freedom of Student's t.
+    """
+    weighted = []
+    for possible in possible_errors:
+        fall = 2 * t_density(distance / possible.error, freedom) / possible.error
+        weighted.append(possible.probability * fall)
     return math.fsum(weighted)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from runlog.stats import olympic_mean, t_quantile
+from runlog.stats import olympic_mean, t_density, t_quantile
 from scoring.figure import medians, series, spread
 from scoring.figure.systems import read_described
 from tests.scoring.samples import command, folder_of, scoring, steady_log
@@ -286,13 +286,14 @@ def test_devices_that_one_log_does_not_say_are_asked_for(tmp_path: Path) -> None
     assert result["rows"][1]["efficiency"] == pytest.approx(0.5 / 0.55, rel=1e-3)
 
 
-def test_t_quantile() -> None:
+def test_t_quantile_and_density() -> None:
     from scipy import stats
 
     for freedom in (1, 1.5, 2, 2.7, 7, 31.4, 1000, 1e6):
         for probability in (0.6, 0.75, 0.975, 0.9995):
             expected = float(stats.t.ppf(probability, freedom))
             assert t_quantile(freedom, probability) == pytest.approx(expected, rel=1e-9)
+        assert t_density(-2.5, freedom) == pytest.approx(float(stats.t.pdf(-2.5, freedom)), rel=1e-9)
 
 
 def test_interval_of_an_olympic_mean_is_yuens() -> None:
@@ -335,7 +336,9 @@ def test_ratio_of_medians_is_mann_and_whitneys() -> None:
     assert medians.median_ratio_interval(a[:3], b[:3]) is None
 
 
-@pytest.mark.parametrize(("count", "other_count", "rank"), [(51, 51, 1008), (30, 90, 1027), (300, 300, 40840), (9, 2000, 5613)])
+@pytest.mark.parametrize(
+    ("count", "other_count", "rank"), [(51, 51, 1008), (30, 90, 1027), (300, 300, 40840), (9, 2000, 5613)]
+)
 def test_ratio_of_medians_of_many_runs_is_found_quickly(count: int, other_count: int, rank: int) -> None:
     """The ranks are by a count of all rankings, which takes minutes for 300 and 300 runs."""
     started_s = time.process_time()
