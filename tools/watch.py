@@ -578,14 +578,16 @@ def _show(args: argparse.Namespace, view: View, console: Console) -> None:
     Raises:
         ValueError: There is no log, or the newest file is no training log.
         OSError: A file cannot be read.
-        RunError: The JSON cannot be written.
+        RunError: The view cannot be written.
     """
     state = view.look()
     goes_on = state["phase"] not in ENDED
     if args.json:
         print_to_reader(json.dumps(state, indent=1))
     elif args.once or not console.is_terminal or not goes_on:
-        console.print(draw(state, time.time()))
+        with console.capture() as printed:  # rich would end the process with status 1 where `| head` has gone
+            console.print(draw(state, time.time()))
+        print_to_reader(printed.get(), end="")
     else:
         with Live(draw(state, time.time()), console=console, auto_refresh=False) as live:
             while state["phase"] not in ENDED:
@@ -604,9 +606,9 @@ def main() -> int:
         0, also after Ctrl-C or when the reader of a pipe has gone.
 
     Raises:
-        ValueError: There is no run, the folder or a file cannot be read or is a pipe, a socket or a device, or the view
-            cannot be written, as on a full disk.
-        RunError: With --json, the view cannot be written.
+        ValueError: There is no run, the folder or a file cannot be read or is a pipe, a socket or a device, or the
+            terminal that shows the view is gone.
+        RunError: The view cannot be written, as on a full disk.
     """
     args = _parse()
     view = View(args.logdir)
@@ -619,8 +621,6 @@ def main() -> int:
         _show(args, view, console)
     except KeyboardInterrupt:
         pass
-    except BrokenPipeError:
-        drop_output()
     except OSError as error:
         is_of_output = error.filename is None  # an error of a file has its name
         if is_of_output:

@@ -12,7 +12,6 @@ import io
 import json
 import math
 import os
-import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple, cast
@@ -556,7 +555,8 @@ def main(args: argparse.Namespace) -> int:
     """
     records = read_records(args)
     if args.json:
-        sys.stdout.writelines(_json_text(records))
+        for piece in _json_text(records):
+            print(piece, end="")
     else:
         for record in records:
             print(safe_lines(record_lines(record)))

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import jobs, make_log
+from tests.harness import small
 from tests.scoring.pages import write_log
 from tools import cli
 
@@ -198,16 +199,33 @@ def test_the_extra_has_every_package_of_the_lock(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    ["doctor", "inspect --system CPU --json", "tune --dry-run", "tune --batches --dry-run", "acceptance --precisions"],
+    [
+        "doctor",
+        "inspect --system CPU --json",
+        "tune --dry-run",
+        "tune --batches --dry-run",
+        "acceptance --precisions",
+        "watch --once {log}",
+    ],
 )
-def test_a_reader_that_has_gone_changes_nothing(words: str) -> None:
+def test_a_reader_that_has_gone_changes_nothing(tmp_path: Path, words: str) -> None:
     """As that of `| grep -q` and `| head`: the command does what it was asked to do, and its status is its own."""
+    log = write_log(tmp_path / "result_0.txt")
     reading, writing = os.pipe()
     os.close(reading)
-    command = [sys.executable, "-m", "tools.cli", *words.split()]
+    command = [sys.executable, "-m", "tools.cli", *words.format(log=log).split()]
     with os.fdopen(writing) as closed:
         done = subprocess.run(command, cwd=jobs.REPOSITORY, stdout=closed, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 0 and "BrokenPipeError" not in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("words", ["import --json {log}", "watch --once {log}", "pack --sizes {images}"])
+def test_a_closed_output_changes_nothing(tmp_path: Path, words: str) -> None:
+    """As by `>&-`, where Python has no stdout: a traceback ended the import and the pack."""
+    log, images = write_log(tmp_path / "result_0.txt"), small.data_set(tmp_path / "images")
+    command = [sys.executable, "-m", "tools.cli", *words.format(log=log, images=images).split()]
+    done = jobs.run(["bash", "-c", '"$@" >&-', "-", *command])
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize(
