@@ -1,6 +1,7 @@
 """The parser of a command's words, whose errors are one line."""
 
 import argparse
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from runlog.errors import RunError, print_to_reader
@@ -9,6 +10,26 @@ from runlog.text import MOST_OF_A_LINE, visible
 
 class Parser(argparse.ArgumentParser):
     """A parser that answers wrong words with one line. Python's own puts the usage above it, which may take ten."""
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Return the options of the command line; if it has an unknown one, end the process with status 2.
+
+        Otherwise the parser of all commands would tell of a command's unknown option, and name its own --help, which
+        does not list the options of that command.
+
+        Args:
+            args: Words of the command line, as in argparse.
+            namespace: Object that takes the options, as in argparse.
+
+        Returns:
+            The options, and an empty list, where argparse has the unknown words.
+        """
+        options, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return options, unknown
 
     def print_help(self, file: Any = None) -> None:
         """Print the text of --help. If it cannot be written, as on a full disk, end the process with status 1.

@@ -61,6 +61,8 @@ def test_each_command_is_listed_with_what_it_does_and_has_options() -> None:
         ("scoring score log --protocol window --skip -1", "--skip: '-1': must be a whole number, 0 or above"),
         ("scoring compare a b --protocol window --between-runs-sd 0.8", "'0.8': must be PERCENT/RUNS, as 0.8/5"),
         ("compliance check log --ruleset", "--ruleset: expected one argument"),
+        ("compliance check log --foo", "unrecognized arguments: --foo; see python -m compliance check --help"),
+        ("scoring history show page --foo", "unrecognized arguments: --foo; see python -m scoring history show --help"),
         ("tools.watch", "the following arguments are required: LOGDIR"),
     ],
 )
