@@ -111,6 +111,7 @@ def _describe_part(name: str, data_module: Any, part: _Part, seed: int) -> Facts
             "name":         the part and the form of its samples, as "train (files)"
             "samples":      the number of samples
             "passport":     the number, the bytes and a digest of the files
+            "numbering":    a digest by which two nodes find whether they number the samples alike
             "decoded":      the number of samples that are chosen to be decoded, up to SAMPLED
             "undecodable":  the first file of the chosen samples that cannot be read or decoded, and why; or empty
             "label_fault":  what is wrong with the first wrong label file of the chosen samples; or empty
@@ -129,6 +130,7 @@ def _describe_part(name: str, data_module: Any, part: _Part, seed: int) -> Facts
         "name": f"{name} ({samples.form})",
         "samples": len(samples),
         "passport": as_json(passport(part.contents)),
+        "numbering": samples.numbering(),
         "decoded": len(chosen),
         "undecodable": undecodable,
         "label_fault": label_fault,

@@ -61,6 +61,9 @@ class Samples(Protocol):
     def __len__(self) -> int:
         """Return the number of samples."""
 
+    def numbering(self) -> str:
+        """Return a digest by which two ranks find whether they number the same samples alike, without reading them."""
+
     def contents(self, on_progress: OnProgress) -> Contents:
         """Return names, sizes and labels of the files.
 
@@ -101,6 +104,18 @@ def survey(train: Samples, evaluation: Samples, say: Callable[[str], None]) -> S
     eval_contents = contents_of(evaluation, "evaluation files", say)
     notes = notes_on(train_contents, eval_contents)
     return Surveyed(passport(train_contents), passport(eval_contents), notes)
+
+
+def digest_in_order(names: Sequence[str], numbers: Array) -> str:
+    """Return a SHA-256 over names of files and an array of numbers, 64 hexadecimal digits; the order of both matters.
+
+    Args:
+        names: Names of the files that hold the samples.
+        numbers: Numbers that belong to the samples, such as their labels; may be empty.
+    """
+    digest = hashlib.sha256("\0".join(names).encode(errors="surrogateescape"))
+    digest.update(numbers.tobytes())
+    return digest.hexdigest()
 
 
 def contents_of(samples: Samples, what: str, say: Callable[[str], None]) -> Contents:

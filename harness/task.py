@@ -15,8 +15,9 @@ from harness.ranks import Ranks
 from harness.workload import Workload
 from program.optimizers import Schedule
 from runlog import named_files, schema
+from runlog.digits import counted
 
-LOOK_S = 3600.0  # that the first rank may look at a data set on a slow disk; meanwhile it watches itself
+LOOK_S = 3600.0  # that other ranks may look at a data set on a slow disk; meanwhile they watch themselves
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +67,8 @@ def task_of(job: Job, me: Ranks) -> Task:
     train_passport = None
     eval_passport = None
     if not job.data.is_synthetic:
+        require_same_on_all(me, "training", training_set)
+        require_same_on_all(me, "evaluation", evaluation_set)
         with _unreadable_refused():
             surveyed = survey_on_first(me, training_set, evaluation_set)
         train_passport = surveyed.train
@@ -142,6 +145,34 @@ def data_set(data: DataSettings, me: Ranks, embedded: Any) -> tuple[str, Path]:
         make_once(folder, embedded.write)
     me.comm.Barrier()
     return embedded.NAME, folder
+
+
+def require_same_on_all(me: Ranks, part: str, samples: Samples) -> None:
+    """Raise ValueError unless all ranks number the samples of a part alike; every rank must call this.
+
+    Ranks share out the samples of a step by their numbers. If a node numbers them otherwise, as where it lacks a class
+    folder, its ranks train with other labels, or on samples of other ranks.
+
+    Args:
+        me: This process among the ranks of the job.
+        part: Name of the part for the message, as "training".
+        samples: The samples of the part, as this rank has found them.
+
+    Raises:
+        ValueError: On every rank, if the samples of one rank differ from those of rank 0.
+    """
+    WATCHDOG.beat("waiting for the other ranks to find the data set", extra_s=LOOK_S)
+    found = (len(samples), samples.numbering())
+    found_by_rank = me.comm.allgather(found)
+    first_count, _ = found_by_rank[0]
+    for node, theirs in zip(me.nodes, found_by_rank, strict=False):  # `me.nodes` is empty for a lone rank
+        count, _ = theirs
+        if theirs != found_by_rank[0]:
+            raise ValueError(
+                f"the {part} set of {node} ({counted(count, 'sample')}) is not that of {me.nodes[0]} "
+                f"({counted(first_count, 'sample')}): names, labels or their order differ: give all nodes the same "
+                "files and lists in DATADIR"
+            )
 
 
 def survey_on_first(me: Ranks, train: Samples, evaluation: Samples) -> Surveyed:

@@ -1,5 +1,6 @@
 """A segmentation set as files: images with their labels, by a list or in Cityscapes' folders."""
 
+import itertools
 import os
 import re
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from harness import lists
-from harness.passport import READERS, Contents, OnProgress, file_sizes
+from harness.passport import READERS, Contents, OnProgress, digest_in_order, file_sizes
 from paddle_hrnet import pictures
 from paddle_hrnet.pictures import Size
 from program.arrays import Array
@@ -49,6 +50,11 @@ class PairList:
 
     def __len__(self) -> int:
         return len(self.pairs)
+
+    def numbering(self) -> str:
+        """Return a digest of the paths of images and labels in the order of the pairs' numbers."""
+        paths = list(itertools.chain.from_iterable(self.pairs))
+        return digest_in_order(paths, np.empty(0))
 
     def paths(self, number: int) -> tuple[Path, Path]:
         """Return the paths of an image and its label.

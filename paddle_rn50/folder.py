@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from harness.lists import Folders, lines, require_no_table, unquoted
-from harness.passport import Contents, OnProgress, file_sizes
+from harness.passport import Contents, OnProgress, digest_in_order, file_sizes
 from program.arrays import Array
 from runlog import named_files, schema
 from runlog.digits import counted
@@ -62,6 +62,10 @@ class ImageList:
             with open(os.path.join(root, self.paths[i]), "rb", buffering=0) as file:  # noqa: PTH118, PTH123
                 images.append(file.read())
         return images, self.labels[ids]
+
+    def numbering(self) -> str:
+        """Return a digest of the paths and labels in the order of their numbers."""
+        return digest_in_order(self.paths, self.labels)
 
     def name(self, number: int) -> str:
         """Name a sample's file, for a message."""

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from harness.passport import Contents, OnProgress
+from harness.passport import Contents, OnProgress, digest_in_order
 from program.arrays import Array
 from runlog import named_files, schema
 from runlog.errors import RunError
@@ -95,6 +95,10 @@ class Records:
     def form(self) -> str:
         """Name of the form, as the log has it."""
         return self.format.name
+
+    def numbering(self) -> str:
+        """Return a digest of the files' names and of where the records lie, in the order of their numbers."""
+        return digest_in_order([file.name for file in self.files], self.places)
 
     def read(self, ids: Array) -> tuple[list[bytes], Array]:
         """Return the encoded images and the labels of some records.

@@ -473,17 +473,23 @@ def _facts_to_be_equal(nodes: list[Facts]) -> dict[str, list[str | None]]:
 
 
 def _data_digests(node: Facts) -> str:
-    """Return the shortened digests of a node's data set, joined by spaces: one of each part that could be read.
+    """Return the shortened digests of a node's data set, joined by spaces: two of each part that could be read.
+
+    The first is over the files' names, sizes and labels, the second over the order in which the samples are numbered.
 
     Args:
         node: Facts of the node. Its "data" describes the parts "train" and "val", and may be None.
 
     Returns:
-        Text such as "1f0c8a27be91 77d0a1c3e5f2"; empty if there is no data set or no part could be read.
+        Text such as "1f0c8a27be91/90d1c4e7b256 77d0a1c3e5f2/03ba8d55c1fe"; empty if there is no data set or no part
+        could be read.
     """
     parts = (node["data"] or {}).values()
-    digests = [part["passport"]["sha256"] for part in parts if "passport" in part]
-    return " ".join(digest[:12] for digest in digests)
+    digests = []
+    for part in parts:
+        if "passport" in part:
+            digests.append(f"{part['passport']['sha256'][:12]}/{part['numbering'][:12]}")
+    return " ".join(digests)
 
 
 def judge_ranks(hosts: list[str], offsets_s: list[float], job: env.Job) -> list[Verdict]:

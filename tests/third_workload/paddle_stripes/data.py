@@ -1,5 +1,6 @@
 """Pictures of stripes, which lie or stand, as NumPy files; DALI only hands them over."""
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,10 @@ class Pictures:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def numbering(self) -> str:
+        """Return a digest of the labels in their order."""
+        return hashlib.sha256(self.labels.tobytes()).hexdigest()
 
     def contents(self, on_progress: OnProgress) -> Contents:
         """Tell names, sizes and labels; a picture has a number for a name, as the files hold it."""
