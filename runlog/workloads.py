@@ -9,6 +9,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 
+class EmbeddedData(NamedTuple):
+    """The small data set that this project makes for a workload, which a run without DATADIR reads."""
+
+    name: str
+    train_samples: int
+    eval_samples: int
+
+
 class Workload(NamedTuple):
     """One row of the file: the names under which a workload is logged and published, and its usual size."""
 
@@ -27,6 +35,7 @@ class Workload(NamedTuple):
     training_flop: int | None  # of an image in a step, two a multiply-add, forward and backward; None: not counted
     # By a recipe's name, what it fixes: its target, how often it evaluates, its image size and, if fixed, its length.
     recipes: Mapping[str, Mapping[str, float]]
+    embedded: EmbeddedData | None = None  # None: not known
 
     def flop_of(self, height: int, width: int) -> int | None:
         """Return the FLOPs of training on one image, forward and backward.
@@ -45,7 +54,11 @@ class Workload(NamedTuple):
 
 def _read(path: Path) -> tuple[Workload, ...]:
     """Read the rows of the file in their order."""
-    return tuple(Workload(**row) for row in json.loads(path.read_text(encoding="utf-8")))
+    workloads = []
+    for row in json.loads(path.read_text(encoding="utf-8")):
+        embedded = row.pop("embedded", None)
+        workloads.append(Workload(**row, embedded=EmbeddedData(**embedded) if embedded else None))
+    return tuple(workloads)
 
 
 WORKLOADS = _read(Path(__file__).with_name("workloads.json"))

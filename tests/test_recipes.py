@@ -31,14 +31,16 @@ import paddle
 import pytest
 from paddle.optimizer import lr
 
-from harness import header, workload
+from harness import embedded, header, workload
 from harness.job import job_of
 from harness.sampling import steps_per_epoch
 from paddle_hrnet import config as hrnet
 from paddle_hrnet import data as hrnet_data
 from paddle_hrnet import model, train
+from paddle_hrnet import scenes as hrnet_scenes
 from paddle_rn50 import config as rn50
 from paddle_rn50 import data as rn50_data
+from paddle_rn50 import digits as rn50_digits
 from runlog.workloads import named
 from runlog.writer import RunLog
 from tests import jobs
@@ -60,6 +62,12 @@ def test_what_publishing_knows_of_a_recipe_is_what_training_does() -> None:
         assert rows.keys() == recipes.keys()
         for recipe, fixed in rows.items():
             assert {field: getattr(recipes[recipe], field) for field in fixed} == fixed, recipe
+
+
+def test_what_publishing_knows_of_the_embedded_data_sets_is_what_training_makes() -> None:
+    digits = embedded.digits()
+    assert named("rn50").embedded == (rn50_digits.NAME, len(digits.train), len(digits.evaluation))
+    assert named("hrnet").embedded == (hrnet_scenes.NAME, hrnet.SCENES_TRAIN, hrnet.SCENES_EVAL)
 
 
 def test_every_recipe_of_a_source_is_compared_with_it() -> None:

@@ -5,6 +5,7 @@ The log must have all settings that `missing_settings` looks for, and its header
 
 import re
 from collections.abc import Iterator
+from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 from compliance.logged_run import LoggedRun, is_number
@@ -67,6 +68,7 @@ def contradictory_values(run: LoggedRun, summary: schema.RunSummary) -> Iterator
         *_consequences_of_workload(run),
         *_consequences_of_job_settings(run, summary),
         *_consequences_of_sizes(run, summary),
+        *_consequences_of_data_folder(run),
         *_consequences_of_device_and_seed(run, summary),
         *_consequence_of_learning_rate(run, summary),
         *_consequences_of_image_size(run),
@@ -190,6 +192,33 @@ def _consequences_of_sizes(run: LoggedRun, summary: schema.RunSummary) -> list[_
         _Expectation("eval_samples", follows_from="dataset", expected=dataset["eval_samples"]),
         _Expectation("global_batch_size", follows_from="run_summary", expected=_global_batch(summary)),
     ]
+
+
+def _consequences_of_data_folder(run: LoggedRun) -> list[_Expectation]:
+    """Return what the name and the numbers of samples of the data set must be by DATADIR, the setting of its folder.
+
+    A data set has the name of its folder. Without DATADIR a run reads the embedded data set of its workload, whose
+    numbers of samples are known: the 1,437 digits for training and 360 for evaluation, for instance.
+
+    Args:
+        run: The facts that the log states of the run.
+    """
+    folder = run.settings["DATADIR"]
+    if folder != "":
+        return [_Expectation("dataset.name", follows_from="DATADIR", expected=PurePosixPath(str(folder)).name)]
+    workload = workloads.find(run.workload_name)
+    embedded = workload.embedded if workload else None
+    if embedded is None:
+        return []
+    follows_from = "DATADIR, which is empty,"
+    expectations = [
+        _Expectation("dataset.name", follows_from, embedded.name),
+        _Expectation("dataset.eval_samples", follows_from, embedded.eval_samples),
+    ]
+    is_synthetic = run.settings["DATA"] == "synthetic"
+    if not is_synthetic:  # an epoch of one made-up batch has a length of its own
+        expectations.append(_Expectation("dataset.train_samples", follows_from, embedded.train_samples))
+    return expectations
 
 
 def _release_of_paddle(packages: JsonObject) -> str | None:

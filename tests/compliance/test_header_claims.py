@@ -83,6 +83,13 @@ def _with_power(log: Altered, power_w: float) -> Altered:
     return _with_energy(log, power_w * 450)
 
 
+def _on_half_of_the_digits(log: Altered) -> Altered:
+    """All places say that half of the digits were evaluated, and the accuracies are shares of these."""
+    by.curve(log, lambda values: [round(value * 180) / 180 for value in values]).value("eval_samples", 180)
+    passport = {"files": 180, "bytes": 24_141_600, "sha256": "3" * 64, "is_exact": True}
+    return _header(log, "dataset", eval_samples=180, eval=passport)
+
+
 def _of_64_nodes() -> Altered:
     log = Altered(make_log.run(devices=128, batch=1, summary={"nodes": 64}))
     [node] = json.loads(next(line for line in log.lines if line.startswith('# {"hardware"'))[2:])["hardware"]["nodes"]
@@ -189,6 +196,14 @@ FORGED: dict[str, tuple[Callable[[], Altered], Alter, str]] = {
         "no rank_times of this run"),
     "files of a tenth of the samples": (lambda: Altered(make_log.run()), lambda log: _header(log, "dataset", train={
         "files": 143, "bytes": 9, "sha256": "0" * 64, "is_exact": True}), "143 files"),
+    "half of the digits": (lambda: Altered(make_log.run()), _on_half_of_the_digits,
+        "dataset.eval_samples is 180; by DATADIR, which is empty, it is 360"),
+    "digits with the name of another data set": (lambda: Altered(make_log.run()), lambda log: _header(
+        log, "dataset", name="imagenet"), "dataset.name is imagenet; by DATADIR, which is empty, it is uci-digits-64"),
+    "another folder than was read": (lambda: Altered(make_log.closed_run()), lambda log: by.settings(
+        log, DATADIR="/data/imagenet/"), "dataset.name is images; by DATADIR it is imagenet"),
+    "no word of the folder that was read": (lambda: Altered(make_log.run()), lambda log: by.replaced(
+        log, ('"DATADIR": ', '"DATA_DIR": ')), "the header section config lacks DATADIR"),
     "a program for other ranks": (lambda: Altered(make_log.run()), lambda log: _header(log, "program", verified=[
         "161 gradients summed over 4 ranks once, scaled by 1/4 once"]), "over 4 ranks once"),
     "fused operators that the program does not have": (lambda: Altered(make_log.run()), lambda log: _header(
@@ -291,6 +306,8 @@ HONEST: dict[str, Callable[[], Altered]] = {
         Altered(make_log.run()), "dataset", form="tfrecord"), ('"is_exact": true', '"is_exact": false')),
     "RecordIO files of which the source is known": lambda: _header(
         Altered(make_log.run()), "dataset", form="recordio", train_source=_SOURCE),
+    "half of the digits, in a folder of the user's": lambda: by.settings(
+        _on_half_of_the_digits(Altered(make_log.run())), DATADIR="data/uci-digits-64/"),
     "no word of the form": lambda: _header(Altered(make_log.run()), "dataset", form=None),
     "16 GPUs": lambda: on_gpus(devices=16),
     "one GPU, which sums no gradients": lambda: on_gpus(devices=1),
