@@ -21,7 +21,7 @@ class GluonCV(EpochFormatReader):
     whole_line_marker = "poch"
     row_pattern = RowPattern(
         re.compile(r"\bEpoch\[(\d{1,9})\] Batch \[(\d{1,9})\]"),
-        (field(r"\tSpeed: ", r" samples/sec\t"), field(r"\tlr=")),
+        (field(r"\tSpeed: ", r" samples/sec\t"), re.compile(r"\tlr=(\S)")),
     )
     columns = "epoch step rate learning_rate"
     required_column = "rate"

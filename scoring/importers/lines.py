@@ -16,6 +16,7 @@ _BLANKS = " " * MAX_ROW_CHARS
 _BLOCK_LINES = 1_000  # long enough to hold rows of all ranks that print rows, if of any
 _PREFIX_CHARS = 40  # a tag that starts later in a line is another process's text inside it
 _COLOUR = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\n]*\x07|\([0AB])")  # `(B` is in tput's end of colours
+_OF_PRINTED_NUMBERS = "0123456789.,eE+-"
 _OF_DOCKER = b'{"log":"'  # begins a line of the file <container>-json.log
 # With --timestamp-output the time stands before it. It may stand inside a line that a process wrote in pieces.
 _RANK_TAG = re.compile(f"{RANK_TAG}:")
@@ -197,7 +198,7 @@ class Lines:
 
         Yields:
             Text of a line. Bytes that are not UTF-8 are replaced, and the rank tags of mpirun stay. The character CUT
-            stands where text is missing: a number right before it may be incomplete.
+            stands where text is missing, and for a number right before that, which may be incomplete.
         """
         while raw := self.stream.readline(MAX_LINE_BYTES):
             text = _text_of(raw)
@@ -208,9 +209,9 @@ class Lines:
             if end:
                 # A long line, of which the middle is dropped. The blanks are longer than any row, so that the start of
                 # one row and the end of another are not read as one.
-                yield f"{text}{CUT}{_BLANKS}{_text_of(end)}"
+                yield f"{_without_cut_number(text)}{CUT}{_BLANKS}{_text_of(end)}"
             else:
-                yield f"{text}{CUT}"  # the last line, without a newline
+                yield f"{_without_cut_number(text)}{CUT}"  # the last line, without a newline
 
     def _end_of_line(self) -> bytes:
         """Read the rest of a long line, whose start is read already, and return the end of it.
@@ -349,6 +350,17 @@ def _text_of(raw: bytes) -> str:
     if raw.startswith(_OF_DOCKER):
         raw = _output_of_container(raw)
     return _COLOUR.sub(b"", raw.replace(b"\x00", b"")).decode("utf-8", "replace").removesuffix("\n")
+
+
+def _without_cut_number(text: str) -> str:
+    """Return the text of a cut line without the number at its end: `loss: 2.6` may be the beginning of `loss: 2.6493`.
+
+    Args:
+        text: The text up to the place where it was cut. If it ends otherwise, it is returned as it is.
+    """
+    text_before = text.rstrip(_OF_PRINTED_NUMBERS)
+    is_within_word = text_before[-1:].isalnum() or text_before.endswith("_")  # as the digit in `top5`
+    return text if is_within_word else text_before
 
 
 def _output_of_container(raw: bytes) -> bytes:
