@@ -4,6 +4,8 @@ from typing import NamedTuple
 
 from scoring.importers.table import RowPosition
 
+_FIRST_POSITION = RowPosition(epoch=1, step=0)  # of a run
+
 
 def averaged_steps_of_epoch(step: int, *, first_step: int, reset_step: int) -> int:
     """Return how many steps of its own epoch a row's averages cover.
@@ -121,10 +123,11 @@ class Resets(NamedTuple):
             position: Epoch and step of this row.
 
         Returns:
-            The number of steps. None for a first row that is not at step 0: rows before it may be missing.
+            The number of steps. None for a first row that is not at step 0 of the first epoch: rows before it may be
+            missing.
         """
         if last is None:
-            return 1 if position.step == 0 else None
+            return 1 if position == _FIRST_POSITION else None
         since_row = self.steps_between(last, position)  # 10 from step 10 to step 20
         if since_row is None:  # rows are missing, or a run began anew: count from the reset or start of this epoch
             return averaged_steps_of_epoch(position.step, first_step=0, reset_step=self.reset_step)
@@ -146,18 +149,21 @@ class Resets(NamedTuple):
             step 0 of the second epoch  -> 22 steps: the 16 of the row before, and the 6 since then
 
         Args:
-            last: Epoch and step of the row before, or None for the first row of the log. A first row is taken to be of
-                the first epoch of the run.
+            last: Epoch and step of the row before, or None for the first row of the log.
             averaged_by_last: How many steps the row before averages. None if that is not known.
             position: Epoch and step of this row.
 
         Returns:
             The number of steps. None is only returned for a row before its epoch's reset: if rows before it are missing
-            or the run began anew at it, or if its averages go on from a row of which the number is not known.
+            or the run began anew at it, or if its averages go on from a row of which the number is not known. Before
+            the first row of a log no rows are missing if it is of the first epoch.
         """
         has_reset_in_this_epoch = position.step >= self.reset_step
-        if last is None or has_reset_in_this_epoch:  # count from the reset, or else from step 0
+        is_at_start_of_run = last is None and position.epoch == _FIRST_POSITION.epoch
+        if is_at_start_of_run or has_reset_in_this_epoch:  # count from the reset, or else from step 0
             return averaged_steps_of_epoch(position.step, first_step=0, reset_step=self.reset_step)
+        if last is None:  # the averages may go on from the epoch before, whose rows the log lacks
+            return None
 
         # The row is before the reset of its epoch, so that the averages go on from the row before.
         since_row = self.steps_between(last, position)

@@ -185,4 +185,7 @@ def test_rows_that_are_missing_leave_the_steps_of_a_running_average_unknown() ->
     assert resets.steps_of_running_average(first, 16, later) is None
     assert resets.steps_of_running_average(first, 16, RowPosition(3, 10)) == 6
     assert resets.steps_of_row_average(None, first) is None
+    for of_later_epoch in (RowPosition(2, 0), RowPosition(2, 3)):  # the averages may go on from the epoch before
+        assert resets.steps_of_running_average(None, None, of_later_epoch) is None
+        assert resets.steps_of_row_average(None, of_later_epoch) is None
     assert resets.had_reset_between(first, later) and not resets.had_reset_between(first, RowPosition(2, 0))
