@@ -22,9 +22,10 @@ _OF_DOCKER = b'{"log":"'  # begins a line of the file <container>-json.log
 _RANK_TAG = re.compile(f"{RANK_TAG}:")
 # Labels of the process that wrote a line, as other launchers print them: srun's `3: `, torchrun's `[rank3]: ` and
 # `[default3]:`, Hydra's `[3] `, compose's `trainer-3  | `, kubectl's `[pod/trainer-3/main] ` (of an indexed job
-# `[pod/trainer-3-x7k2p/main] `). Such text may also be a line's own.
+# `[pod/trainer-3-x7k2p/main] `). The time of a container's log may stand before it. Such text may also be a line's own.
 _LABEL = re.compile(
-    r"\s{0,9}(?:(\d{1,5}): |\[(?:rank|default)?(\d{1,5})\](?::| )|[\w.-]{1,40}?[-_](\d{1,5})\s{1,20}\| "
+    r"\s{0,9}(?:\d{4}-\d\d-\d\dT[\d:.]{8,18}(?:Z|[-+]\d\d:\d\d) (?:std(?:out|err) F )?)?"
+    r"(?:(\d{1,5}): |\[(?:rank|default)?(\d{1,5})\](?::| )|[\w.-]{1,40}?[-_](\d{1,5})\s{1,20}\| "
     r"|\[pod/[\w.-]{1,60}?-(\d{1,5})(?:-[a-z0-9]{5})?/[\w.-]{1,60}\] )"
 )
 # Words that every start of a tool prints exactly once. A second one without a row between shows a start that failed.
@@ -229,11 +230,13 @@ class Lines:
             return b""
         return end + CUT.encode()
 
-    def without_repeated_rows(self, marker: str) -> Iterator[tuple[int, str]]:
+    def without_repeated_rows(
+        self, marker: str, other_figures: Sequence[re.Pattern[str]] = ()
+    ) -> Iterator[tuple[int, str]]:
         """Yield the number and the text of each line of the run, leaving out lines that repeat those of another rank.
 
-        Each rank may print the same rows of training figures and the same startup lines. Of these, the lines of the
-        lowest rank that prints rows are kept. All other lines are kept of every rank.
+        Each rank may print the same rows of training figures, the same results and the same startup lines. Of these,
+        the lines of the lowest rank that prints rows are kept. All other lines are kept of every rank.
 
             [1,0]<stdout>: loss 0.5     ->  loss 0.5        (a tag of mpirun, which is removed)
             [1,1]<stdout>: loss 0.5     ->  left out
@@ -243,6 +246,7 @@ class Lines:
 
         Args:
             marker: Text that stands in every row of training figures.
+            other_figures: Patterns of other lines with figures that each rank may print, such as those of evaluations.
 
         Yields:
             Number of the line, from 1, and its text without mpirun's tags.
@@ -255,7 +259,7 @@ class Lines:
                 label=_lowest_label_with_rows(block, marker) if kept.label is None else kept.label,
             )
             for line in block:
-                is_repeated = _is_of_other(line, kept) and _may_repeat(line.text, marker)
+                is_repeated = _is_of_other(line, kept) and _may_repeat(line.text, marker, other_figures)
                 if not is_repeated:
                     yield line.number, line.text
 
@@ -431,14 +435,17 @@ def _is_of_other(line: TaggedLine, kept: _Kept) -> bool:
     return tag_differs or label_differs
 
 
-def _may_repeat(text: str, marker: str) -> bool:
-    """Return whether a line is one that each rank may print: a row of training figures, or text of a tool's start.
+def _may_repeat(text: str, marker: str, other_figures: Sequence[re.Pattern[str]]) -> bool:
+    """Return whether a line is one that each rank may print: a line with figures, or text of a tool's start.
 
     Args:
         text: The line.
         marker: Text that stands in every row of training figures.
+        other_figures: Patterns of other lines with figures.
     """
-    return marker in text or _start_word(text) is not None
+    if marker in text or _start_word(text) is not None:
+        return True
+    return any(pattern.search(text[:MAX_ROW_CHARS]) for pattern in other_figures)
 
 
 def _lowest_rank_with_rows(lines: Sequence[TaggedLine], marker: str) -> int | None:

@@ -481,7 +481,9 @@ class FormatReader:
         Raises:
             InputError: A row prints a rate not in images/s or samples/s, or the run has over MAX_ROWS rows.
         """
-        numbered_lines = self.lines.without_repeated_rows(self.row_marker)
+        patterns = (self.evaluation_pattern, self.epoch_end_pattern, self.summary_pattern)
+        other_figures = [pattern for pattern in patterns if pattern is not None]
+        numbered_lines = self.lines.without_repeated_rows(self.row_marker, other_figures)
         for row in rows(numbered_lines, self.row_marker, self.whole_line_marker, self.row_pattern):
             self._search_for_evidence(row.line, row.text, is_row=row.values is not None)
             if row.values is None:

@@ -12,6 +12,7 @@ from tests.scoring import samples
 NAMES = ["paddleclas_static", "paddleclas_dygraph", "paddleseg", "nvidia_pytorch", "gluoncv", "mmseg"]
 LABELS = ["{}: ", " {}: ", "[rank{}]: ", "[default{}]:", "[{}] ", "trainer_{}  | ", "trainer-{}  | ", "[1,{}]<stdout>:"]
 LABELS += ["[pod/trainer-{}/main] ", "[pod/trainer-{}-x7k2p/main] "]
+LABELS += ["2023-07-28T07:50:00.123456789Z {}: ", "2023-07-28T07:50:00.123456789+02:00 stdout F [rank{}]: "]
 
 
 def log_of_rank(name: str, rank: int) -> list[str]:
@@ -39,6 +40,8 @@ def test_rows_of_the_lowest_rank_count(tmp_path: Path, name: str, label: str) ->
     of_all = read_record(samples.write(tmp_path, "all.log", interleaved(ranks, label)), format=name)
     assert [window.printed_rate for window in of_all.windows] == [window.printed_rate for window in of_rank_0.windows]
     assert [window.seconds for window in of_all.windows] == [window.seconds for window in of_rank_0.windows]
+    results = [(quality.epoch, quality.value) for quality in of_all.quality]
+    assert results == [(quality.epoch, quality.value) for quality in of_rank_0.quality]
 
 
 @pytest.mark.parametrize("number_of_line", [lambda line: line, lambda line: line // 4], ids=["grep -n", "seconds"])
