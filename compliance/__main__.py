@@ -16,7 +16,7 @@ from compliance.submission.runs import check_logs, logs_named_by
 from runlog import named_files
 from runlog.completion import complete
 from runlog.errors import INTERRUPTED, INTERRUPTED_STATUS, RunError, drop_output, flush_output
-from runlog.options import Parser
+from runlog.options import Parser, refuse_empty_words
 from runlog.text import called, printable
 
 
@@ -35,6 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     """
     parser = _parser()
     complete(parser)  # ends here if a shell asks which word comes next
+    refuse_empty_words(parser, sys.argv[1:] if arguments is None else arguments)
     options = parser.parse_args(arguments)
     try:
         named_files.check_options(options)
@@ -73,7 +74,7 @@ def _module(name: str) -> Any:
     return importlib.import_module(name)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> Parser:
     """Return the parser of the command line, with a parser for each command in COMMANDS."""
     parser = Parser(prog=called("compliance"), description="Compliance of training logs and submission packages.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

@@ -104,9 +104,10 @@ class Report:
 
     @property
     def why_no_run(self) -> str:
-        """The reason why the file is no log of a run, if `run` is NOTHING; "none" if there are no events at all."""
+        """The reason why the file is no log of a run, if `run` is NOTHING, such as "MLLOG events: none"."""
         about_content = [finding for finding in self.findings if finding.rule != _FILE_LINK]
-        return about_content[0].actual
+        first = about_content[0]
+        return f"MLLOG events: {first.actual}" if first.rule == _NO_EVENTS else first.actual
 
     @property
     def deciding_rules(self) -> str:

@@ -52,3 +52,16 @@ class Parser(argparse.ArgumentParser):
             message: What is wrong with the words on the command line.
         """
         self.exit(2, f"{self.prog}: {visible(message, MOST_OF_A_LINE)}; see {self.prog} --help\n")
+
+
+def refuse_empty_words(parser: Parser, words: Sequence[str]) -> None:
+    """End the process with status 2 if a word of the command line is empty, as "$LOG" is where LOG is not set.
+
+    As a path, an empty word would be the current folder.
+
+    Args:
+        parser: The parser of the command.
+        words: The words of the command line.
+    """
+    if "" in words:
+        parser.error("an argument is empty, as where a variable is not set: give it, or leave it out")

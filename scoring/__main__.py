@@ -1,13 +1,12 @@
 """`python -m scoring <command>`: throughput, comparison, reports and planning from logs."""
 
-import argparse
 import importlib
 import io
 import sys
 
 from runlog import completion, interpreter, named_files, text
 from runlog.errors import INTERRUPTED, INTERRUPTED_STATUS, RunError, drop_output, flush_output
-from runlog.options import Parser
+from runlog.options import Parser, refuse_empty_words
 from scoring.commands import COMMANDS
 from scoring.record import InputError, TooFewRunsError
 
@@ -40,6 +39,7 @@ def main(argv: list[str] | None = None) -> int:
         _print_error(name, f"needs the package {missing.name}: {interpreter.WHAT_TO_DO}")
         return 2
     completion.complete(parser)  # ends the process if a shell asks for completions
+    refuse_empty_words(parser, words)
     options = parser.parse_args(words)
     try:
         named_files.check_options(options)
@@ -74,7 +74,7 @@ def _print_error(command: str | None, error: str) -> None:
     print(f"{program} {command}: {text.visible(error, text.MOST_OF_A_LINE)}", file=sys.stderr)
 
 
-def _parser(chosen_name: str | None) -> argparse.ArgumentParser:
+def _parser(chosen_name: str | None) -> Parser:
     """Return the parser of all commands, in which only one command has its options and its function `main`.
 
     The modules of the other commands are not imported, because some take long to import.

@@ -33,7 +33,7 @@ from runlog import named_files
 from runlog.completion import complete
 from runlog.digits import counted
 from runlog.errors import INTERRUPTED_STATUS, RunError, one_line, print_to_reader
-from runlog.options import Parser
+from runlog.options import Parser, refuse_empty_words
 from runlog.schema import as_json
 from tools.pack_lists import PARTS, print_warning, write_lists
 from tools.pack_sizes import READERS, batches_with_progress, find_sizes, read_sizes, size_of, write_sizes
@@ -513,6 +513,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--lists", action="store_true", help="only write the lists of SOURCE from its class folders")
     parser.add_argument("--labels", type=Path, help="with --lists: lines 'name label' of the images in a flat val/")
     complete(parser)
+    refuse_empty_words(parser, sys.argv[1:])
     args = parser.parse_args()
     named_files.check_options(args)
     asked_for = [args.target is not None, args.sizes, args.lists]

@@ -24,7 +24,7 @@ from runlog import named_files, schema
 from runlog.completion import complete
 from runlog.errors import drop_output, one_line, print_to_reader
 from runlog.json_types import JsonObject
-from runlog.options import Parser
+from runlog.options import Parser, refuse_empty_words
 from runlog.reader import Problem, read_text
 from runlog.run import Run, real, setting_of_epochs
 from runlog.strict_json import parse_json
@@ -561,6 +561,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--once", action="store_true", help="print one view and end")
     parser.add_argument("--json", action="store_true", help="print one view as JSON and end")
     complete(parser)
+    refuse_empty_words(parser, sys.argv[1:])
     args = parser.parse_args()
     named_files.check_options(args)
     return args

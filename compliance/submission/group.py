@@ -142,8 +142,7 @@ def _refuse_logs_without_events(checked: Sequence[Report], paths_for_messages: S
         paths_for_messages: The path by which a message names each log.
 
     Raises:
-        ValueError: Such as "notes.txt: no log of a run (none)". In the brackets is what the report found in place of
-            events: "none", or why none can be read.
+        ValueError: Such as "notes.txt: no log of a run (MLLOG events: none)".
     """
     for report, path in zip(checked, paths_for_messages, strict=True):
         has_no_events = report.run is NOTHING  # as `check_file` reports such a log, together with a finding

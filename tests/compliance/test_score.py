@@ -270,7 +270,7 @@ def test_an_empty_log_beside_one_without_a_submission_is_called_empty(tmp_path: 
     log.lines = [line for line in log.lines if '"submission_' not in line]
     (tmp_path / "result_0.txt").write_text(log.text)
     (tmp_path / "result_1.txt").write_text("")
-    refused(compliance("score", tmp_path), "result_1.txt: no log of a run (none)")
+    refused(compliance("score", tmp_path), "result_1.txt: no log of a run (MLLOG events: none)")
 
 
 def test_of_more_runs_the_consecutive_ones_nearest_the_median_are_scored(tmp_path: Path) -> None:

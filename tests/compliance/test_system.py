@@ -213,12 +213,15 @@ def test_no_run_is_faster_than_its_described_cards(faster: int, found: bool, tmp
 def test_a_file_that_is_no_log_is_refused_for_that(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("hello\n")
     refused(
-        compliance("system", "--out", tmp_path / "x.json", "--log", tmp_path / "log"), "log: no log of a run (none)"
+        compliance("system", "--out", tmp_path / "x.json", "--log", tmp_path / "log"),
+        "log: no log of a run (MLLOG events: none)",
     )
     (tmp_path / "folder").mkdir()
     link = tmp_path / "folder" / "link"
     link.symlink_to(tmp_path / "log")
-    refused(compliance("system", "--out", tmp_path / "x.json", "--log", link), "link: no log of a run (none)")
+    refused(
+        compliance("system", "--out", tmp_path / "x.json", "--log", link), "link: no log of a run (MLLOG events: none)"
+    )
 
 
 def test_this_machine() -> None:

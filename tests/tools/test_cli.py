@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -63,11 +64,15 @@ def test_each_command_is_listed_with_what_it_does_and_has_options() -> None:
         ("compliance check log --ruleset", "--ruleset: expected one argument"),
         ("compliance check log --foo", "unrecognized arguments: --foo; see python -m compliance check --help"),
         ("scoring history show page --foo", "unrecognized arguments: --foo; see python -m scoring history show --help"),
+        ("tools.cli check ''", "an argument is empty, as where a variable is not set"),
+        ("scoring score log --protocol ''", "an argument is empty"),
+        ("tools.watch --once ''", "an argument is empty"),
+        ("tools.pack '' packed", "an argument is empty"),
         ("tools.watch", "the following arguments are required: LOGDIR"),
     ],
 )
 def test_wrong_words_are_told_in_one_line(words: str, said: str) -> None:
-    done = run([sys.executable, "-m", *words.split()], jobs.REPOSITORY)
+    done = run([sys.executable, "-m", *shlex.split(words)], jobs.REPOSITORY)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert said in done.stderr and done.stderr.endswith(" --help\n")
 
