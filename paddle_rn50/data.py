@@ -70,6 +70,8 @@ def find(root: Path, part: str, classes: int) -> Images:
     if not named_files.is_file(sizes_file):
         return images
     noted = _read_sizes_file(sizes_file)
+    if isinstance(images, ImageList):  # a source in the file is then of records that were packed here and removed
+        return replace(images, largest=noted.largest)
     return replace(images, largest=noted.largest, source=noted.source)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from harness.lists import Folders, lines, require_no_table, unquoted
 from harness.passport import Contents, OnProgress, digest_in_order, file_sizes
 from program.arrays import Array
-from runlog import named_files, schema
+from runlog import named_files
 from runlog.digits import counted
 
 LIST = "{}_list.txt"
@@ -39,7 +39,7 @@ class ImageList:
     paths: tuple[str, ...]  # relative to root, or absolute where they lie elsewhere
     labels: Array  # [samples] int64
     largest: Size | None = None  # of the largest image, where known
-    source: schema.Passport | None = None  # of packed images alone
+    source: None = None  # image files were not packed from others
     form: str = "files"
     notes: tuple[str, ...] = ()  # what a user is to know of the set before it is trained on
     passed_over: str = ""  # of class folders: a note on the files that are no images of a class; empty: there are none

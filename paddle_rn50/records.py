@@ -18,6 +18,7 @@ import numpy as np
 from harness.passport import Contents, OnProgress, digest_in_order
 from program.arrays import Array
 from runlog import named_files, schema
+from runlog.digits import counted
 from runlog.errors import RunError
 
 READERS = 16  # threads: a network disk answers each read late
@@ -215,7 +216,27 @@ class Records:
         """
         first_bytes = self._first_bytes(on_progress)  # of all records: 36 bytes of each for RecordIO, 8 for TFRecord
         # A function of the form, in `recordio.py` or `tfrecord.py`, which makes the checks.
-        return self.format.contents_by_first_bytes(self, first_bytes)
+        contents = self.format.contents_by_first_bytes(self, first_bytes)
+        self._require_own_source(image_bytes=int(contents.sizes.sum()))
+        return contents
+
+    def _require_own_source(self, image_bytes: int) -> None:
+        """Raise ValueError if the records were not packed from their `source`, as where they have replaced a pack.
+
+        Args:
+            image_bytes: Bytes of all images in the records. A pack holds the bytes of its source's files unchanged.
+
+        Raises:
+            ValueError: The source has another number of files or of bytes.
+        """
+        if self.source is None:
+            return
+        if (self.source.files, self.source.bytes) != (len(self), image_bytes):
+            raise ValueError(
+                f"{self.files[0]}: has {counted(len(self), 'record')} of {image_bytes} bytes, but the .sizes.json in "
+                f"its folder is of a pack of {counted(self.source.files, 'file')} of {self.source.bytes} bytes: remove "
+                "that .sizes.json, then tools.pack --sizes writes it anew"
+            )
 
     def _first_bytes(self, on_progress: OnProgress) -> Array:
         """Return the first bytes of each record, in the order of the records: [records, head_bytes] uint8.

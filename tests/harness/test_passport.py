@@ -175,3 +175,16 @@ def test_packed_images_carry_their_sources_passport(root: Path, tmp_path: Path) 
     assert isinstance(train, records.Records)
     assert train.source == of_files and isinstance(train.format, type(recordio.FORM))
     assert (of_records.files, of_records.bytes, of_records.is_exact) == (40, of_files.bytes, True)
+
+
+def test_a_source_is_of_the_records_that_are_read(root: Path, tmp_path: Path) -> None:
+    """The log had the passport of a pack whose records were replaced or removed."""
+    for part in pack_lists.PARTS:
+        pack.pack(root, root, part)
+    shutil.copytree(root, tmp_path / "replaced")
+    for end in ("rec", "idx"):
+        shutil.copy(root / f"val.{end}", tmp_path / "replaced" / f"train.{end}")
+        (root / f"train.{end}").unlink()
+    assert data.find(root, "train", 10).source is None
+    with pytest.raises(ValueError, match=r"train\.rec: has 8 records of .* a pack of 40 files .*: remove that"):
+        surveyed(tmp_path / "replaced")
