@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from harness import lists
+from harness import encoded, lists
 from harness.passport import READERS, Contents, OnProgress, digest_in_order, file_sizes
 from paddle_hrnet import pictures
 from paddle_hrnet.pictures import Size
@@ -26,6 +26,7 @@ LISTS = ("{}.txt", "{}.list", "{}_list.txt")  # names that PaddleSeg's tools and
 SEPARATOR = re.compile(r"[,;\t]")  # of a spreadsheet's columns
 KEPT_SIZES = "{}.filesizes"
 PAIRS_AT_ONCE = 256
+WHOLE_FILE = -1  # a count of bytes, as `read` takes it
 
 
 class Listed(NamedTuple):
@@ -167,6 +168,8 @@ def image_head(path: Path) -> Size:
     # A JPEG, which begins with FF, may state its size far behind its start, as behind a thumbnail.
     if content.startswith(b"\xff"):
         content = _head(path, pictures.HEAD_BYTES)
+        if encoded.jpeg_size(content) is None:  # as behind the raw data of a thermal camera
+            content = _head(path, WHOLE_FILE)
     return pictures.image_size(os.fspath(path), content)
 
 
@@ -183,7 +186,7 @@ def label_head(path: Path) -> Size:
 
 
 def _head(path: Path, count: int) -> bytes:
-    """Read the first bytes of a file. Raises ValueError if it cannot be read."""
+    """Read the first `count` bytes of a file, or all with WHOLE_FILE. Raises ValueError if it cannot be read."""
     try:
         with path.open("rb", buffering=0) as file:
             return file.read(count)

@@ -26,6 +26,7 @@ NOT_INTERLACED = (0, 0, 0)  # the methods; the first two have no other value
 COLOUR_TYPE_IN_HEADER = 9  # its place in the header's 13 bytes; those of the three methods follow
 ORIENTATION = 0x0112  # EXIF's tag
 UPRIGHT = 1
+TURNED = range(2, 9)  # EXIF's orientations that are turned or mirrored; decoders take any other value for upright
 LENGTH_BYTES = 4  # of a PNG's chunk, before its kind
 HEAD_BYTES = 1 << 18  # of a file, in which a JPEG states its size behind a thumbnail
 FIX = "convert it or remove it from the list"
@@ -104,7 +105,7 @@ def _jpeg_size(name: str, content: bytes) -> Size:
                 orientation = opened.getexif().get(ORIENTATION, UPRIGHT)
         except (OSError, SyntaxError) as error:
             raise ValueError(f"{name}: is a JPEG file whose head cannot be read: {FIX}") from error
-        if orientation != UPRIGHT:  # the label, a PNG without EXIF, need not be turned in the same way
+        if orientation in TURNED:  # the label, a PNG without EXIF, need not be turned in the same way
             raise ValueError(
                 f"{name}: is stored turned (EXIF orientation {orientation}), so that its label may lie otherwise: turn "
                 "it upright and remove the tag, or remove it from the list"

@@ -1,11 +1,13 @@
 """Which pairs a segmentation set has, and what is said of it before a run."""
 
+import io
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from harness import passport
-from paddle_hrnet import data
+from paddle_hrnet import data, pairs, pictures
 from tests.paddle_hrnet.test_data import BLOCKS, CLASSES, PIXELS, write
 
 
@@ -74,3 +76,22 @@ def test_images_of_several_sizes_are_refused_before_a_run_in_evaluation_alone(ro
     assert len(train.contents(lambda done, total: None).names) == len(train)
     with pytest.raises(ValueError, match=r"v9_left.*: is 32 x 32 pixels but the first evaluation image 160 x 96"):
         val.contents(lambda done, total: None)
+
+
+@pytest.mark.parametrize("orientation", [0, 1, 9])
+def test_a_jpeg_whose_orientation_is_none_of_exifs_is_upright(orientation: int, tmp_path: Path) -> None:
+    """Some cameras write 0. Their pictures were refused as turned."""
+    exif = Image.Exif()
+    exif[pictures.ORIENTATION] = orientation
+    Image.new("RGB", (20, 10)).save(tmp_path / "a.jpg", exif=exif)
+    assert pairs.image_head(tmp_path / "a.jpg") == (10, 20)
+
+
+def test_a_jpeg_that_states_its_size_very_late_is_taken(tmp_path: Path) -> None:
+    """Segments of an application lie before it, as a thermal camera's. The run would have read it."""
+    content = io.BytesIO()
+    Image.new("RGB", (20, 10)).save(content, "JPEG")
+    segment = b"\xff\xe1" + (0xFFFF).to_bytes(2, "big") + bytes(0xFFFD)
+    jpeg = content.getvalue()
+    (tmp_path / "a.jpg").write_bytes(jpeg[:2] + 5 * segment + jpeg[2:])
+    assert pairs.image_head(tmp_path / "a.jpg") == (10, 20)
