@@ -179,6 +179,7 @@ def _hint_at_tfrecord(root: Path, part: str) -> str:
     look for. These patterns are looked for here, in this order, each with an example for the part "train":
 
         *train*.tfrecord*     imagenet2012-train.tfrecord-00000-of-01024
+        *train*-of-*          imagenet-train-00000-of-01024; of val also val-00000-of-00128
         train*/*.tfrecord*    train/0.tfrecord
         train*/*-of-*         train/part-00000-of-00128
 
@@ -190,7 +191,7 @@ def _hint_at_tfrecord(root: Path, part: str) -> str:
         Words, as "; is /data/train/0.tfrecord meant? TFRecord files are read as /data/train*.tfrecord: rename them".
     """
     well_named = set(root.glob(f"{part}*.tfrecord"))
-    for pattern in (f"*{part}*.tfrecord*", f"{part}*/*.tfrecord*", f"{part}*/*-of-*"):
+    for pattern in (f"*{part}*.tfrecord*", f"*{part}*-of-*", f"{part}*/*.tfrecord*", f"{part}*/*-of-*"):
         files = [file for file in sorted(root.glob(pattern)) if file.suffix != ".idx" and file not in well_named]
         if files:  # the first file is named
             return f"; is {files[0]} meant? TFRecord files are read as {root}/{part}*.tfrecord: rename them"

@@ -176,6 +176,10 @@ def test_the_size_stands_in_a_jpegs_head() -> None:
 def test_the_decoders_reason_is_one_line(decoder: Decoder, tmp_path: Path) -> None:
     assert decoder.fault(written(format="GIF")) == "GIF images are not supported"
     assert decoder.fault(BASELINE) == "", "it goes on after a fault"
+    png = written(format="PNG")
+    middle = len(png) // 2
+    damaged = png[:middle] + bytes(8) + png[middle + 8 :]
+    assert decoder.fault(damaged) == "it is damaged, or of a variant of its format that is not supported"
     for kind in ("TGA", "ICO", "PCX", "SGI", "DDS"):
         assert decoder.fault(written(format=kind)).startswith("Unrecognized image format. Supported formats are:")
 

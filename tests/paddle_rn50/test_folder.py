@@ -356,6 +356,7 @@ def test_a_part_under_the_name_of_other_tools_is_named(root: Path, name: str) ->
     [
         (["imagenet_train.rec"], r"; is .*_train\.rec meant\? rename it train\.rec, and its index train\.idx$"),
         (["set-train.tfrecord-00000-of-00001"], r"; is .*-of-00001 meant\? .* as .*/train\*\.tfrecord: rename them$"),
+        (["imagenet-train-00000-of-00002"], r"; is .*-of-00002 meant\? .* as .*/train\*\.tfrecord: rename them$"),
         (["train/a.tfrecord.idx", "train/a.tfrecord"], r"val_list\.txt; is .*/train/a\.tfrecord meant\? TFRecord "),
         (["train_0.rec", "train_1.rec"], r"; are .*/train_0\.rec and 1 more meant\? make one train\.rec of them, "),
     ],
