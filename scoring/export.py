@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from runlog.json_types import JsonObject
+from runlog.schema import RankTimes
 from scoring.importers import add_log_options, read_records
 from scoring.output import refuse_missing_folder
 from scoring.record import FACTS, InputError, Quality, Record, Window
@@ -98,12 +99,17 @@ def _to_mlflow_or_refuse(record: Record, uri: str, name: str) -> None:
 def window_with_run_facts(record: Record, window: Window) -> JsonObject:
     """Return one row of the exported table: facts of a run, such as its file and model, then figures of some steps.
 
+    The ranks' times have a column each, which is None where the log has none.
+
     Args:
         record: What the log of the run says.
         window: The steps between two printed rows, or an epoch.
     """
     facts = {name: getattr(record, name) for name in ("file", "sha256", *RUN_FACTS)}
-    return facts | dataclasses.asdict(window) | {"images_per_s": window.images_per_s}
+    figures = dataclasses.asdict(window)
+    del figures["rank_times"]  # times, numbers and names of hosts, which no one column can hold
+    rank_times = {name: getattr(window.rank_times, name, None) for name in RankTimes._fields}
+    return facts | figures | rank_times | {"images_per_s": window.images_per_s}
 
 
 def to_parquet(rows: Sequence[Mapping[str, Any]], file: Path) -> None:

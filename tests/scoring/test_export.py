@@ -42,6 +42,17 @@ def test_parquet_has_a_row_a_window(pair: list[str], tmp_path: Path) -> None:
     refused(scoring("export", *pair, "--parquet", nowhere), f"{nowhere}: no folder {nowhere.parent} to write into")
 
 
+def test_parquet_has_the_ranks_times_in_columns(pair: list[str], tmp_path: Path) -> None:
+    """As one value they ended the export of a job's own log in a traceback; `pair` has none."""
+    log, file = write(tmp_path, "run.txt", make_log.run(epochs=4)), tmp_path / "windows.parquet"
+    assert scoring("export", *pair, log, "--parquet", file).returncode == 0
+    rows = _rows_of(file)
+    logged = [window.rank_times for window in read_record(log).windows if window.rank_times]
+    assert [row["compute_host"] for row in rows if row["compute_host"]] == [times.compute_host for times in logged]
+    assert [row["data_wait_most_s"] for row in rows[-len(logged) :]] == [times.data_wait_most_s for times in logged]
+    assert logged and rows[0]["data_wait_most_s"] is None
+
+
 def test_a_history_is_a_table(pair: list[str], tmp_path: Path) -> None:
     kept, file = tmp_path / "h.sqlite", tmp_path / "h.parquet"
     assert scoring("history", "add", "--file", kept, "--system", "box", *pair).returncode == 0
