@@ -8,9 +8,11 @@ the last line has the Unix time of each row. Language models print the same rows
 
 import re
 
+from runlog.digits import counted
 from scoring.importers.evidence import Fact
+from scoring.importers.gaps import lost_steps
 from scoring.importers.table import Columns, FormatReader, RowPosition, RowTime
-from scoring.importers.text import RowPattern, field, integer, moment_s, positive
+from scoring.importers.text import RowPattern, field, first_line_in_words, integer, moment_s, positive
 
 _NO_HOSTS = ("None", "''")  # texts of `worker_hosts` that name no host
 _STRATEGIES_OF_NODES = ("multi_worker_mirrored", "parameter_server")  # the environment may name the hosts: TF_CONFIG
@@ -91,6 +93,14 @@ class Keras(FormatReader):
         for window in self.windows:
             assert window.step is not None  # each row prints it
             window.end_s = stamps.get(window.step)  # None, for not known, if no stamp is of this step
+
+    def finish_rows(self) -> None:
+        """Note a problem if steps of the run are in no row, as where lines were lost: its rows lie end to end."""
+        found = lost_steps(self.windows, self.unread_rows.lines)
+        if found:
+            where = first_line_in_words([window.line for window, _ in found])
+            steps = sum(steps for _, steps in found)
+            self.note_problem(f"{where}: rows before it are missing, with {counted(steps, 'step')}")
 
     def finish_facts(self) -> None:
         """Set nodes, devices and batch by the printed configuration, and convert its texts to numbers and names."""

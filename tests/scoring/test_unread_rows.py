@@ -111,15 +111,16 @@ def test_rows_that_are_missing_are_said_where_no_epoch_has_two(tmp_path: Path) -
     assert record.problems == (f"line {fifth}: rows before it are missing, and its figures stand for up to 20 steps",)
 
 
-def test_windows_of_our_own_log_that_are_missing_are_said(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "rows"), [("mllog", "step_windows"), ("keras", "rows")])
+def test_rows_that_state_their_own_steps_are_missed(tmp_path: Path, name: str, rows: str) -> None:
     """Slow windows could be taken out, and the figure was higher without a word."""
-    text = samples.mllog(run())
-    whole = read(tmp_path, text, "mllog")
+    text = samples.WRITERS[name](run())
+    whole = read(tmp_path, text, name)
     assert not whole.problems
     fifth, tenth = (whole.windows[at].line for at in (4, 9))
     lines = text.splitlines(keepends=True)
-    record = read(tmp_path, "".join(lines[: fifth - 1] + lines[tenth - 1 :]), "mllog")
-    assert record.problems == (f"line {fifth}: step_windows before it are missing, with 50 steps",)
+    record = read(tmp_path, "".join(lines[: fifth - 1] + lines[tenth - 1 :]), name)
+    assert record.problems == (f"line {fifth}: {rows} before it are missing, with 50 steps",)
 
 
 @pytest.mark.parametrize("name", sorted(set(samples.WRITERS) - {"mllog", *FIGURE}))
