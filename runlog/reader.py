@@ -72,8 +72,8 @@ class Header(NamedTuple):
 class Problem(NamedTuple):
     """Text that claims to be an event, but is not exactly one valid event.
 
-    `kind` is one of: json, fields, duplicate-key, encoding, trailing-text, several-events, oversized, nul, and
-    event-type, which no other reader asks for.
+    `kind` is one of: json, fields, duplicate-key, encoding, trailing-text, several-events, oversized, nul, time-text,
+    and event-type, which no other reader asks for.
     """
 
     kind: str
@@ -543,15 +543,18 @@ def _event_of_json(raw: _RawEvent, fields: Any) -> Iterator[Entry]:
     if not is_known_type:
         yield raw.problem("event-type", _NO_TYPE)
         event_type = ""
-    fault = _fault_of_values(fields)
+    time_ms = _number_of_time(fields["time_ms"])
+    fault = _fault_of_values(fields, time_ms)
     if fault:
         yield raw.problem("fields", fault)
         return
+    if type(fields["time_ms"]) is str:
+        yield raw.problem("time-text", "time_ms is a text: the official parser takes its number")
     yield Event(
         key=fields["key"],
         value=fields["value"],
         metadata=fields["metadata"],
-        time_ms=fields["time_ms"],
+        time_ms=time_ms,
         event_type=event_type,
         line=raw.line,
         offset=raw.offset,
@@ -594,16 +597,30 @@ def _kind_of_trailing_text(rest: str) -> str:
     return "a colour code" if has_only_colour_codes else "text"
 
 
-def _fault_of_values(fields: dict[str, Any]) -> str:
+def _number_of_time(time_ms: Any) -> Any:
+    """Return the number in a time that is a text, as the official parser reads it; any other time as it is.
+
+    Args:
+        time_ms: The time of an event, of any type: "1500" gives 1500.0, and "soon" stays a text.
+    """
+    if type(time_ms) is not str:
+        return time_ms
+    try:
+        return float(time_ms)
+    except ValueError:
+        return time_ms
+
+
+def _fault_of_values(fields: dict[str, Any], time_ms: Any) -> str:
     """Return what is wrong with the values of an event's fields: its time, its key or its metadata.
 
     Args:
         fields: The fields of the event. All that an event needs must be there.
+        time_ms: The event's time, converted by `_number_of_time`.
 
     Returns:
         The fault in words; empty if there is none.
     """
-    time_ms = fields["time_ms"]
     is_number = type(time_ms) in (int, float)
     if not is_number or not -(2**63) < time_ms < 2**63:
         return "time_ms is no number of 64 bits"
