@@ -474,8 +474,10 @@ def _findings_on_damaged_log(
         ruleset: The rules by which the log is checked, with this project's benchmarks.
     """
     with_official_ones = official_findings(path, findings, ruleset)
-    is_benchmark_of_ours = run.stated_text(schema.SUBMISSION_BENCHMARK) in ruleset.benchmarks
-    if run.is_project_log or is_benchmark_of_ours:  # there, damage remains an error
+    benchmark = run.stated_text(schema.SUBMISSION_BENCHMARK)
+    division = run.stated_text(schema.SUBMISSION_DIVISION)
+    are_rules_known = benchmark != "" and division != ""  # not so if one of them stands on a damaged line
+    if run.is_project_log or benchmark in ruleset.benchmarks or not are_rules_known:  # there, damage remains an error
         return with_official_ones
     excused = _excuse_errors_on_damaged_log(with_official_ones)
     on_infinities = _findings_on_infinities(path, excused, ruleset)

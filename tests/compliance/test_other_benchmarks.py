@@ -39,6 +39,14 @@ def test_nan_refuses_a_log_of_another_benchmark_only_where_the_official_tools_do
     assert "line-damaged" in {f.rule for f in report.findings if f.severity == "warning"}
 
 
+@pytest.mark.parametrize(("key", "passes"), [("submission_division", False), ("submission_org", True)])
+def test_damage_is_excused_only_if_it_hides_neither_benchmark_nor_division(key: str, passes: bool, tmp_path) -> None:
+    """The official parser takes the last of two equal names. Without a division no rule of the closed one held."""
+    log = _log().line(key, lambda line: line.replace('"value"', '"value": null, "value"'))
+    report = agreed(tmp_path, log.text, "6.1.0")
+    assert (report.passes_official, report.passes_strict) == (True, passes)
+
+
 @pytest.mark.parametrize("samples", [10**400, -(10**400), "many"])
 def test_samples_that_nothing_can_be_computed_with_leave_the_convergence_unknown(samples, tmp_path: Path) -> None:
     folder = tmp_path / "v6.1/Example/results/SYSTEM/flux1"
