@@ -608,20 +608,24 @@ class RunOrder:
             self._report_disorder(event, f"an accuracy of epoch {epoch} without an evaluation of its own")
 
     def _report_if_more_training_than_at_start(self, event: Event, start: Event) -> None:
-        """Report an accuracy whose epochs or samples of training are more than 1 above those of its eval_start.
+        """Report an accuracy whose epochs or samples of training are further than those of its eval_start.
 
         For instance, the eval_start states the samples_count 5,000,000, and the accuracy 6,000,000. No training lies
-        between the two events.
+        between the two events. Whole numbers may differ by 1, because some count epochs from 0 and accuracies from 1.
 
         Args:
             event: An eval_accuracy.
             start: The eval_start of its evaluation. A number that one of the two does not state is not compared.
         """
-        most_ahead = self._collector.strict_rules["accuracy-ahead"].bounds["ahead"]
+        bounds = self._collector.strict_rules["accuracy-ahead"].bounds
         for field in _FIELDS_OF_TRAINING:
             stated: Any = event.metadata.get(field)
             at_start: Any = start.metadata.get(field)
-            if is_number(stated) and is_number(at_start) and stated - at_start > most_ahead:
+            if not (is_number(stated) and is_number(at_start)):
+                continue
+            are_whole = stated == int(stated) and at_start == int(at_start)
+            most_ahead = bounds["ahead"] if are_whole else bounds["ahead_of_fraction"]
+            if stated - at_start > most_ahead:
                 actual = f"an accuracy of {field} {stated}; the eval_start of line {start.line} has {at_start}"
                 self._add_breach("accuracy-ahead", event, actual)
 

@@ -271,6 +271,15 @@ def test_an_accuracy_states_no_more_training_than_its_evaluation_started_at(
     assert report.passes_official and rules_broken(report.as_dict()) == broken
 
 
+@pytest.mark.parametrize(("more", "broken"), [(0, set()), (0.001, set()), (0.06, {"accuracy-ahead"})])
+def test_an_accuracy_states_no_more_of_an_epoch_than_its_evaluation(more: float, broken: set[str], tmp_path) -> None:
+    """An epoch is the whole run of dlrm_dcnv2: the bound of 1 for those who count from 0 hid any other figure."""
+    log = Altered(Writer("5.1.0", "closed", "dlrm_dcnv2").text()).metadata("eval_start", -1, epoch_num=0.7)
+    log.metadata("eval_accuracy", -1, epoch_num=0.7 + more)
+    report = agreed(tmp_path, log.text, "5.1.0")
+    assert report.passes_official and rules_broken(report.as_dict()) == broken
+
+
 def test_where_a_rule_holds_for_many_other_benchmarks_they_are_counted() -> None:
     rule = rules.load("6.1.0").strict["accuracy-ahead"]
     assert rule.why_not_applied("resnet", "closed") == "it holds for 13 other benchmarks"
