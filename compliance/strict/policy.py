@@ -26,6 +26,11 @@ from runlog.digits import counted, significant, six_digits
 from runlog.reader import Event
 from runlog.text import as_json, printable, visible
 
+# A status that says in other words than "aborted" that the run failed, in small letters.
+_WORDS_FOR_FAILURE = frozenset(
+    {"aborted", "abort", "failed", "failure", "fail", "error", "crashed", "killed", "cancelled", "canceled"}
+    | {"interrupted", "timeout", "diverged", "not converged", "incomplete"}
+)
 _VALUES_OF_UNCLEARED_CACHE = frozenset({"false", "no", "n", "off", "0", "none", "skipped", "failed"})
 _SUMMARY_OF_A_WHOLE_RUN = {"mode": "train", "data": "real", "resumed": False, "profiled": False}
 _EVALUATED_AFTER_THE_RUN = ("minigo", "stable_diffusion")
@@ -113,15 +118,15 @@ class Policy:
 
         Args:
             benchmark: The benchmark of the run. None if this project has no rules for it: then any text passes that is
-                neither blank nor "aborted", because such logs may have other words for success.
+                neither blank nor a word for failure, because such logs may have other words for success.
         """
         run = self.run
         status = run.status
         if run.stop is None or status == "success":
             return
-        has_text = isinstance(status, str) and status.strip() != ""
-        may_be_word_for_success = benchmark is None and has_text and status != "aborted"
-        if may_be_word_for_success:
+        words = status.strip().casefold() if isinstance(status, str) else ""
+        may_be_word_for_success = words != "" and words not in _WORDS_FOR_FAILURE
+        if benchmark is None and may_be_word_for_success:
             return
         abort_reason = run.first_event(schema.ABORT_REASON)
         has_abort_reason = abort_reason.line > 0  # the line of a missing event is 0

@@ -59,7 +59,10 @@ def test_samples_that_nothing_can_be_computed_with_leave_the_convergence_unknown
 
 @pytest.mark.parametrize(
     ("status", "passes"),
-    [("converged", True), ("SUCCESS", True), (None, False), ("", False), (0, False), ("aborted", False)],
+    [
+        *(("converged", True), ("SUCCESS", True), (None, False), ("", False), (0, False)),
+        *(("aborted", False), ("ABORTED ", False), ("Failed", False)),
+    ],
 )
 def test_other_benchmarks_have_words_of_their_own_for_success(status, passes: bool, tmp_path: Path) -> None:
     others = agreed(tmp_path, _log().metadata("run_stop", status=status).text, "6.1.0")
