@@ -18,10 +18,26 @@ _BENCHMARKS_NAMED = 3  # at most, where a rule holds for others
 TRAINED_HERE = "trained_here"  # the benchmarks of a row that holds for those of this project's workloads
 _WORKLOAD_BENCHMARKS = tuple(workload.benchmark for workload in workloads.WORKLOADS)
 # Fields of rows that are not simply a field of Benchmark or StrictRule.
-_FIELDS_OF_BENCHMARK_ROWS = ("rulesets", "no_reference_points", "published_sizes")
+_FIELDS_OF_BENCHMARK_ROWS = ("rulesets", "no_reference_points", "published_sizes", "weights")
 _FIELDS_OF_STRICT_ROWS = ("class", "text", "since", "source", "severity")
 SEVERITIES = ("error", "warning", "info")
 FINDINGS_PER_RULE = 10
+
+
+class Weights(NamedTuple):
+    """How many weights a model trains: its tensors, and the numbers in them without and for each class."""
+
+    tensors: int
+    without_classes: int
+    of_class: int
+
+    def numbers(self, classes: int) -> int:
+        """Return how many numbers all tensors have together.
+
+        Args:
+            classes: How many classes the model tells apart.
+        """
+        return self.without_classes + self.of_class * classes
 
 
 class Benchmark(NamedTuple):
@@ -33,6 +49,7 @@ class Benchmark(NamedTuple):
     targets: Mapping[str, float]
     runs: int
     convolutions: int | None = None
+    weights: Weights | None = None
     published_sizes: PublishedSizes | None = None
     reference_points: str | None = None
 
@@ -180,7 +197,9 @@ def _benchmark_of_row(name: str, row: JsonObject, version: str) -> Benchmark:
     """
     sizes = row.get("published_sizes")
     published_sizes = None if sizes is None else PublishedSizes(**sizes)
-    benchmark = Benchmark(name=name, published_sizes=published_sizes, **_without(row, _FIELDS_OF_BENCHMARK_ROWS))
+    weights = Weights(**row["weights"])
+    fields = _without(row, _FIELDS_OF_BENCHMARK_ROWS)
+    benchmark = Benchmark(name=name, published_sizes=published_sizes, weights=weights, **fields)
     if version in row.get("no_reference_points", ()):
         return benchmark._replace(reference_points=None)
     return benchmark

@@ -121,6 +121,22 @@ FOLDER = "/data/images"
 TRAIN_IMAGE_BYTES, EVAL_IMAGE_BYTES = 114_661, 134_120  # the mean of an image of ImageNet
 
 
+# How many there are of a model, and how many numbers they have, by the number of its classes.
+GRADIENTS = {
+    "resnet50_v1.5": {10: (161, 23_528_522), 1000: (161, 25_557_032)},
+    "fcn_hrnetw18": {19: (921, 9_641_119)},
+}
+
+
+def _data(model: str, samples: tuple[int, int]) -> dict[str, Any]:
+    """The settings of a run on so many images: those of the digits, which need no folder, or others."""
+    if model == "fcn_hrnetw18":
+        return {"DATADIR": FOLDER, "RECIPE.classes": 19}
+    if samples == (1437, 360):
+        return {"DATADIR": "", "RECIPE.classes": 10}
+    return {"DATADIR": FOLDER, "RECIPE.classes": 1000}
+
+
 def _passport(samples: int, *, mean_bytes: int, digit: str) -> schema.Passport:
     """The passport of so many files."""
     return schema.Passport(files=samples, bytes=samples * mean_bytes, sha256=digit * 64, is_exact=True)
@@ -155,9 +171,11 @@ def _header(log: Log, summary: schema.RunSummary, config: dict[str, Any], sample
     if summary.devices > 1:
         all_reduces, summed = 1, f"summed over {summary.devices} ranks once, "
         operators["c_allreduce_sum"] = all_reduces
-    proved = f"161 gradients {summed}scaled by 1/{summary.devices} once"
+    tensors, numbers = GRADIENTS.get(summary.model, GRADIENTS["resnet50_v1.5"])[config["RECIPE.classes"]]
+    proved = f"{tensors} gradients {summed}scaled by 1/{summary.devices} once"
+    mib = numbers * 4 / 2**20 * all_reduces
     program = schema.Program(
-        operators=operators, all_reduces=all_reduces, all_reduce_mib=97.5 * all_reduces, fused={}, verified=[proved]
+        operators=operators, all_reduces=all_reduces, all_reduce_mib=mib, fused={}, verified=[proved]
     )
     log.section(schema.PROGRAM, program)
 
@@ -196,7 +214,7 @@ def run(
     print_steps = max(1, (steps + 1) // 2)
     config: dict[str, Any] = {"SEED": seed, "PRINT_STEPS": print_steps, "RECIPE.target_top1": target}
     config["RECIPE.eval_every_epochs"] = eval_every
-    config["DATADIR"] = "" if samples == (1437, 360) else FOLDER  # without one a run reads the digits
+    config |= _data(said.model, samples)
     config |= _recipe(hyperparameters) | {"RECIPE.epochs": epochs}
     if benchmark == "resnet":
         config["RECIPE.image_size"] = 64

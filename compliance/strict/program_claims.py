@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 
 from compliance.logged_run import LoggedRun
+from compliance.rules import Weights
 from compliance.strict.strategy import is_automatic, parts_of_batch
 from runlog import schema
 from runlog.digits import counted, six_digits
@@ -13,6 +14,9 @@ from runlog.text import printable
 _LOSS_SCALING = "check_finite_and_unscale"  # the operator that looks for what overflowed in half precision
 _PREFIXES_OF_FUSED = ("fused_", "merged_")  # of the operators that the header lists once more as `fused`
 _ALL_REDUCE = "c_allreduce_sum"
+_MIB_IN_SINGLE = 4 / 2**20  # of a number in single precision
+# As a share of a model's weights: HRNet's head may lack its bias, and ResNet's first convolution have a fourth channel.
+_MOST_DIFFERENCE_OF_WEIGHTS = 0.01
 # Lines of the header's list `verified`, which are proofs about the program. Lines of other forms are not read.
 # "161 gradients summed over 2 ranks once, scaled by 1/2 once": must agree with the ranks and the parts of a batch.
 _GRADIENTS = re.compile(
@@ -53,6 +57,46 @@ def faults_of_program(run: LoggedRun, summary: schema.RunSummary) -> Iterator[st
     yield from _wrong_list_of_fused_operators(program)
     yield from _other_precision(operators, summary.precision)  # no cast in half precision, or a scaled loss in another
     yield from _faults_of_proofs(run, program, summary.devices)  # the lines of its list `verified`
+
+
+def faults_of_weights(run: LoggedRun, summary: schema.RunSummary, weights: Weights) -> Iterator[str]:
+    """Yield in words that a program has other gradients than its model has weights, by their number or by their size.
+
+    A gradient is as large as the weights that it updates. So a run of ResNet-50 proves 161 gradients. With 1000 classes
+    its all-reduces sum 25,557,032 numbers a step: 97.5 MiB in single precision, and at least half as many in half
+    precision, in which the gradients of normalizations stay in single. Nothing is checked if STRATEGY is `auto`.
+
+    Args:
+        run: The facts that the log states of the run. The header's section `program` must fit the schema.
+        summary: The value of the event run_summary: the precision.
+        weights: Those of the model.
+    """
+    if is_automatic(str(run.settings.get("STRATEGY"))):  # Paddle makes the program, and may make any
+        return
+    program = run.header_section(schema.PROGRAM)
+    for proof in program["verified"]:
+        sum_of_gradients = _GRADIENTS.fullmatch(proof)  # None for a line of another form
+        if sum_of_gradients is None:
+            continue
+        gradients = int(sum_of_gradients["all"])
+        if not _is_within(gradients, weights.tensors, weights.tensors):
+            yield f"a program of {gradients} gradients; its model has {weights.tensors}"
+
+    mib = program["all_reduce_mib"]
+    classes = run.whole_setting("RECIPE.classes")
+    if mib == 0 or classes is None:  # a run on one device sums nothing
+        return
+    most_mib = weights.numbers(classes) * _MIB_IN_SINGLE
+    least_mib = most_mib / 2 if summary.precision in schema.HALF_PRECISIONS else most_mib
+    if not _is_within(mib, least_mib, most_mib):
+        of_model = f"a {summary.precision} model for {classes} classes has {six_digits(most_mib)} MiB of gradients"
+        or_half = "" if least_mib == most_mib else ", or half as many"
+        yield f"a program whose all-reduces sum {six_digits(mib)} MiB; {printable(of_model)}{or_half}"
+
+
+def _is_within(stated: float, least: float, most: float) -> bool:
+    """Return whether a number or size of gradients lies between two of the model, but for a share."""
+    return least * (1 - _MOST_DIFFERENCE_OF_WEIGHTS) <= stated <= most * (1 + _MOST_DIFFERENCE_OF_WEIGHTS)
 
 
 def _wrong_list_of_fused_operators(program: JsonObject) -> Iterator[str]:

@@ -13,6 +13,7 @@ from compliance.strict.measured import Fault
 from compliance.strict.own_evaluations import faults_of_evaluations
 from compliance.strict.own_log import own_log_rules
 from compliance.strict.peak_rates import rates_beyond_peak
+from compliance.strict.program_claims import faults_of_weights
 from compliance.strict.repeated_values import contradictory_values, missing_settings
 from compliance.strict.run_order import RunOrder
 from compliance.strict.schema_types import fits
@@ -87,6 +88,7 @@ class ProjectLog:
         if summary is not None and does_summary_fit and does_header_fit:  # the two checks read their fields
             yield from self._wrong_statements(summary)
             yield from faults_of_claims(self.run, summary, self.order.measured.sensors, self.order.last_epoch or 0)
+            yield from self._other_weights(summary)
         yield from self._faults_of_course()
         if does_header_fit:
             yield from self._missing_convolutions()
@@ -426,6 +428,19 @@ class ProjectLog:
         convolutions = sum(count for kind, count in count_by_kind.items() if _is_forward_convolution(kind))
         if convolutions < _LEAST_SHARE_OF_CONVOLUTIONS * convolutions_of_model:
             yield Fault(None, f"a program of {convolutions} convolutions; the model has {convolutions_of_model}")
+
+    def _other_weights(self, summary: schema.RunSummary) -> Iterator[Fault]:
+        """Yield a fault if the program has other gradients than the benchmark's model has weights.
+
+        Nothing is checked if the weights of the model are not known.
+
+        Args:
+            summary: The value of the event run_summary. The header must fit the schema.
+        """
+        weights = self.benchmark.weights if self.benchmark else None
+        if weights is not None:
+            for what in faults_of_weights(self.run, summary, weights):
+                yield Fault(None, what)
 
     # --- what is stated wrongly, or twice and differently ---
 

@@ -204,6 +204,14 @@ FORGED: dict[str, tuple[Callable[[], Altered], Alter, str]] = {
         log, DATADIR="/data/imagenet/"), "dataset.name is images; by DATADIR it is imagenet"),
     "no word of the folder that was read": (lambda: Altered(make_log.run()), lambda log: by.replaced(
         log, ('"DATADIR": ', '"DATA_DIR": ')), "the header section config lacks DATADIR"),
+    "a program of a few trained weights": (lambda: on_gpus(devices=1), lambda log: by.replaced(
+        log, ("161 gradients", "2 gradients")), "a program of 2 gradients; its model has 161"),
+    "a program of half precision that is called single": (lambda: on_gpus(precision="tf32"), lambda log: _header(
+        log, "program", all_reduce_mib=44.96), "sum 44.96 MiB; a tf32 model for 10 classes has 89.7542 MiB"),
+    "a program of 10 classes on the images of 1000": (lambda: Altered(make_log.closed_run()), lambda log: _header(
+        log, "program", all_reduce_mib=89.7542), "sum 89.7542 MiB; a fp32 model for 1000 classes has 97.4923 MiB"),
+    "a program of a tenth of HRNet": (lambda: Altered(make_log.hrnet_run()), lambda log: _header(
+        log, "program", all_reduce_mib=3.7), "sum 3.7 MiB; a fp32 model for 19 classes has 36.778 MiB"),
     "a program for other ranks": (lambda: Altered(make_log.run()), lambda log: _header(log, "program", verified=[
         "161 gradients summed over 4 ranks once, scaled by 1/4 once"]), "over 4 ranks once"),
     "fused operators that the program does not have": (lambda: Altered(make_log.run()), lambda log: _header(
@@ -308,6 +316,10 @@ HONEST: dict[str, Callable[[], Altered]] = {
         Altered(make_log.run()), "dataset", form="recordio", train_source=_SOURCE),
     "half of the digits, in a folder of the user's": lambda: by.settings(
         _on_half_of_the_digits(Altered(make_log.run())), DATADIR="data/uci-digits-64/"),
+    "half precision, whose normalizations have gradients in single": lambda: _header(
+        on_gpus(), "program", all_reduce_mib=44.98),
+    "single precision of HRNet without a bias of its last convolution": lambda: by.replaced(_header(
+        Altered(make_log.hrnet_run()), "program", all_reduce_mib=36.7768), ("921 gradients", "920 gradients")),
     "no word of the form": lambda: _header(Altered(make_log.run()), "dataset", form=None),
     "16 GPUs": lambda: on_gpus(devices=16),
     "one GPU, which sums no gradients": lambda: on_gpus(devices=1),

@@ -343,6 +343,7 @@ DIGITS_SMALL = {
     "RECIPE_epochs": 4,
     "RECIPE_eval_every_epochs": 1,
     "RECIPE_image_size": 64,
+    "RECIPE_classes": 10,
 }
 
 

@@ -56,6 +56,14 @@ def test_parameters(bias: bool, trainable: int, whole: int) -> None:
     assert parameters(build(replace(CITYSCAPES_80K, head_bias=bias))) == (trainable, whole)
 
 
+def test_publishing_knows_how_many_weights_there_are() -> None:
+    known = rules.load("4.0.0").benchmarks["hrnet"].weights
+    for classes in (11, 19):
+        main = build(replace(CITYSCAPES_80K, classes=classes))
+        tensors = sum(p.trainable for p in main.all_parameters())
+        assert known is not None and (known.tensors, known.numbers(classes)) == (tensors, parameters(main)[0])
+
+
 def test_building_twice_shares_the_weights() -> None:
     main, startup, found = static.Program(), static.Program(), []
     small = mock.patch.multiple(model, MODULES={2: 1, 3: 1, 4: 1}, BLOCKS=1)

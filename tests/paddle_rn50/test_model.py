@@ -10,6 +10,7 @@ import paddle
 import pytest
 from paddle import static
 
+from compliance import rules
 from paddle_rn50 import config
 from paddle_rn50.model import STAGES, resnet50
 from tests import jobs
@@ -38,6 +39,14 @@ def test_parameters(layout: str) -> None:
     for channels, count in ((3, 25_557_032), (4, 25_557_032 + 64 * 49)):
         parameters = build(layout=layout, channels=channels)[0].all_parameters()
         assert sum(int(np.prod(p.shape)) for p in parameters if p.trainable) == count
+
+
+@pytest.mark.parametrize("classes", [10, 1000])
+def test_publishing_knows_how_many_weights_there_are(classes: int) -> None:
+    known = rules.load("4.0.0").benchmarks["resnet"].weights
+    trained = [p for p in build(classes=classes)[0].all_parameters() if p.trainable]
+    assert known is not None
+    assert (known.tensors, known.numbers(classes)) == (len(trained), sum(int(np.prod(p.shape)) for p in trained))
 
 
 def test_zero_gamma_is_in_the_last_bn_of_each_block_only() -> None:
