@@ -4,10 +4,10 @@
 #   launch/campaign.sh NAME [--dry-run] [--shrink]
 #   NAME        a file of campaigns/ without .yaml: dlperf, perf_rn50, fleetx, perf_hrnet or oneflow
 #   --dry-run   list the commands and an estimate of the time, run nothing
-#   --shrink    run the whole grid tiny on CPU ranks, to see that every cell goes through
+#   --shrink    run the whole grid tiny on CPU ranks, to see that every run goes through
 #
 # Environment: DGXSYSTEM (of one node), DATADIR, CONT, HOSTS or HOSTFILE as for the launchers; LOGDIR, the results (default:
-# results), to be seen from here and from the first host; REPEATS instead of the protocol's number. A job of one node is
+# results), to be seen from here and from the first host; REPEATS, trials of a run instead of the protocol's number. A job of one node is
 # one call of ./run_and_time.sh (of launch/container_node.sh where CONT is set), one of several nodes of launch/mpirun.sh over
 # the first of the hosts; RUNNER is a command to call instead of these.
 # Exit status: 0 every run that this machine can do is done, 1 one failed, 2 wrong use.

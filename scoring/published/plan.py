@@ -12,13 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-import yaml
-
-from runlog.json_types import JsonObject
 from runlog.reader import settings_of
-from scoring.figure import protocols
 from scoring.figure.protocols import Protocol
 from scoring.importers import read_record
+from scoring.published import campaign_file
 from scoring.published.table import Published, read_published, select
 from scoring.record import InputError, Record
 
@@ -132,17 +129,13 @@ def read_campaign(name: str, folder: Path = CAMPAIGNS, *, shrink: bool = False, 
 
     Raises:
         InputError: There is no campaign of this name, or the file is not a campaign.
+        OSError: The file cannot be read.
     """
     names = sorted(path.stem for path in folder.glob("*.yaml"))
     if name not in names:
         raise InputError(f"no campaign {name!r} in {folder}: choose one of {', '.join(names)}")
 
-    path = folder / f"{name}.yaml"
-    try:
-        campaign = _full_size_campaign(name, yaml.safe_load(path.read_text(encoding="utf-8")))
-    except (yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError) as error:
-        text = " ".join(str(error).split())  # on one line
-        raise InputError(f"{path}: not a campaign ({text}); see docs/campaigns.md for its fields") from error
+    campaign = _full_size_campaign(folder / f"{name}.yaml")
     if shrink:
         campaign = _shrunk_campaign(campaign)
     if repeats is not None:
@@ -150,39 +143,37 @@ def read_campaign(name: str, folder: Path = CAMPAIGNS, *, shrink: bool = False, 
     return campaign
 
 
-def _full_size_campaign(name: str, fields: JsonObject) -> Campaign:
+def _full_size_campaign(path: Path) -> Campaign:
     """Return the campaign that a file describes, with runs on as many devices and with the same batch as the report's.
 
     Args:
-        name: Name of the campaign, such as "dlperf". The rows of published.csv with this `table` are its report.
-        fields: Content of its file: "workload", "protocol", "environment", "frameworks", and perhaps "note".
+        path: The file, as campaigns/dlperf.yaml. The rows of published.csv with its name as `table` are its report.
 
     Raises:
-        KeyError, TypeError, AttributeError, ValueError: The fields describe no campaign: one is missing or unknown, or
-            has a wrong type or value, or a variable of the environment is missing.
-        OSError: The file of the protocol cannot be read.
+        InputError: The file is not a campaign, or published.csv has no figures for it.
+        OSError: The file, or that of its protocol, cannot be read.
     """
-    protocol = protocols.find(fields["protocol"])
-    environment = {key: str(value) for key, value in fields["environment"].items()}
+    file = campaign_file.read(path)
     # A run's log then marks as warm-up exactly the steps that the protocol drops.
-    environment["WARMUP_STEPS"] = str(_warm_up_steps(protocol, environment))
-
-    frameworks = fields["frameworks"]
-    if not isinstance(frameworks, list) or not frameworks:
-        raise ValueError("frameworks is no list of names")
-
-    figures_of_report = select(read_published(), table=name)
-    converted = ("protocol", "environment", "frameworks")
-    workload_and_note = {key: value for key, value in fields.items() if key not in converted}
+    environment = {**file.environment, "WARMUP_STEPS": str(_warm_up_steps(file.protocol, file.environment))}
+    figures_of_report = select(read_published(), table=path.stem)
+    if not figures_of_report:
+        raise InputError(
+            f"{path}: not a campaign (published.csv has no table {path.stem}, after which the file is named)"
+        )
+    for framework in file.frameworks:
+        if not _throughputs_of(figures_of_report, framework):
+            raise InputError(f"{path}: not a campaign (published.csv has no throughput of {framework} in {path.stem})")
     return Campaign(
-        name=name,
-        protocol=protocol,
+        name=path.stem,
+        workload=file.workload,
+        protocol=file.protocol,
         environment=environment,
-        throughputs=_throughputs_of(figures_of_report, framework=frameworks[0]),
+        throughputs=_throughputs_of(figures_of_report, file.frameworks[0]),
         figures_of_report=figures_of_report,
-        frameworks=frameworks,
+        frameworks=file.frameworks,
+        note=file.note,
         shrunk=False,
-        **workload_and_note,  # TypeError if "workload" is missing, or if the file has a field of another name
     )
 
 
@@ -201,19 +192,13 @@ def _shrunk_campaign(campaign: Campaign) -> Campaign:
 
 
 def _throughputs_of(published: Sequence[Published], framework: str) -> list[Published]:
-    """Return the published throughputs of a framework, whatever its version.
+    """Return the published throughputs of a framework, whatever its version; empty if there are none.
 
     Args:
         published: All figures of a report.
         framework: Beginning of the framework's name, such as "Paddle".
-
-    Raises:
-        ValueError: There are none.
     """
-    rows = [row for row in select(published, metric="throughput") if row.framework.startswith(framework)]
-    if not rows:
-        raise ValueError(f"published.csv has no throughput of {framework}")
-    return rows
+    return [row for row in select(published, metric="throughput") if row.framework.startswith(framework)]
 
 
 def _warm_up_steps(protocol: Protocol, environment: dict[str, str]) -> int:

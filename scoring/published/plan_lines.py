@@ -9,9 +9,9 @@ from scoring.published.plan import Campaign, Job
 START_UP_S = 60.0  # assumed: before the first step
 SHRUNK_RUN_S = 15.0  # assumed: of a whole shrunk run
 SHRUNK_NOTE = (
-    "Shrunk: synthetic data of 32 px on at most 2 CPU ranks of one node, batch 2, FP32, one trial of 3 steps. Cells "
-    "that become the same run share it, across campaigns too. The figures show that the chain works; they are not "
-    "comparable with the published ones."
+    "Shrunk: synthetic data of 32 px on at most 2 CPU ranks of one node, batch 2, FP32, one trial of 3 steps. "
+    "Throughputs that become the same run share it, across campaigns too. The figures show that the chain works; they "
+    "are not comparable with the published ones."
 )
 
 

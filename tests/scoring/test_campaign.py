@@ -11,7 +11,6 @@ from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
-import yaml
 
 from program import strategy
 from scoring.figure import protocols
@@ -19,7 +18,6 @@ from scoring.figure.calibration import calibration
 from scoring.published import campaign, tables
 from scoring.published import plan as campaigns
 from scoring.published.table import select
-from scoring.record import InputError
 from tests import jobs, make_log
 from tests.jobs import called, refused
 
@@ -79,25 +77,6 @@ def test_a_campaign_has_a_cell_for_every_published_throughput_and_measures_as_it
     for throughput in of.throughputs:
         tiny = campaigns.Run(1, min(throughput.devices or 0, 2), 2, "fp32", throughput.strategy)
         assert campaigns.run_that_repeats(throughput, shrink=True) == tiny
-
-
-@pytest.mark.parametrize(
-    "change, text",
-    [
-        ({"protocol": "none"}, "no protocol 'none'"),
-        ({"environment": {"DATA": "real"}, "protocol": "perf"}, "PRINT_STEPS"),
-        ({"steps": 3}, "steps"),
-        ({"frameworks": ["Keras"]}, "no throughput of Keras"),
-        ({"frameworks": []}, "frameworks is no list of names"),
-        ({"frameworks": "Paddle"}, "frameworks is no list of names"),
-    ],
-)
-def test_a_file_that_is_no_campaign_is_refused_with_what_is_wrong(tmp_path: Path, change: dict, text: str) -> None:
-    raw = yaml.safe_load((campaigns.CAMPAIGNS / "dlperf.yaml").read_text(encoding="utf-8"))
-    (tmp_path / "dlperf.yaml").write_text(yaml.safe_dump(raw | change))
-    with pytest.raises(InputError, match=r"dlperf\.yaml: not a campaign") as error:
-        campaigns.read_campaign("dlperf", tmp_path)
-    assert text in str(error.value) and "\n" not in str(error.value)
 
 
 # ------------------------------------------------------------------------------------------------ the plan
