@@ -17,16 +17,19 @@ def hosts_of_file(path: Path) -> list[str]:
         path: The file, which HOSTFILE names.
 
     Raises:
-        ValueError: The file cannot be read, names no host, or has a malformed name.
+        ValueError: The file cannot be read, names no host, or several in its only line, or has a malformed name.
     """
-    hosts = []
+    words_of_lines = []
     for line in _text_of_file(path).splitlines():
         without_comment, _, _ = line.partition("#")
         words = without_comment.split()
         if words:
-            hosts.append(words[0])
-    if not hosts:
+            words_of_lines.append(words)
+    if not words_of_lines:
         raise ValueError(f"HOSTFILE={path}: names no host: give a file with a host's name in each line")
+    if len(words_of_lines) == 1 and _are_names(words_of_lines[0][1:]):
+        raise ValueError(f"HOSTFILE={path}: names several hosts in one line: give each a line of its own")
+    hosts = [words[0] for words in words_of_lines]
     for host in hosts:
         if not re.fullmatch(NODE_NAME, host):
             raise ValueError(
@@ -34,6 +37,11 @@ def hosts_of_file(path: Path) -> list[str]:
                 "the number of a node's ranks, SSH_PORT its port"
             )
     return hosts
+
+
+def _are_names(words: list[str]) -> bool:
+    """Return whether words are names of hosts: not numbers, nor such as `slots=8`. Without words it is False."""
+    return bool(words) and all(re.fullmatch(NODE_NAME, word) and not word.isdecimal() for word in words)
 
 
 def _text_of_file(path: Path) -> str:

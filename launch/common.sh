@@ -147,12 +147,14 @@ plain_lines() { # FILE
 }
 
 # Hosts of a file, which the user NAMED so, with commas between: first word of each line, comments and Open MPI's slots left
-# out. A file that names no host is refused.
+# out. A file that names no host is refused, and one whose only line names several.
 hosts_of_file() { # FILE NAMED
-  local hosts
-  hosts=$(plain_lines "$1" | sed 's/#.*//' | awk 'NF { print $1 }' | paste -sd,)
-  [[ -n ${hosts} ]] || refuse "$2: names no host: give a file with a host's name in each line"
-  echo "${hosts}"
+  local lines other_name='[[:blank:]]+[A-Za-z0-9_.-]*[A-Za-z.][A-Za-z0-9_.-]*'
+  lines=$(plain_lines "$1" | sed 's/#.*//' | awk 'NF')
+  [[ -n ${lines} ]] || refuse "$2: names no host: give a file with a host's name in each line"
+  [[ ! ${lines} =~ ^[[:blank:]]*${HOST_NAME}(${other_name})+[[:blank:]]*$ ]] ||
+    refuse "$2: names several hosts in one line: give each a line of its own"
+  awk '{ print $1 }' <<<"${lines}" | paste -sd,
 }
 
 # Waits for a child to its very end and returns its status: a trapped signal ends `wait` early.

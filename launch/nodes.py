@@ -168,7 +168,7 @@ def lock_or_fail(lock: IO[str], port: int) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        fail(f"another job on this node uses port {port}: choose another SSH_PORT")
+        fail(f"another job on this node uses port {port}: choose another SSH_PORT, unless HOSTS has this node twice")
 
 
 def write_files(job: env.Job, folder: Path, user: str) -> None:

@@ -95,6 +95,7 @@ def test_a_name_with_a_line_break_is_one_line_too() -> None:
             "ports: 'a:22' is no name or IPv4 address of a machine: write that alone; DGXNGPU is the number "
             "of a node's ranks, SSH_PORT its port",
         ),
+        ("row", "row: names several hosts in one line: give each a line of its own"),
         ("empty", "empty: is a folder: name a file"),
         ("noise", "noise: is no text: give a file with a host's name in each line"),
     ],
@@ -102,6 +103,7 @@ def test_a_name_with_a_line_break_is_one_line_too() -> None:
 def test_a_file_of_hosts_that_is_none_is_one_line(name: str, message: str) -> None:
     Path("comments").write_text("# none yet\n\n")
     Path("ports").write_text("a:22 slots=8\n")
+    Path("row").write_text("a b\n\n")
     with pytest.raises(ValueError, match=f"^HOSTFILE={message}$"):
         hosts_of_file(Path(name))
 
@@ -111,6 +113,11 @@ def test_a_file_of_hosts_has_one_in_a_line() -> None:
     assert hosts_of_file(Path("hosts")) == ["a", "b"]
     Path("windows").write_bytes(b"\xef\xbb\xbfa slots=8\r\nb\r\n")
     assert hosts_of_file(Path("windows")) == ["a", "b"]
+    Path("groups").write_text("a rack1\nb rack1\n")
+    assert hosts_of_file(Path("groups")) == ["a", "b"]
+    for only in ("a slots=8", "a slots = 8", "a 8"):
+        Path("one").write_text(only)
+        assert hosts_of_file(Path("one")) == ["a"]
 
 
 def test_a_pipe_is_no_key(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:

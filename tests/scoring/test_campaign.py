@@ -426,7 +426,12 @@ def test_wrong_use_is_told_in_one_line(own: dict[str, str], arguments: list[str]
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("# nobody\n", "names no host"), ("-a\n", "must be names or IPv4 addresses")]
+    ("text", "said"),
+    [
+        ("# nobody\n", "names no host"),
+        ("-a\n", "must be names or IPv4 addresses"),
+        ("a b # of the rack\n", "names several hosts in one line: give each a line of its own"),
+    ],
 )
 def test_a_file_of_no_hosts_is_told_in_one_line(own: dict[str, str], tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "hosts").write_text(text)
