@@ -384,11 +384,11 @@ def of_process() -> dict[str, str]:
     return dict(os.environ)
 
 
-def without(prefix: str) -> dict[str, str]:
+def without(prefix: str | tuple[str, ...]) -> dict[str, str]:
     """Return this process's environment without the variables of a kind.
 
     Args:
-        prefix: Beginning of the names that are left out, as "GIT_".
+        prefix: Beginning of the names that are left out, as "GIT_", or several of them.
     """
     return {name: value for name, value in os.environ.items() if not name.startswith(prefix)}
 

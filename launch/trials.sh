@@ -18,13 +18,14 @@ esac
 readonly FOLDER
 # Open MPI wants to be told twice that this is meant.
 [[ "$(id -u)" != 0 ]] || export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-# In a batch job mpirun would start its daemons by the scheduler's step, which is this job's own.
-unset "${!SLURM_@}" "${!PMI_@}" "${!PMIX_@}"
+# In a batch job mpirun would take its nodes from the scheduler, and start daemons there by its means.
+unset "${!SLURM_@}" "${!PBS_@}" "${!PMI_@}" "${!PMIX_@}"
 # The ranks of one node talk through shared memory: then none of them listens on the network.
 # What a cluster sets for its own Open MPI is not for this one.
 if ((DGXNNODES == 1)); then
-  unset "${!OMPI_MCA_@}"
+  unset "${!OMPI_MCA_@}" "${!PRTE_MCA_@}"
   export OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,sm
+  export PRTE_MCA_prte_default_hostfile=none # also where a file of the user's home names one
 fi
 # Open MPI names its folder of temporary files by mpirun's process id alone, and mpirun does not start where one that was
 # killed has left a folder of the same name. So it is in a new folder, which launch/trial.py removes.

@@ -249,7 +249,11 @@ def test_a_job_needs_nothing_of_its_shell(standing_in: Path, tmp_path: Path) -> 
 
     What a cluster has set for its own MPI and batch jobs is not the job's.
     """
+    other_nodes = tmp_path / "nodes"
+    other_nodes.write_text("n1.invalid\nn2.invalid\n")  # mpirun went to them by ssh
     cluster = {"OMPI_MCA_pml": "ucx", "OMPI_MCA_btl": "openib", "SLURM_JOB_ID": "7", "SLURM_NODELIST": "n1"}
+    cluster |= {"PBS_JOBID": "7", "PBS_ENVIRONMENT": "PBS_BATCH", "PBS_NODEFILE": str(other_nodes)}
+    cluster |= {"PRTE_MCA_prte_default_hostfile": str(other_nodes)}
     job = [f"{name}={value}" for name, value in {**jobs.TINY, **cluster, "LOGDIR": tmp_path}.items()]
     script = f"umask 077; exec {standing_in}/run_and_time.sh <&- >&-"
     done = jobs.run(["env", "-i", *job, "/bin/bash", "-c", script], cwd=tmp_path)

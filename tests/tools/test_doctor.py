@@ -20,7 +20,6 @@ from tests import jobs
 from tests.harness.recorded import A100, A100_NUMA, A100_TOPOLOGY, H100, NO_ECC, V100, recorded_nvml
 from tools.doctor import checks as doctor_checks
 from tools.doctor import node as doctor_node
-from tools.doctor.__main__ import mpirun_failure
 
 KEYS = {"check", "status", "found", "wanted", "fix"}
 GPU_JOB = job_of(device="gpu", dgxngpu=8, batchsize=96)
@@ -81,15 +80,6 @@ def test_this_machine_as_json():
     done = run(BATCHSIZE="many")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert done.stderr.startswith("error: BATCHSIZE='many'")
-
-
-def test_mpirun_is_tried_where_a_job_has_its_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A TMPDIR that cannot be written is what fails a job, whether Python finds another folder or none."""
-    no_folder = tmp_path / "file"
-    no_folder.touch()
-    monkeypatch.delenv("PRTE_MCA_prte_tmpdir_base", raising=False)
-    monkeypatch.setenv("TMPDIR", str(no_folder))
-    assert str(no_folder) in mpirun_failure()
 
 
 @pytest.mark.slow

@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # a tool that starts no ranks must not start MPI
 
 MPIRUN_S = 8
 MESSAGE_CHARS = 300  # of mpirun's message, in a verdict
+OF_SCHEDULERS = ("SLURM_", "PBS_", "PMI_", "PMIX_")  # prefixes of what launch/trials.sh unsets, too
 TIMED_OUT = 124  # status of timeout, which ends mpirun by a signal that it hands to its ranks
 
 
@@ -128,7 +129,9 @@ def mpirun_failure() -> str:
     # Files that a killed mpirun has left in TMPDIR may stop a new mpirun. So mpirun gets another TMPDIR here: a new
     # folder, which mpirun makes itself, in the same place as the folder of a job's mpirun (launch/trials.sh).
     folder = Path(os.environ.get("TMPDIR") or "/tmp", f"mpirun.{uuid.uuid4()}")
-    settings = {**os.environ, "TMPDIR": str(folder)}
+    # Nor does it get the nodes of a scheduler or of the user's own hostfile, of which a job makes no use either.
+    own = {"TMPDIR": str(folder), "PRTE_MCA_prte_default_hostfile": "none"}
+    settings = env.without(OF_SCHEDULERS) | own
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=settings)
     shutil.rmtree(folder, ignore_errors=True)  # the folder is missing if mpirun could not make it
     if done.returncode == 0:

@@ -1,0 +1,25 @@
+"""The doctor's try of mpirun on its own machine."""
+
+from pathlib import Path
+
+import pytest
+
+from tools.doctor.__main__ import mpirun_failure
+
+
+def test_mpirun_is_tried_where_a_job_has_its_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A TMPDIR that cannot be written is what fails a job, whether Python finds another folder or none."""
+    no_folder = tmp_path / "file"
+    no_folder.touch()
+    monkeypatch.delenv("PRTE_MCA_prte_tmpdir_base", raising=False)
+    monkeypatch.setenv("TMPDIR", str(no_folder))
+    assert str(no_folder) in mpirun_failure()
+
+
+def test_mpirun_is_tried_without_the_nodes_of_a_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other_nodes = tmp_path / "nodes"
+    other_nodes.write_text("n1.invalid\nn2.invalid\n")
+    for name, value in {"JOBID": "7", "ENVIRONMENT": "PBS_BATCH", "NODEFILE": str(other_nodes)}.items():
+        monkeypatch.setenv(f"PBS_{name}", value)
+    monkeypatch.setenv("PRTE_MCA_prte_default_hostfile", str(other_nodes))
+    assert mpirun_failure() == ""
