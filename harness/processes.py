@@ -97,6 +97,17 @@ def is_alive(pid: int) -> bool:
     return False
 
 
+def has_living_child(pid: int) -> bool:
+    """Tell whether a process has a child that has not ended; False where the process itself is gone.
+
+    Args:
+        pid: Its process id.
+    """
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return any(is_alive(child.pid) for child in psutil.Process(pid).children())
+    return False
+
+
 def _descendants() -> list[psutil.Process]:
     """List every process below this one that has not ended."""
     found = []

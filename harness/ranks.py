@@ -106,12 +106,14 @@ def start(cluster: ClusterSettings) -> Ranks:
     Raises:
         ValueError: mpirun started another number of ranks than the settings say.
     """
-    ranks = _ranks_by_mpi()
     if env.is_rank():
         # An mpirun that is killed cannot end its ranks, and launch/trial.py closes the log as soon as mpirun is gone.
         end_with_parent(signal.SIGKILL)
-    # The watchdog starts after MPI has told the rank, because its message names the rank.
-    WATCHDOG.start(cluster.hang_timeout_s, rank=ranks.rank, node=ranks.node)
+    # Before the first message between ranks, which hangs where the nodes do not reach each other.
+    WATCHDOG.beat("meeting the other ranks by MPI")
+    WATCHDOG.start(cluster.hang_timeout_s, rank=env.rank_by_mpirun(), node=socket.gethostname())
+    ranks = _ranks_by_mpi()
+    WATCHDOG.beat("starting")
     if ranks.size != cluster.world_size:
         raise ValueError(
             f"{counted(ranks.size, 'rank')} started, but DGXNNODES={cluster.dgxnnodes} x DGXNGPU={cluster.dgxngpu} "

@@ -21,7 +21,15 @@ import time
 from pathlib import Path
 from typing import IO
 
-from harness.processes import LAUNCHER_ENDED, SENT_TO_RANKS, ancestors, end_with_parent, is_alive, on_signals
+from harness.processes import (
+    LAUNCHER_ENDED,
+    SENT_TO_RANKS,
+    ancestors,
+    end_with_parent,
+    has_living_child,
+    is_alive,
+    on_signals,
+)
 from launch.times import TIMES
 from runlog.errors import RunError
 from runlog.writer import close_log_of_killed_run
@@ -35,6 +43,9 @@ LOST_PEER = re.compile(
 SIGNALS_OF_LOST_PEER = {signal.SIGABRT, signal.SIGTERM, signal.SIGPIPE, signal.SIGHUP}  # by which such a rank may end
 NO_MORE_PROCESSES = re.compile(r"can't start new thread|BlockingIOError: \[Errno 11\]|pthread_create failed")
 STATUS_OF_REFUSAL = 2  # a rank's and the trial's
+# mpirun of Open MPI 5.0.11 may wait for ever, and not end at SIGTERM, where ranks end while they start MPI.
+ALONE_S = 30.0  # it is killed where none of its processes has been alive for so long
+LOOK_S = 5.0  # between two looks at its processes
 RANK_ENDED = re.compile(r"process rank \d+ with PID \d+ on node \S+ exited on signal (\d+) \([^)]*\)")  # mpirun's words
 
 
@@ -150,6 +161,7 @@ class Trial:
         self.launchers = ancestors()  # process ids of launch/trials.sh, and of what started it
         self.mpirun: subprocess.Popen[bytes] | None = None
         self.kills_before = memory_kills()
+        self.mpirun_hung = False  # it did not end with its ranks
 
     def on_signal(self, number: int, _frame: object) -> None:
         """Ask the ranks to save what they have and to end, by a signal that mpirun passes on to them.
@@ -203,6 +215,8 @@ class Trial:
         folder_of_mpirun = settings.get("PRTE_MCA_prte_local_tmpdir_base", "")  # named by launch/trials.sh
         for leftover in (segments, folder_of_mpirun):
             shutil.rmtree(leftover, ignore_errors=True)  # an empty or missing path is ignored
+        if self.mpirun_hung:
+            return 1
         if mpirun.returncode < 0:  # a signal ended it
             return 128 - mpirun.returncode
         return mpirun.returncode
@@ -227,7 +241,8 @@ class Trial:
         """Wait until mpirun has ended.
 
         mpirun is asked to end its ranks, again and again, once the time to end after a signal or the trial's limit is
-        over. It is killed MPIRUN_END_S seconds after the time to end; the limit alone never has it killed.
+        over. It is killed MPIRUN_END_S seconds after the time to end; the limit alone never has it killed. It is also
+        killed if it does not end with its ranks.
 
         Args:
             mpirun: The running process.
@@ -235,9 +250,16 @@ class Trial:
         end_by_limit = float("inf")
         if self.args.limit:  # 0: none
             end_by_limit = time.monotonic() + self.args.limit
+        had_child_s = float("inf")  # when it was last seen with a living child; infinite: never yet
+        next_look_s = time.monotonic() + LOOK_S
         while mpirun.poll() is None:
             now = time.monotonic()
-            if now > self.deadline + TIMES["MPIRUN_END_S"]:  # only a signal sets a deadline
+            if now > next_look_s:
+                next_look_s = now + LOOK_S
+                if has_living_child(mpirun.pid):
+                    had_child_s = now
+            self.mpirun_hung = now > had_child_s + ALONE_S
+            if self.mpirun_hung or now > self.deadline + TIMES["MPIRUN_END_S"]:  # only a signal sets a deadline
                 mpirun.kill()
             elif now > min(self.deadline, end_by_limit):
                 mpirun.terminate()  # repeated until it has ended
@@ -383,10 +405,14 @@ class Trial:
             return f"mpirun was ended by signal {status - 128}"
         if "unable to find network interfaces" in messages.text:
             return "no network interface is up here, and ranks meet over the loopback: ip link set lo up"
+        if "An error occurred in MPI_Init" in messages.text:
+            return f"MPI could not start on a rank; what it said is in {self.stderr}"
         if "MPI_ERRORS_ARE_FATAL" in messages.text:
             return f"a rank was lost, of which another one heard before mpirun did; what it said is in {self.stderr}"
         if self.args.nodes > 1 and not messages.text:
             return f"mpirun ended with status {status}, and no rank said why: it may have lost its connection to a node"
+        if self.mpirun_hung:
+            return f"mpirun did not end with its ranks, and was killed; what they said is in {self.stderr}"
         return f"a rank ended with status {status}; what it said is in {self.stderr}{_advice(messages)}"
 
     def remove_messages_if_said(self) -> None:

@@ -355,6 +355,7 @@ OF_KILL = r"process rank 1 with PID 17 on node n1 exited on signal {} .*"
         (["error: NCCL error: unhandled system error", OWN], 0, "data/a.jpg cannot be decoded"),
         ([PEER], 0, "ExternalError: gloo: Connection reset by peer"),
         (["[n1:0] *** MPI_ERRORS_ARE_FATAL"], 0, "a rank was lost, of which another one heard before mpirun did; .*"),
+        (["*** An error occurred in MPI_Init_thread"], 0, "MPI could not start on a rank; what it said is in .*"),
         (["Traceback"], 0, "a rank ended with status 14; what it said is in .*"),
         (["OpenBLAS: pthread_create failed"], 0, "a rank ended with status 14; .*: raise the limit on processes .*"),
         (["error: input failed: can't start new thread"], 0, "input .* thread: raise the limit on processes .*"),
@@ -381,6 +382,19 @@ def test_the_status_of_a_trial_is_mpiruns_or_that_of_the_signal_that_ended_it(
     one = trial.Trial(argparse.Namespace(result=tmp_path / "result_0.txt", nodes=2, limit=0, command=command))
     with one.stderr.open("wb") as messages:
         assert one.run(messages) == status
+
+
+def test_an_mpirun_that_does_not_end_with_its_ranks_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Open MPI 5.0.11 did so where ranks ended in MPI_Init, and took no notice of SIGTERM: the job stayed for ever."""
+    monkeypatch.setattr(trial, "ALONE_S", 0.5)
+    monkeypatch.setattr(trial, "LOOK_S", 0.1)
+    monkeypatch.delenv("ABORT_REASON_FILE", raising=False)
+    rank_that_ends = "import subprocess, time; subprocess.run(['sleep', '1']); time.sleep(600)"
+    command = [sys.executable, "-c", rank_that_ends]
+    one = trial.Trial(argparse.Namespace(result=tmp_path / "result_0.txt", nodes=1, limit=0, command=command))
+    with one.stderr.open("wb") as messages:
+        status = one.run(messages)
+    assert one.reason(status).startswith("mpirun did not end with its ranks, and was killed; what they said is in ")
 
 
 def test_a_trials_name_is_one_jobs_and_no_link(tmp_path: Path) -> None:
