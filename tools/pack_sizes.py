@@ -67,10 +67,13 @@ def size_of(name: str, content: bytes) -> folder.Size:
             return size
     except Image.DecompressionBombError as error:
         webp_size = encoded.webp_size(content)  # None if the file is no WebP that DALI takes
-        if webp_size is not None:
-            height, width = webp_size  # the height first here, too
-            return width, height
-        raise ValueError(f"{name}: {error} Make it smaller or remove it from the list") from error
+        if webp_size is None:
+            raise ValueError(f"{name}: {error} Make it smaller or remove it from the list") from error
+        fault = encoded.fault(content)  # as that it is truncated, which Pillow has not looked at yet
+        if fault:
+            raise ValueError(f"{name}: is no image ({fault}): replace the file or remove it from the list") from error
+        height, width = webp_size  # the height first here, too
+        return width, height
     except (OSError, SyntaxError, ValueError) as error:
         raise ValueError(f"{name}: is no image: replace the file or remove it from the list") from error
 

@@ -291,8 +291,12 @@ def test_images_of_more_pixels_than_pillow_opens_are_packed(
         pack_sizes.find_sizes(source, "train")
 
 
-def test_the_size_of_a_damaged_webp_is_not_taken_from_its_header() -> None:
-    """Once the size that its header claims counted, such as 0 x 0 pixels."""
+@pytest.mark.parametrize("most_pixels", [40 * 30, 10])
+def test_the_size_of_a_damaged_webp_is_not_taken_from_its_header(
+    most_pixels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once the size that its header claims counted, such as 0 x 0 pixels, and of a large one that was truncated."""
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", most_pixels)
     file = io.BytesIO()
     Image.new("RGB", (40, 30)).save(file, "WEBP")
     content = file.getvalue()
