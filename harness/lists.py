@@ -126,6 +126,7 @@ class Folders:
             root: The folder that paths are relative to.
         """
         self._root = root
+        self._absolute_start = f"{root.absolute()}/"  # of absolute paths below the root; DATADIR may be relative
         # {folder: {name: why the name is no file, or ""}}, of the folders that were asked about
         self._faults_by_folder: dict[str, dict[str, str]] = {}
 
@@ -167,7 +168,7 @@ class Folders:
         Args:
             path: The path as the list has it. An absolute path outside the root stays absolute.
         """
-        as_written = path.removeprefix(f"{os.fspath(self._root)}/")
+        as_written = path.removeprefix(self._absolute_start)
         with_slashes = as_written.replace("\\", "/")
         if with_slashes == as_written:
             return as_written

@@ -31,6 +31,18 @@ def found(root: Path, part: str, classes: int) -> folder.ImageList:
 # ---- lists
 
 
+@pytest.mark.parametrize("path", ["train/07.jpeg", "{root}/train/07.jpeg"])
+def test_a_relative_datadir_reads_the_paths_of_an_absolute_one(
+    root: Path, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Absolute paths stayed so, and "train/07.jpeg" was looked for as "07.jpeg" where DATADIR itself is named train."""
+    renamed = root.with_name("train")
+    (root / "train_list.txt").write_text(path.format(root=renamed) + " 6\n")
+    root.rename(renamed)
+    monkeypatch.chdir(root.parent)
+    assert found(Path("train"), "train", 10).paths == ("train/07.jpeg",)
+
+
 @pytest.mark.parametrize(
     "line",
     [
