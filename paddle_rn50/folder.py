@@ -228,17 +228,37 @@ def read_list(root: Path, part: str, classes: int) -> ImageList:
                 f"{where}: label {label} is out of range: the recipe has {classes} classes, numbered from 0"
             )
         path = folders.relative(unquoted(line["path"]))
-        fault = folders.fault(path)  # as "is absent"; empty if there is a file
-        if fault:
-            lacks_part = folders.has(f"{part}/{path}")  # as the paths in the lists of Caffe
-            fix = "restore it or remove the line"
-            if lacks_part:
-                fault += f", {part}/{path} is there"
-                fix = f"write {part}/ before the paths, which count from {root}"
-            raise ValueError(f"{where}: {root / path} {fault}: {fix}")
+        _require_file(where, root, part, path, folders)
         paths.append(path)
         labels.append(label)
     return ImageList(root=root, part=part, paths=tuple(paths), labels=np.array(labels, dtype=np.int64))
+
+
+def _require_file(where: str, root: Path, part: str, path: str, folders: Folders) -> None:
+    """Raise ValueError if there is no file at the path of a list's line.
+
+    Args:
+        where: The line's place, as "val_list.txt:7".
+        root: Folder of the data set.
+        part: "train" or "val".
+        path: The path, relative to `root` or absolute.
+        folders: Tells which files are there.
+
+    Raises:
+        ValueError: There is none. The message says what may be meant.
+    """
+    fault = folders.fault(path)  # as "is absent"; empty if there is a file
+    if not fault:
+        return
+    fix = "restore it or remove the line"
+    if folders.has(f"{part}/{path}"):  # as the paths in the lists of Caffe
+        fault += f", {part}/{path} is there"
+        fix = f"write {part}/ before the paths, which count from {root}"
+    with_label = LINE.fullmatch(path)  # a line of two labels, whose first one was taken for the path's end
+    if with_label is not None and folders.has(with_label["path"]):
+        fault += f", {with_label['path']} is there"
+        fix = "write one label behind each path"
+    raise ValueError(f"{where}: {root / path} {fault}: {fix}")
 
 
 def without_label(where: str, text: str, expected: str) -> str:
@@ -254,7 +274,7 @@ def without_label(where: str, text: str, expected: str) -> str:
             f"{where}: {text!r} is only a number: write '{expected}'; ImageNet's devkit numbers the classes in another "
             "order than class folders are: take val.txt of Caffe's caffe_ilsvrc12.tar.gz"
         )
-    return f"{where}: {text!r} has no label: write '{expected}', the label a number from 0"
+    return f"{where}: {text!r} has no label, a whole number from 0, at its end: write '{expected}'"
 
 
 # ---- class folders

@@ -294,7 +294,7 @@ def test_a_name_with_a_line_break_is_not_written_to_a_list(root: Path, line_brea
 
 def test_a_label_of_very_many_digits_is_named(root: Path) -> None:
     (root / "train_list.txt").write_text("train/07.jpeg " + "9" * 5000)
-    with pytest.raises(ValueError, match=r"train_list\.txt:1: 'train/07\.jpeg 9+' has no label: write 'path label'"):
+    with pytest.raises(ValueError, match=r"train_list\.txt:1: 'train/07\.jpeg 9+' has no label, a whole number from 0"):
         data.find(root, "train", 10)
 
 
