@@ -14,9 +14,12 @@ MAX_ROW_CHARS = 2_048  # no row is longer, and a search of a longer text could t
 HALF_ROW_LINES = 5  # if another process's text breaks a row in two, the second half follows within so many lines
 
 # A number as any of the tools may print one, also in thousands, as `1,234.5`. A part of `1,2345` or `1,234`, which may
-# have a decimal comma, is none, nor is `1e`, whose exponent is cut off; `1.2epoch` has one.
+# have a decimal comma, is none, nor is `1e`, whose exponent is cut off; `1.2epoch` has one. In `6.92023-08-03`, a date
+# follows without a space, so that no one can tell where the number ends.
 _IN_THOUSANDS = r"[1-9]\d{0,2}(?:,\d{3})+\.\d+"
-NUMBER = rf"([-+]?(?:{_IN_THOUSANDS}|[\d.]+)(?:[eE][-+]?\d+)?(?![\d.]|[eE](?![A-Za-z])|,\d)|-?nan|-?inf)"
+NUMBER = (
+    rf"([-+]?(?:{_IN_THOUSANDS}|[\d.]+)(?:[eE][-+]?\d+)?(?![\d.]|[eE](?![A-Za-z])|,\d|[-/]\d\d[-/]\d\d)|-?nan|-?inf)"
+)
 _STARTS_IN_THOUSANDS = re.compile(rf"[-+]?{_IN_THOUSANDS}")
 _LEAST, _MOST = 1e-9, 1e12  # every rate and every time lies between
 

@@ -28,9 +28,10 @@ from tests.scoring.test_published import ROWS, RULES
         ("1e", None),
         (f"1e{CUT}", None),
         (f"1e-{CUT}", None),
+        ("6.92023-08-03 02:17", None),
     ],
 )
-def test_a_number_whose_exponent_is_cut_off_is_none(text: str, number: str | None) -> None:
+def test_a_number_whose_end_cannot_be_told_is_none(text: str, number: str | None) -> None:
     found = re.match(NUMBER, text)
     assert (found and found[1]) == number
 
