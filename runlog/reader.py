@@ -37,8 +37,12 @@ _UTF_16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 LARGEST_FLOAT = 1e300  # of a whole number that is taken as one: a float ends at 1.8e308
 LONGEST_PREFIX = 80  # bytes of what a launcher puts before a line
 # The tag of a launcher before a line: mpirun's `[1,3]<stdout>`, newer ones' `[prterun-host-1@1,3]<stdout>` and
-# `[1,3][host:4711]<stdout>` with the process, Gloo's `[3]<stdout>`. The group is the rank.
-RANK_TAG = r"\[(?:(?:[\w.-]+@)?\d{1,9},)?(\d{1,9})\](?:\[[\w.-]+:\d{1,9}\])?<std(?:out|err|diag)>"
+# `[1,3][host:4711]<stdout>` with the process, SageMaker's `[1,mpirank:3,algo-1]<stdout>`, Gloo's `[3]<stdout>`. The
+# group is the rank.
+RANK_TAG = (
+    r"\[(?:(?:[\w.-]+@)?\d{1,9},)?(?:mpirank:)?(\d{1,9})(?:,[\w.-]{1,60})?\](?:\[[\w.-]+:\d{1,9}\])?"
+    r"<std(?:out|err|diag)>"
+)
 _RANK = re.compile(
     rb"(?:.*%b:?|\s*\[\d+,(\d+)\]:?|\s*\[?(?:rank ?|default)?(\d+)\]?:)\s*\Z" % RANK_TAG.encode(), re.DOTALL
 )

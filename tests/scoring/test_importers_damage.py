@@ -105,7 +105,7 @@ def test_mpirun_prefixes_and_ranks(tmp_path: Path, name: str, prefix: str) -> No
     assert same_rows(clean, read(tmp_path, "\n".join(tagged) + "\n", name))
 
 
-@pytest.mark.parametrize("prefix", ["{}: ", "[1,{}]<stdout>:"])
+@pytest.mark.parametrize("prefix", ["{}: ", "[1,{}]<stdout>:", "[1,mpirank:{},algo-1]<stdout>:"])
 def test_an_mllog_log_of_two_ranks_is_one_run(tmp_path: Path, prefix: str) -> None:
     """Each rank logs the whole run, and the lower one counts. What a rank logs alone counts, too."""
     text = samples.WRITERS["mllog"](run())

@@ -11,6 +11,7 @@ from tests.scoring import samples
 
 NAMES = ["paddleclas_static", "paddleclas_dygraph", "paddleseg", "nvidia_pytorch", "gluoncv", "mmseg"]
 LABELS = ["{}: ", " {}: ", "[rank{}]: ", "[default{}]:", "[{}] ", "trainer_{}  | ", "trainer-{}  | ", "[1,{}]<stdout>:"]
+LABELS += ["[1,mpirank:{},algo-1]<stdout>:"]
 LABELS += ["[pod/trainer-{}/main] ", "[pod/trainer-{}-x7k2p/main] "]
 LABELS += ["2023-07-28T07:50:00.123456789Z {}: ", "2023-07-28T07:50:00.123456789+02:00 stdout F [rank{}]: "]
 
