@@ -216,9 +216,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action = actions.add_parser(name, help=text, description=text, allow_abbrev=False)
         action.add_argument("logs", nargs="*", metavar=metavar)
         action.add_argument("--file", type=Path, default=Path("history.sqlite"), help="default: %(default)s")
-        action.add_argument("--last", type=count, default=10, help="check: against so many runs (default: %(default)s)")
-        add_system_option(action)
-        add_score_options(action, protocol="window")
+        if name in ("add", "check"):  # `show` and `export` write every run as it was added
+            add_system_option(action)
+            add_score_options(action, protocol="window")
+        if name == "check":
+            action.add_argument("--last", type=count, default=10, help="against so many runs (default: %(default)s)")
 
 
 def main(args: argparse.Namespace) -> int:

@@ -33,7 +33,8 @@ def command(tmp_path: Path) -> Command:
     """Runs `python -m scoring history ... --file`: exit status, output, standard error."""
 
     def call(*words: object) -> Done:
-        machine = () if "--system" in words else ("--system", "my machine")
+        reads_logs = words[0] in ("add", "check")
+        machine = ("--system", "my machine") if reads_logs and "--system" not in words else ()
         return scoring("history", *words, "--file", tmp_path / "history.sqlite", *machine)
 
     return call
@@ -219,6 +220,8 @@ REFUSED = [  # what the file holds, the command, and what is said
     ("", "add", "no log given; name the logs"),
     ("", "add {log} --protocol mlperf", "no throughput"),
     ("", "export", "name it"),
+    ("", "show --system mine", "unrecognized arguments: --system;"),  # it was ignored: the page had all systems
+    ("", "add {log} --last 3", "unrecognized arguments: --last 3"),
     ("", "check {log}", "no history there"),
     *(
         (made, words, says)
