@@ -43,6 +43,8 @@ LOST_PEER = re.compile(
 SIGNALS_OF_LOST_PEER = {signal.SIGABRT, signal.SIGTERM, signal.SIGPIPE, signal.SIGHUP}  # by which such a rank may end
 NO_MORE_PROCESSES = re.compile(r"can't start new thread|BlockingIOError: \[Errno 11\]|pthread_create failed")
 STATUS_OF_REFUSAL = 2  # a rank's and the trial's
+# mpirun's words where there is no room for its files, of bytes or of files
+MPIRUN_CANNOT_WRITE = re.compile("PMIX_ERR_FILE_WRITE_FAILURE|unable to create the desired\\s+directory")
 # mpirun of Open MPI 5.0.11 may wait for ever, and not end at SIGTERM, where ranks end while they start MPI.
 ALONE_S = 30.0  # it is killed where none of its processes has been alive for so long
 LOOK_S = 5.0  # between two looks at its processes
@@ -405,6 +407,9 @@ class Trial:
             return f"mpirun was ended by signal {status - 128}"
         if "unable to find network interfaces" in messages.text:
             return "no network interface is up here, and ranks meet over the loopback: ip link set lo up"
+        if MPIRUN_CANNOT_WRITE.search(messages.text):
+            folder = os.environ.get("TMPDIR") or "/tmp"
+            return f"mpirun cannot write into {folder}: make room there, or set TMPDIR to another folder"
         if "An error occurred in MPI_Init" in messages.text:
             return f"MPI could not start on a rank; what it said is in {self.stderr}"
         if "MPI_ERRORS_ARE_FATAL" in messages.text:

@@ -356,6 +356,12 @@ OF_KILL = r"process rank 1 with PID 17 on node n1 exited on signal {} .*"
         ([PEER], 0, "ExternalError: gloo: Connection reset by peer"),
         (["[n1:0] *** MPI_ERRORS_ARE_FATAL"], 0, "a rank was lost, of which another one heard before mpirun did; .*"),
         (["*** An error occurred in MPI_Init_thread"], 0, "MPI could not start on a rank; what it said is in .*"),
+        (
+            ["[n1:7] PMIX ERROR: PMIX_ERR_FILE_WRITE_FAILURE in file"],
+            0,
+            "mpirun cannot write into .*: make room there.*",
+        ),
+        (["unable to create the desired directory"], 0, "mpirun cannot write into .*, or set TMPDIR to another folder"),
         (["Traceback"], 0, "a rank ended with status 14; what it said is in .*"),
         (["OpenBLAS: pthread_create failed"], 0, "a rank ended with status 14; .*: raise the limit on processes .*"),
         (["error: input failed: can't start new thread"], 0, "input .* thread: raise the limit on processes .*"),
