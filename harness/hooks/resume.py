@@ -37,11 +37,13 @@ class Start:
 FROM_STEP_0 = Start(position=Position(step=0, epoch=1, epoch_step=0, seed=-1, global_batch=0, ranks=0))
 
 
-# Names in an identity of what may change, with a note: the training files' digest, as where a damaged image is replaced
-# during a run, and the images over which batch norm takes its statistics, as on another number of ranks.
+# Names in an identity of what may change, with a note: the digests of the training and of the evaluation files, as
+# where a damaged image is replaced during a run, and the images over which batch norm takes its statistics, as on
+# another number of ranks.
 TRAIN_SHA256 = "train_sha256"
+EVAL_SHA256 = "eval_sha256"
 BN_SPAN = "bn_span"
-MAY_CHANGE = (TRAIN_SHA256, BN_SPAN)
+MAY_CHANGE = (TRAIN_SHA256, EVAL_SHA256, BN_SPAN)
 
 
 def find(job: Job, ranks: Ranks, identity: dict[str, Any]) -> Start:
@@ -188,10 +190,11 @@ def _notes_on_changes(path: Path, there: dict[str, Any], here: dict[str, Any]) -
         if is_known and there[name] != here[name]:
             changed.append(name)
     notes = []
-    if TRAIN_SHA256 in changed:
-        notes.append(
-            f"{path}: its run trained on other files: names, sizes or labels differ from those of this data set"
-        )
+    for name, did in ((TRAIN_SHA256, "trained"), (EVAL_SHA256, "evaluated")):
+        if name in changed:
+            notes.append(
+                f"{path}: its run {did} on other files: names, sizes or labels differ from those of this data set"
+            )
     if BN_SPAN in changed:
         notes.append(
             f"{path}: its run took the statistics of batch norm over {there[BN_SPAN]} images, this one takes them over "

@@ -168,6 +168,14 @@ def test_what_a_checkpoint_does_not_know_of_its_run_does_not_count(tmp_path, one
     assert resume.find(job(tmp_path), one_rank, RUN | {"train_sha256": None}).notes == ()
 
 
+@pytest.mark.parametrize(("name", "did"), [("train_sha256", "trained"), ("eval_sha256", "evaluated")])
+def test_other_files_of_either_part_are_noted(name: str, did: str, tmp_path, one_rank):
+    """Of other evaluation files, by which a run reached its target, nothing was said."""
+    save(tmp_path, 10, run=RUN | {name: "a" * 64})
+    [note] = resume.find(job(tmp_path), one_rank, RUN | {name: "b" * 64}).notes
+    assert f"its run {did} on other files: names, sizes or labels differ" in note
+
+
 def test_batch_norm_over_other_images_is_noted(tmp_path, one_rank):
     """As by STRATEGY=gradient_merge=2, or on twice as many ranks: the run went on otherwise, without a word."""
     saved = save(tmp_path, 10, run=RUN | {"bn_span": 32})

@@ -359,5 +359,8 @@ def test_a_checkpoint_of_synthetic_data_depends_on_no_files(kind: str, embedded:
     job = job_of(data=kind, datadir=str(packed("recordio", tmp_path / "packed", embedded)), batchsize=8, dgxngpu=1)
     task = task_of(job, me)
     source = task.dataset.train_source
-    assert source is not None
-    assert identity_of(job.model, task)["train_sha256"] == (source.sha256 if kind == "real" else None)
+    eval_source = task.dataset.eval_source
+    assert source is not None and eval_source is not None
+    identity = identity_of(job.model, task)
+    digests = (identity["train_sha256"], identity["eval_sha256"])
+    assert digests == ((source.sha256, eval_source.sha256) if kind == "real" else (None, None))
