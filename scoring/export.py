@@ -9,12 +9,14 @@ from typing import Any, NamedTuple
 
 from runlog.json_types import JsonObject
 from runlog.schema import RankTimes
+from scoring.figure.rates import are_rates_of_one_device, rate_of
+from scoring.figure.run_start import date_of_stamp
 from scoring.importers import add_log_options, read_records
 from scoring.output import refuse_missing_folder
 from scoring.record import FACTS, InputError, Quality, Record, Window
 
-# Fields of a window, by the names that TensorBoard and MLflow show.
-SCALARS = ("images_per_s", "loss", "data_wait_s", "gpu_memory_mib", "power_w")
+# Fields of a window, by the names that TensorBoard and MLflow show beside the throughput.
+SCALARS = ("loss", "data_wait_s", "gpu_memory_mib", "power_w")
 RUN_FACTS = (*FACTS, "platform", "mode")
 MOST_METRICS_OF_A_CALL = 1000  # MLflow takes no more
 
@@ -109,7 +111,22 @@ def window_with_run_facts(record: Record, window: Window) -> JsonObject:
     figures = dataclasses.asdict(window)
     del figures["rank_times"]  # times, numbers and names of hosts, which no one column can hold
     rank_times = {name: getattr(window.rank_times, name, None) for name in RankTimes._fields}
-    return facts | figures | rank_times | {"images_per_s": window.images_per_s}
+    return facts | figures | rank_times | {"images_per_s": _images_per_s(record, window)}
+
+
+def _images_per_s(record: Record, window: Window) -> float | None:
+    """Return the throughput of all devices in a window, as measured or else as printed.
+
+    Args:
+        record: What the log of the run says.
+        window: The steps between two printed rows, or an epoch.
+
+    Returns:
+        The images/s; None if the row says too little, or if the number of devices is needed and not known.
+    """
+    if are_rates_of_one_device(record):
+        return None
+    return rate_of(record, window)
 
 
 def to_parquet(rows: Sequence[Mapping[str, Any]], file: Path) -> None:
@@ -217,10 +234,11 @@ def _scalars(record: Record) -> Iterator[Scalar]:
     """
     for number, window in enumerate(record.windows):
         step = window.step if window.step is not None else number
-        for name in SCALARS:
-            value = getattr(window, name)
+        values = {"images_per_s": _images_per_s(record, window)}
+        values |= {name: getattr(window, name) for name in SCALARS}
+        for name, value in values.items():
             if value is not None:
-                yield Scalar(name, float(value), step, window.end_s)
+                yield Scalar(name, float(value), step, date_of_stamp(window.end_s))
     for number, quality in enumerate(record.quality):
         yield Scalar(quality.name, quality.value, _step_of_evaluation(quality, number), None)
 

@@ -44,17 +44,27 @@ def start_of(record: Record) -> Start:
 def date_of_first_row(record: Record) -> float | None:
     """Return the time stamp of a run's first row as Unix time in seconds; None if there is no date.
 
-    The stamp of a date is either Unix time, such as 1.6e9, or seconds from the year 1, such as 6.4e10. At most one of
-    the two readings gives a date from 2001 to 2286, and this reading is taken. A stamp that is a time from midnight,
-    such as 43200, gives no such date.
-
     Args:
         record: The run as read from its log.
 
     Returns:
         The Unix time. None if the log has no row, if the first row has no stamp, or if the stamp is no date.
     """
-    stamp_s = record.windows[0].end_s if record.windows else None  # a window has the stamp of its row as its end
+    if not record.windows:
+        return None
+    return date_of_stamp(record.windows[0].end_s)  # a window has the stamp of its row as its end
+
+
+def date_of_stamp(stamp_s: float | None) -> float | None:
+    """Return the time stamp of a row as Unix time in seconds; None if it is no date.
+
+    The stamp of a date is either Unix time, such as 1.6e9, or seconds from the year 1, such as 6.4e10. At most one of
+    the two readings gives a date from 2001 to 2286, and this reading is taken. A stamp that is a time from midnight,
+    such as 43200, gives no such date.
+
+    Args:
+        stamp_s: The stamp, as an importer reads it; None if the row has none.
+    """
     if stamp_s is None:
         return None
     unix_s_if_from_year_1 = stamp_s - ORDINAL_OF_1970 * SECONDS_OF_DAY

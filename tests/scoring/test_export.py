@@ -1,5 +1,6 @@
 """`scoring export`: what other tools read back is what the log says."""
 
+import datetime
 import importlib.util
 import struct
 import sys
@@ -12,7 +13,7 @@ from scoring.importers import read_record
 from tests import make_log
 from tests.jobs import need, refused
 from tests.scoring.pages import write_log
-from tests.scoring.samples import scoring, write
+from tests.scoring.samples import START, scoring, steady_log, write
 
 pytestmark = pytest.mark.xdist_group("export")  # one worker alone loads MLflow, in 3 s
 
@@ -90,6 +91,26 @@ def test_an_evaluation_stands_at_its_epoch(tmp_path: Path) -> None:
         if value.tag == quality[0].name
     ]
     assert shown == [one.epoch for one in quality] and shown != [0, 1]
+
+
+@pytest.mark.parametrize("writer", ["nvidia_mxnet", "nvidia_pytorch", "paddleclas_dygraph"])
+def test_a_printed_rate_is_exported_with_the_date_of_its_row(tmp_path: Path, writer: str) -> None:
+    log = steady_log(tmp_path, "run.txt", writer=writer)  # 256 images in 0.5 s
+    assert scoring("export", log, "--tensorboard", tmp_path / "board", "--parquet", tmp_path / "t").returncode == 0
+    (file,) = (tmp_path / "board" / "0-run").glob("events.out.*")
+    shown = {
+        (
+            event.step,
+            round(value.simple_value),
+            datetime.datetime.fromtimestamp(event.wall_time, datetime.timezone.utc).date(),
+        )
+        for event in _events(file.read_bytes())
+        for value in event.summary.value
+        if value.tag == "images_per_s"
+    }
+    rows = _rows_of(tmp_path / "t")
+    assert shown == {(row["step"], round(row["images_per_s"]), START.date()) for row in rows}
+    assert [row["images_per_s"] for row in rows[2:]] == pytest.approx([512] * len(rows[2:]), rel=0.05)
 
 
 def _rows_of(file: Path) -> list[dict[str, Any]]:
