@@ -372,8 +372,7 @@ def _run_values(run: ReportedRun) -> JsonObject:
 
     memory_mib: list[float] = values_of(record.windows, "gpu_memory_mib")
     fields["most_gpu_memory_mib"] = max(memory_mib, default=None)
-    power_w: list[float] = values_of(run.measured, "power_w")
-    fields["mean_power_w"] = sum(power_w) / len(power_w) if power_w else None
+    fields["mean_power_w"] = run.mean_power_w
     fields["seed"] = run.seed.value if run.seed else None
     fields["compliance"] = run.findings["verdict"] if run.findings else None
     return fields

@@ -15,7 +15,7 @@ from scoring.figure.protocols import Protocol
 from scoring.figure.rates import rate_of
 from scoring.figure.run import RunFigure
 from scoring.figure.score import Score
-from scoring.importers.text import steps_as_weights
+from scoring.importers.text import steps_as_weights, weighted_mean
 from scoring.published.table import Published
 from scoring.record import Record, Window, recipe_target
 
@@ -95,6 +95,17 @@ class ReportedRun:
     def measured(self) -> list[Window]:
         """Return the windows that the figure comes from."""
         return [window for window in self.record.windows if self.is_measured(window)]
+
+    @property
+    def mean_power_w(self) -> float | None:
+        """Return the mean power over the time of the measured windows, in W; None if no window says both."""
+        watts = []
+        seconds = []
+        for window in self.measured:
+            if window.power_w is not None and window.seconds:
+                watts.append(window.power_w)
+                seconds.append(window.seconds)
+        return weighted_mean(watts, seconds) if watts else None
 
     @property
     def seed(self) -> Seed | None:

@@ -2,7 +2,6 @@
 
 import functools
 import math
-import statistics
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeGuard
 
@@ -381,10 +380,9 @@ def _most_memory(run: ReportedRun) -> Inline:
 
 def _mean_power(run: ReportedRun) -> Inline:
     """Return the mean power of the measured windows, with links to their lines; or "not measured"."""
-    watts: list[float] = values_of(run.measured, "power_w")
-    if not watts:
+    if run.mean_power_w is None:
         return NOT_MEASURED
-    return [f"{number(statistics.fmean(watts))} W, lines ", blocks.links_to_figure_lines(run)]
+    return [f"{number(run.mean_power_w)} W, lines ", blocks.links_to_figure_lines(run)]
 
 
 def _temperature(run: ReportedRun) -> Inline:

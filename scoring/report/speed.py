@@ -319,7 +319,7 @@ def _scaling_table(rows: Sequence[ScalingRow], of_system: str) -> list[Block]:
         rows: A row for each group of runs, by ascending number of devices.
         of_system: End of the caption, " of system 2"; empty if the report has only one system.
     """
-    caption = f"Speedup and efficiency{of_system}, against its own {rows[0].devices} device(s)"
+    caption = f"Speedup and efficiency{of_system}, against its own {counted(rows[0].devices, 'device')}"
     parts: list[Block] = [blocks.table(caption, [_cells_of_scaling(row, is_base=row is rows[0]) for row in rows])]
     for row in rows:
         for doubt in warnings.warn_if_over_linear(row.group.name, row.efficiency):

@@ -409,3 +409,24 @@ def test_a_run_has_one_marker_in_both_plots_of_all_runs(tmp_path: Path) -> None:
     for run in ("run 2", "run 3"):
         marks = {re.search(rf"<li>(<span[^>]*>.</span>) {run} ", legend) for legend in legends}
         assert None not in marks and len({mark[1] for mark in marks if mark}) == 1
+
+
+def _with_power_by_time(window: re.Match[str]) -> str:
+    """A window that takes 100 W for each second of its length."""
+    return f"{window[1]}{window[2]}{window[3]}{100 * float(window[2])}"
+
+
+def test_the_mean_power_is_over_time(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "a.txt", telemetry=True, unsteady=True, windows=20)
+    of_window = r'("time_s": )([0-9.]+)(.*?"power_w": )200.0'
+    log.write_text(re.sub(of_window, _with_power_by_time, log.read_text()))
+    seconds = [window.seconds or 0 for window in read_record(log).windows[4:]]
+    watts = 100 * sum(time_s**2 for time_s in seconds) / sum(seconds)
+    (run,) = values_of(log)["groups"][0]["runs"]
+    assert run["mean_power_w"] == pytest.approx(watts)
+    assert f"{watts:.2f} W" in page_of(tmp_path, log).by_id["telemetry"]
+
+
+def test_a_tile_without_a_unit_has_no_space_before_its_colon_in_markdown(tmp_path: Path) -> None:
+    text = report(write_log(tmp_path / "a.txt"), "--markdown", "-").stdout
+    assert "\n- 1 run: standard deviation " in text and " :" not in text
