@@ -54,6 +54,15 @@ class Protocol:
         """Return the unit of the figure."""
         return "minutes" if self.figure == "run_time" else "images/s"
 
+    @property
+    def scores_one_set(self) -> bool:
+        """Whether only one set of consecutive runs is scored if there are more than the protocol asks for.
+
+        MLPerf does so. A protocol does not say whether it is one of MLPerf. It counts as such if it measures training
+        times and asks for 3 runs or more.
+        """
+        return self.figure == "run_time" and self.runs >= 3
+
     def skipping(self, skip: int) -> "Protocol":
         """Return the protocol with another warm-up, as the option --skip asks for.
 

@@ -14,7 +14,7 @@ from runlog.json_types import JsonObject
 from runlog.stats import median_set, olympic_mean
 from runlog.verdict import Verdict
 from scoring.figure import in_step, intervals, spread, warnings, window_warnings
-from scoring.figure.levels import Level, hosts_of_runs, levels_of_repetition
+from scoring.figure.levels import Level, hosts_of_runs, levels_of_repetition, runs_or_host_means
 from scoring.figure.limits import images_per_joule, utilization
 from scoring.figure.protocols import Protocol
 from scoring.figure.rates import are_rates_of_one_device
@@ -121,6 +121,12 @@ class Score:
         half_width = spread.half_width(self.interval_95)
         # The width falls with the root of the number of runs.
         return max(0, math.ceil(len(self.runs) * ((half_width / WANTED_SHARE) ** 2 - 1)))
+
+    @property
+    def is_over_hosts(self) -> bool:
+        """Whether the means of several hosts, and not the runs, are the repeats that make the interval of a mean."""
+        values = [run.value for run in self.runs]
+        return self.protocol.over_runs == "mean" and runs_or_host_means(values, hosts_of_runs(self.records)).are_hosts
 
     @functools.cached_property
     def standing(self) -> Standing | None:
@@ -280,8 +286,7 @@ def _chosen_runs(records: Sequence[Record], protocol: Protocol, skip: int | None
     """Return the runs to score, each with its figure: all of them, or the one set of runs that MLPerf scores.
 
     If there are more runs than MLPerf asks for, it scores the set of consecutive runs whose score is the median of all
-    such sets (`_median_set_of_runs`). A protocol does not say whether it is one of MLPerf. It counts as such if it
-    measures training times and asks for 3 runs or more.
+    such sets (`_median_set_of_runs`).
 
     Args:
         records: The runs as read from their logs.
@@ -294,8 +299,7 @@ def _chosen_runs(records: Sequence[Record], protocol: Protocol, skip: int | None
     Raises:
         InputError: A run does not fit the protocol.
     """
-    is_of_mlperf = protocol.figure == "run_time" and protocol.runs >= 3  # MLPerf asks for 3 training times or more
-    if is_of_mlperf and len(records) > protocol.runs:
+    if protocol.scores_one_set and len(records) > protocol.runs:
         return _median_set_of_runs(records, protocol, skip)
     return _ChosenRuns(_scored_runs(records, protocol, skip), "")  # "": these are all runs
 

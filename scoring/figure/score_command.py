@@ -153,18 +153,20 @@ def _bounds_in_words(interval: tuple[float, float]) -> str:
     return f"{low:.3f} to {high:.3f}"
 
 
-def _more_runs_in_words(more_runs: int | None) -> str:
+def _more_runs_in_words(result: Score) -> str:
     """Return in words how many runs the user must add to get a 95 % interval of +-1 %; empty if there is none to add.
 
     For example, "7 more runs, all of them counted, by the spread of these". The user is to add 7 runs and to leave none
     of them out of the figure. "These" are the runs scored so far, by whose spread the 7 is estimated.
 
     Args:
-        more_runs: How many runs to add. 0 if the interval is narrow enough already; None if the number is not known.
+        result: The score of these runs.
 
     Returns:
-        The text, which for more than 50 runs (MOST_MORE_RUNS) is "too noisy for a goal of 1 %". Empty for 0 or None.
+        The text, which for more than 50 runs (MOST_MORE_RUNS) is "too noisy for a goal of 1 %". Empty if the interval
+        is narrow enough already, or if the number is not known.
     """
+    more_runs = result.more_runs_for_1_percent
     if not more_runs:
         return ""
     if more_runs > MOST_MORE_RUNS:
@@ -173,7 +175,12 @@ def _more_runs_in_words(more_runs: int | None) -> str:
     # The user must not stop at the first interval that looks narrow, because intervals that are chosen in this way miss
     # the true figure too often.
     which_count = "counted in any case" if more_runs == 1 else "all of them counted"
-    return f"{more_runs_counted}, {which_count}, by the spread of these"
+    how = ""
+    if result.is_over_hosts:  # further runs of the same hosts do not show better how far hosts lie apart
+        how = " on further hosts"
+    elif result.protocol.scores_one_set:  # without the option, as many runs as now are scored of all of them
+        how = f" with --runs {len(result.runs) + more_runs}"
+    return f"{more_runs_counted}{how}, {which_count}, by the spread of these"
 
 
 def _row_of_run(run: RunFigure) -> tuple[str, str]:
@@ -214,7 +221,7 @@ def _fact_rows(result: Score) -> list[tuple[str, str]]:
         result: The score.
     """
     rows = _interval_rows(result)
-    more_runs = _more_runs_in_words(result.more_runs_for_1_percent)  # to be added for an interval of +-1 %
+    more_runs = _more_runs_in_words(result)  # to be added for an interval of +-1 %
     if more_runs:
         rows.append(("for +-1 %", more_runs))
     if result.median_window_rate is not None:

@@ -21,6 +21,14 @@ def test_of_more_runs_than_five_the_median_set_is_scored(tmp_path: Path) -> None
     assert scoring("report", *logs, "--protocol", "mlperf").returncode == 0
 
 
+def test_more_runs_for_1_percent_take_an_option_where_a_set_of_five_is_scored(tmp_path: Path) -> None:
+    texts = [samples.mllog(samples.run_of([0.5 + at / 400] * 40)) for at in range(5)]
+    logs = [write(tmp_path, f"{at}.txt", text) for at, text in enumerate(texts)]
+    more = command("score", *logs, "--protocol", "mlperf")[1]["more_runs_for_1_percent"]
+    shown = scoring("score", *logs, "--protocol", "mlperf").stdout
+    assert f" {more} more runs with --runs {5 + more}, all of them counted" in shown
+
+
 def test_the_figure_of_each_run_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run is in several of the sets of which the median is scored."""
     logs = [write(tmp_path, f"{at}.txt", samples.mllog(samples.run_of([0.5 + at / 10] * 40))) for at in range(7)]

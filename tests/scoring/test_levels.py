@@ -74,6 +74,15 @@ def test_runs_on_the_same_hosts_are_not_called_runs_of_one_host(tmp_path: Path) 
     assert "(t over 2 runs of one set of 2 hosts)" in shown and "; one set of 2 hosts\n" in shown
 
 
+def test_more_runs_for_1_percent_are_on_further_hosts_where_hosts_are_the_repeats(tmp_path: Path) -> None:
+    """Three hosts that lie 0.5 % apart, with two runs each: more runs of these three would not narrow the interval."""
+    logs = []
+    for number, factor in enumerate((0.995, 1, 1.005)):
+        runs = [samples.steady_log(tmp_path, f"{number}{at}.txt", 0.5 * factor + at / 1e4) for at in range(2)]
+        logs += on_host(tmp_path / str(number), f"node{number}", runs)
+    assert " more runs on further hosts, all of them counted" in scoring("score", *logs, "--protocol", "window").stdout
+
+
 def test_score_and_compare_show_the_levels(tmp_path: Path) -> None:
     logs = [write(tmp_path, f"{at}.txt", samples.mllog(samples.run_of([0.5 + at / 100] * 200))) for at in range(2)]
     hosted = on_host(tmp_path / "a", "node1", logs[:1]) + on_host(tmp_path / "a", "node2", logs[1:])
