@@ -339,7 +339,7 @@ def _score_if_possible(compared: Sequence[Report], ruleset: Ruleset, by: str) ->
         by: The verdict whose failed runs do not count, "official" or "strict".
     """
     try:
-        score = score_runs(compared, ruleset, by)
+        score = score_runs(compared, ruleset, by, by_folder=True)
     except ValueError as error:  # the logs cannot be scored together
         return _Scored(score=None, problem=printable(str(error), 300))
     return _Scored(score=score, problem=score.problem)

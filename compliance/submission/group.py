@@ -21,7 +21,7 @@ FAILED = "fail"
 NOT_APPLIED = "not applied"
 NOT_KNOWN = "not known"
 
-# what the runs of one submission have in common by name
+# what the runs of one submission have in common by name; the first two even where a folder says that they are one
 _SUBMISSION = (
     schema.SUBMISSION_BENCHMARK,
     schema.SUBMISSION_DIVISION,
@@ -91,7 +91,11 @@ def names_of_submission(run: LoggedRun) -> tuple[str, ...]:
 
 
 def one_submission(
-    checked: Sequence[Report], ruleset: Ruleset, *, original_of_copy: Mapping[Path, Path] | None = None
+    checked: Sequence[Report],
+    ruleset: Ruleset,
+    *,
+    original_of_copy: Mapping[Path, Path] | None = None,
+    by_folder: bool = False,
 ) -> SubmittedBenchmark:
     """Refuse logs that are not of one submission with a scored benchmark; return the benchmark and its runs per result.
 
@@ -100,6 +104,8 @@ def one_submission(
     Args:
         checked: The reports on the logs, at least one.
         ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
+        by_folder: Whether a folder of a results repository holds the logs. It makes them one submission even if they
+            state different organisations or platforms, as mlperf-logging's result_summarizer takes them.
         original_of_copy: Only for the messages of errors: the path of each original log by the path of its checked
             copy. None if the logs themselves were checked.
 
@@ -118,7 +124,8 @@ def one_submission(
     runs_of_result = mlperf.submission_runs(benchmark, ruleset.version)
     if runs_of_result is None:
         raise ValueError(f"{paths_for_messages[0]}: {_why_not_scored(checked[0].run, ruleset)}")
-    _refuse_different_submissions(checked, paths_for_messages)  # from here on, all logs are of `benchmark`
+    names_compared = 2 if by_folder else len(_SUBMISSION)
+    _refuse_different_submissions(checked, paths_for_messages, names_compared)  # all others are of `benchmark`
     return SubmittedBenchmark(name=benchmark, runs_of_result=runs_of_result)
 
 
@@ -150,12 +157,15 @@ def _refuse_logs_without_events(checked: Sequence[Report], paths_for_messages: S
             raise ValueError(f"{path}: no log of a run ({report.why_no_run})")
 
 
-def _refuse_different_submissions(checked: Sequence[Report], paths_for_messages: Sequence[Path]) -> None:
+def _refuse_different_submissions(
+    checked: Sequence[Report], paths_for_messages: Sequence[Path], names_compared: int
+) -> None:
     """Raise ValueError if a log states another benchmark, division, organisation or platform than the first log.
 
     Args:
         checked: The reports on the logs, at least one.
         paths_for_messages: The path by which a message names each log.
+        names_compared: How many of the four are compared: 2 for the benchmark and the division alone.
 
     Raises:
         ValueError: One of the logs does. The message names both submissions.
@@ -163,7 +173,7 @@ def _refuse_different_submissions(checked: Sequence[Report], paths_for_messages:
     wanted = names_of_submission(checked[0].run)
     for report, path in zip(checked, paths_for_messages, strict=True):
         stated_names = names_of_submission(report.run)
-        if stated_names != wanted:
+        if stated_names[:names_compared] != wanted[:names_compared]:
             raise ValueError(
                 f"{path}: of another submission ({', '.join(stated_names)}) than {paths_for_messages[0]} "
                 f"({', '.join(wanted)})"

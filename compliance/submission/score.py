@@ -193,7 +193,9 @@ def _start_and_name(report: Report) -> tuple[float, str]:
     return report.run.start_ms or 0, report.path.name
 
 
-def score_runs(compared: Sequence[Report], ruleset: Ruleset, by: str | None = None) -> Score:
+def score_runs(
+    compared: Sequence[Report], ruleset: Ruleset, by: str | None = None, *, by_folder: bool = False
+) -> Score:
     """Return the score of a submission: the mean minutes of its runs, scaled by the test of their convergence.
 
     The test compares how many epochs the runs needed to the target with the reference runs of MLPerf.
@@ -203,6 +205,7 @@ def score_runs(compared: Sequence[Report], ruleset: Ruleset, by: str | None = No
         ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
         by: The verdict whose failed runs do not count: "official", of MLCommons' checker, or "strict", also of this
             project's own rules. None: the verdict that decides on the first report.
+        by_folder: Whether a folder of a results repository holds the logs, and so makes them one submission.
 
     Returns:
         The score. If something forbids a score, its `minutes` are None, and `problem` says why.
@@ -212,7 +215,7 @@ def score_runs(compared: Sequence[Report], ruleset: Ruleset, by: str | None = No
             benchmark is not scored. By "strict" also if their global batches differ.
     """
     first_run = compared[0].run
-    benchmark = one_submission(compared, ruleset)
+    benchmark = one_submission(compared, ruleset, by_folder=by_folder)
     runs_of_result = benchmark.runs_of_result
     deciding_verdict = compared[0].deciding_rules if by is None else by
     if deciding_verdict == "strict":

@@ -288,6 +288,16 @@ def test_rows_of_a_submitters_folder_have_their_names(tmp_path: Path) -> None:
     assert names == [("Habana", "gaudi", "resnet")] * 3 + [(organisation, "gaudi", "resnet")] * 3
 
 
+def test_a_folder_is_one_submission_whatever_organisation_and_platform_its_logs_state(tmp_path: Path) -> None:
+    """result_summarizer scores it by the folder; the differences are warned of."""
+    texts = [foreign(make_log.closed_run(seed=seed)) for seed in range(5)]
+    texts[3] = Altered(texts[3]).value("submission_platform", "node-3").value("submission_org", "Example Inc.").text
+    write(tmp_path / "v4.0/Example/results/CPU/resnet", *texts)
+    [row] = audit(tmp_path)
+    assert row.official_minutes is not None and "of another submission" not in row.problem
+    assert ("same-configuration", 1) in [(q.rule, q.logs) for q in row.questions]
+
+
 def test_the_factor_of_scaling_json_is_applied_and_said(tmp_path: Path) -> None:
     texts = [make_log.closed_run(seed=seed, epoch_ms=30_000 + 1_000 * seed) for seed in range(5)]
     folder = tmp_path / "v4.0/Example/results/CPU/resnet"
