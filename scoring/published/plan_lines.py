@@ -1,5 +1,6 @@
 """The plan of a campaign as lines, as `launch/campaign.sh --dry-run` prints them."""
 
+import math
 import shlex
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -51,7 +52,7 @@ def plan_lines(campaign: Campaign, jobs: Sequence[Job]) -> Iterator[str]:
 
     yield (
         f"{campaign.name}: {trials_done + trials_skipped + trials_to_run} trials, {trials_done} done, "
-        f"{trials_skipped} skipped, {trials_to_run} to run in about {seconds / 60:.0f} min: assumed, by the published "
+        f"{trials_skipped} skipped, {trials_to_run} to run in about {math.ceil(seconds / 60)} min: assumed, by the published "
         f"rates and a start-up"
     )
     if campaign.shrunk:

@@ -409,6 +409,8 @@ def test_a_dry_run_lists_commands_and_time_and_runs_nothing(own: dict[str, str],
     assert "DGXNNODES=4 DGXNGPU=8 BATCHSIZE=160" in done.stdout
     assert "launch/mpirun.sh --hosts a,b,c,d" in done.stdout
     assert "oneflow: 12 trials" in done.stdout and "assumed" in done.stdout
+    shrunk = campaign_sh(own, "dlperf", "--shrink", "--dry-run").stdout
+    assert "2 to run in about 1 min" in shrunk  # 30 s, which were "about 0 min"
     assert not Path(own["CALLS"]).exists() and not (tmp_path / "results").exists()
 
 
