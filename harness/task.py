@@ -139,7 +139,7 @@ def data_set(data: DataSettings, me: Ranks, embedded: Any) -> tuple[str, Path]:
     """
     if data.folder:
         folder = Path(data.folder)
-        return folder.name, folder
+        return folder.absolute().name, folder  # absolute, as the path "." has no name
     folder = Path(data.embedded_in) / embedded.NAME
     if me.local_rank == 0:
         make_once(folder, embedded.write)

@@ -28,6 +28,16 @@ def list_in_another_order(root: Path) -> None:
     (root / "train_list.txt").write_bytes(b"".join(reversed(lines)))
 
 
+def test_the_data_set_in_the_working_directory_has_its_folders_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log of DATADIR=. had an empty name."""
+    monkeypatch.chdir(small.data_set(tmp_path / "digits"))
+    me = Ranks(comm=MPI.COMM_SELF, rank=0, size=1, local_rank=0, node="n0")
+    task = task_of(job_of(datadir=".", recipe="digits_small", batchsize=2, dgxngpu=1), me)
+    assert task.dataset.name == "digits"
+
+
 @pytest.mark.parametrize(("change", "count"), [(lose_a_class, 36), (list_in_another_order, 40)])
 def test_a_node_with_another_data_set_is_named(change: Callable[[Path], None], count: int, tmp_path: Path) -> None:
     """Its ranks trained with other labels or on others' samples, and hung where their epoch had fewer steps."""
