@@ -28,7 +28,8 @@ def refuse_unless_repeats(records: Sequence[Record]) -> None:
     if None in names_of_frameworks:  # the format of the log stands in for a framework that is not named
         _refuse_difference("format", records, [record.format for record in records])
     refuse_same_run_twice(records)  # also in two parts, if one log goes on where the other ends
-    for earlier, later in itertools.permutations(records, 2):  # each pair in both orders: either may be the earlier
+    resumed = [record for record in records if record.is_resumed]  # few of many: all pairs of 1,000 logs take a second
+    for earlier, later in itertools.product(records, resumed):  # no run is the earlier part of itself
         _refuse_resumed_part(earlier, later)
 
 
