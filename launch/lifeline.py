@@ -6,6 +6,8 @@ Called by launch/nodes.py.
 import contextlib
 import json
 import re
+import shlex
+import socket
 import subprocess
 import threading
 import time
@@ -41,7 +43,63 @@ FAILURES = (
     Failure("", "{}", False),  # any other
 )
 # What ssh says where something answers that is no sshd.
+CALL_S = 5  # in which a node that has joined calls the first one
 NO_SSHD = re.compile("kex_exchange_identification|Connection (closed|reset)|banner|[Bb]ad packet")
+
+
+class CallsBack(threading.Thread):
+    """Notes which other nodes reach the first one by TCP, as the daemons of mpirun on them must.
+
+    Without that mpirun waits, and says nothing: a firewall may let ssh pass to the other nodes and nothing else back.
+    """
+
+    def __init__(self) -> None:
+        """Open a free port; the thread takes the calls from `start` on, until `say_who_has_not_called` returns."""
+        super().__init__(daemon=True)
+        self.listener = socket.create_server(("", 0), backlog=1024)
+        self.port = int(self.listener.getsockname()[1])
+        self.ranks: set[bytes] = set()  # of the nodes that have called, as b"1"
+
+    def run(self) -> None:
+        """Take each call, which says the number of its node."""
+        while self.listener.fileno() >= 0:  # until it is closed
+            with contextlib.suppress(OSError):  # of a caller that hung up or says nothing, and of the end
+                caller, _ = self.listener.accept()
+                with caller:
+                    caller.settimeout(1)
+                    self.ranks.add(caller.recv(16).strip())
+
+    def command(self, rank: int) -> str:
+        """Return the shell's words by which a node calls, to the address from which its ssh connection comes.
+
+        Args:
+            rank: Number of the node.
+        """
+        call = f"echo {rank} >/dev/tcp/${{SSH_CONNECTION%% *}}/{self.port}"
+        return f"timeout {CALL_S} bash -c '{call}' </dev/null >/dev/null 2>&1 &"
+
+    def say_who_has_not_called(self, others: "list[Lifeline]") -> None:
+        """Wait up to CALL_S for the calls of the nodes that have joined, close the port, and name who is missing.
+
+        It is no error: a network may show a node another address of this one than mpirun's daemons take.
+
+        Args:
+            others: The connections to the other nodes.
+        """
+        end = time.monotonic() + CALL_S
+        missing = others
+        while missing and time.monotonic() < end:
+            time.sleep(0.05)
+            missing = [other for other in others if str(other.rank).encode() not in self.ranks]
+        self.listener.shutdown(socket.SHUT_RDWR)  # ends the thread's wait
+        self.listener.close()
+        if missing:
+            first = missing[0]
+            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+            say(
+                f"{first.host} (node {first.rank}){more} cannot call this node at TCP port {self.port}: if nothing "
+                "follows, a firewall has mpirun wait: let the nodes reach each other at all ports"
+            )
 
 
 class Lifeline(threading.Thread):
@@ -50,7 +108,9 @@ class Lifeline(threading.Thread):
     The other node sends its hello (launch/hello.py). Then it is sent lines: `go`, `say TEXT` and `end STATUS REASON`.
     """
 
-    def __init__(self, rank: int, job: env.Job, host: str, folder: Path, deadline: float) -> None:
+    def __init__(
+        self, rank: int, job: env.Job, host: str, folder: Path, deadline: float, calls_back: CallsBack
+    ) -> None:
         """Note what to connect to; nothing is tried yet.
 
         Args:
@@ -59,9 +119,11 @@ class Lifeline(threading.Thread):
             host: Name of the other node.
             folder: The folder with the job's files, the same on each node.
             deadline: Time by time.monotonic after which no further try begins.
+            calls_back: What the other node calls once it is connected.
         """
         super().__init__(daemon=True)
         self.rank, self.job, self.host, self.folder, self.deadline = rank, job, host, folder, deadline
+        self.calls_back = calls_back
         self.answered = False  # the node has said its hello
         self.process: subprocess.Popen[str] | None = None  # ssh
         self.problem = "not tried"  # why the node has not joined; empty: it has
@@ -94,7 +156,9 @@ class Lifeline(threading.Thread):
         Returns:
             The running process. Its output begins with the hello, a line of JSON.
         """
-        command_there = f"cat {self.folder}/hello && exec cat >{self.folder}/lifeline"
+        call = self.calls_back.command(self.rank)  # in the background
+        in_bash = f"cat {self.folder}/hello && {{ {call} exec cat >{self.folder}/lifeline; }}"
+        command_there = f"exec bash -c {shlex.quote(in_bash)}"  # the user's shell there may be another
         return subprocess.Popen(
             ["ssh", "-F", str(self.folder / "ssh_config"), self.host, command_there],
             stdin=subprocess.PIPE,

@@ -31,7 +31,7 @@ from harness.hosts import hosts_of_cluster
 from harness.processes import adopt_orphans, end_descendants, end_with_parent, on_signals
 from launch.ends import NodeError, fail, say, stop
 from launch.hello import rank_by_hosts
-from launch.lifeline import Lifeline
+from launch.lifeline import CallsBack, Lifeline
 from launch.times import TIMES
 from launch.waiting import serve
 from runlog import named_files
@@ -221,7 +221,9 @@ def lead(job: env.Job, hosts: list[str], folder: Path, words: list[str]) -> int:
     """
     start = time.monotonic()
     deadline = start + job.cluster.node_wait_s
-    others = [Lifeline(rank, job, host, folder, deadline) for rank, host in enumerate(hosts) if rank > 0]
+    calls_back = CallsBack()
+    calls_back.start()
+    others = [Lifeline(rank, job, host, folder, deadline, calls_back) for rank, host in enumerate(hosts) if rank > 0]
     status = 1  # if an error comes that nothing here expects
     reason = ""
     try:
@@ -229,6 +231,7 @@ def lead(job: env.Job, hosts: list[str], folder: Path, words: list[str]) -> int:
             other.start()
         wait_until_joined(others, start, job.cluster.node_wait_s)
         say(f"{len(hosts)} nodes joined after {time.monotonic() - start:.1f} s")
+        calls_back.say_who_has_not_called(others)
         status = run_command(words, mpirun_settings(job, hosts, folder), folder, others)
         reason = reason_of(folder)
     except SystemExit as end:

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from harness.job import job_of
-from launch import hello, nodes
+from launch import hello, lifeline, nodes
 from launch.times import TIMES
 from launch.waiting import WaitingNode
 from tests import jobs
@@ -289,3 +289,21 @@ def test_of_many_nodes_that_did_not_join_the_first_are_named_and_the_others_coun
     said = nodes.nodes_that_did_not_join(others, 60)  # type: ignore[arg-type]
     assert said.startswith(f"{missing} of 12 nodes did not join within 60 s: n1 (node 1): not tried; n2 (node 2)")
     assert said.endswith(f"n8 (node 8): not tried{more}")
+
+
+def test_nodes_that_cannot_call_the_first_one_are_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A firewall that lets ssh pass to them and nothing else back had mpirun wait without a word."""
+    monkeypatch.setattr(lifeline, "CALL_S", 1)
+    calls_back = lifeline.CallsBack()
+    calls_back.start()
+    for rank, address in ((1, "127.0.0.1"), (2, "203.0.113.1")):  # the second leads nowhere
+        shell = ["sh", "-c", f"{calls_back.command(rank)} wait"]
+        subprocess.run(shell, env=os.environ | {"SSH_CONNECTION": f"{address} 5 {address} 6"}, check=True)
+    others: Any = [SimpleNamespace(rank=rank, host=f"node{rank}") for rank in (1, 2)]
+    calls_back.say_who_has_not_called(others)
+    said = capsys.readouterr().err
+    assert said.startswith(f"nodes.py: node2 (node 2) cannot call this node at TCP port {calls_back.port}: if nothing")
+    calls_back.join(5)
+    assert not calls_back.is_alive()
