@@ -460,10 +460,9 @@ def seed_key(seed: Event, ruleset: Ruleset, benchmark: str) -> tuple[str, ...] |
     """
     if seed.value is None:
         return None
-    text = _text_of_seed(seed.value)
     is_benchmark_of_ours = benchmark in ruleset.benchmarks
     if is_benchmark_of_ours:
-        return (text,)
+        return (_text_of_seed(seed.value),)
     # The versions, such as "4.0.0", are compared as texts, which is right while each of their numbers has one digit.
     must_seeds_differ = ruleset.version >= _FIRST_RULESET_OF_DIFFERENT_SEEDS  # 4.1.0
     if not must_seeds_differ:
@@ -471,6 +470,8 @@ def seed_key(seed: Event, ruleset: Ruleset, benchmark: str) -> tuple[str, ...] |
     # Other projects log several seeds in one run, at several places of their code, such as line 120 of "train.py".
     file_of_code = str(seed.metadata.get("file"))
     line_of_code = str(seed.metadata.get("lineno"))
+    number = whole_seed(seed.value)  # 7 for 7.5, as the official seed_checker compares them
+    text = _text_of_seed(seed.value) if number is None else str(number)
     return (text, file_of_code, line_of_code)
 
 

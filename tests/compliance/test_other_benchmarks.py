@@ -89,6 +89,13 @@ def test_a_seed_written_in_two_ways_is_one(first, second, shared: bool, tmp_path
     assert ("seeds-differ" in rules_broken(files[1])) == shared
 
 
+@pytest.mark.parametrize(("first", "second", "shared"), [(7.5, 7.2, True), (7.5, 7, True), (7.5, 8.5, False)])
+def test_fractions_are_the_seeds_that_seed_checker_makes_of_them(first, second, shared: bool, tmp_path: Path) -> None:
+    texts = [_log().value("seed", seed).text for seed in (first, second)]
+    found = answer("check", "--ruleset", "6.1.0", "--verdict", "strict", *write(tmp_path, *texts), status=1)
+    assert ("seeds-differ" in rules_broken(found["files"][1])) == shared
+
+
 def test_a_metric_whose_name_is_a_list_leaves_no_evaluation() -> None:
     event = Event("eval_accuracy", 88.1, {"metric": ["FID"], "samples_count": 512}, 0, "", 1, 0)
     assert join_metrics([event], "samples_count") == JoinedMetrics([], event)
