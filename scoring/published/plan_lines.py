@@ -52,8 +52,8 @@ def plan_lines(campaign: Campaign, jobs: Sequence[Job]) -> Iterator[str]:
 
     yield (
         f"{campaign.name}: {trials_done + trials_skipped + trials_to_run} trials, {trials_done} done, "
-        f"{trials_skipped} skipped, {trials_to_run} to run in about {math.ceil(seconds / 60)} min: assumed, by the published "
-        f"rates and a start-up"
+        f"{trials_skipped} skipped, {trials_to_run} to run in about {math.ceil(seconds / 60)} min: assumed, by the "
+        "published rates and a start-up"
     )
     if campaign.shrunk:
         yield SHRUNK_NOTE
