@@ -1,9 +1,11 @@
 """The doctor's try of mpirun on its own machine."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests import jobs
 from tools.doctor.__main__ import mpirun_failure
 
 
@@ -23,3 +25,16 @@ def test_mpirun_is_tried_without_the_nodes_of_a_scheduler(tmp_path: Path, monkey
         monkeypatch.setenv(f"PBS_{name}", value)
     monkeypatch.setenv("PRTE_MCA_prte_default_hostfile", str(other_nodes))
     assert mpirun_failure() == ""
+
+
+def test_ranks_that_do_not_reach_each_other_end() -> None:
+    """As where a firewall stands between the nodes: the doctor waited for ever."""
+    lines = [
+        "import time, types",
+        "from tools.doctor.__main__ import _meet",
+        "_meet(types.SimpleNamespace(Barrier=lambda: None), 60)",
+        "_meet(types.SimpleNamespace(Barrier=lambda: time.sleep(600)), 1)",
+    ]
+    done = jobs.run([sys.executable, "-c", "\n".join(lines)])
+    assert done.returncode == 1
+    assert "has met no other rank by MPI for 1 s: let the nodes reach each other at all TCP ports" in done.stderr

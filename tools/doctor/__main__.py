@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -72,6 +73,7 @@ def over_mpi(job: env.Job) -> list[Verdict] | None:
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD
+    _meet(comm, job.cluster.hang_timeout_s)
     ranks_of_node = comm.Split_type(MPI.COMM_TYPE_SHARED)  # the ranks that share memory with this rank
     node_number = comm.Get_rank() // job.cluster.dgxngpu  # ranks are numbered node by node
     my_facts = _facts_if_leader(ranks_of_node, node_number, job)  # None if this rank is not the leader of its node
@@ -85,6 +87,37 @@ def over_mpi(job: env.Job) -> list[Verdict] | None:
     facts_of_leaders = [facts for facts in facts_of_ranks if facts is not None]
     # The verdicts on the nodes, then those on the number of ranks and on the clocks.
     return judge_all(facts_of_leaders, job) + judge_ranks(hosts_of_ranks, clock_offsets_s, job)
+
+
+def _meet(comm: "MPI.Comm", limit_s: float) -> None:
+    """Exchange a first message with the other ranks, or end this process after some time. Every rank must call this.
+
+    Without this a doctor whose nodes do not reach each other would wait for ever.
+
+    Args:
+        comm: MPI's communicator of all ranks.
+        limit_s: Seconds that it may take; 0: any time.
+    """
+    timer = threading.Timer(limit_s, _end_unmet, args=(limit_s,))
+    timer.daemon = True
+    if limit_s:
+        timer.start()
+    comm.Barrier()
+    timer.cancel()
+
+
+def _end_unmet(limit_s: float) -> None:
+    """Say that the ranks do not reach each other, and end this process, which waits for them.
+
+    Args:
+        limit_s: Seconds that it has waited.
+    """
+    sys.stderr.write(
+        f"error: {socket.gethostname()} has met no other rank by MPI for {limit_s} s: let the nodes reach each other "
+        "at all TCP ports, or name their interface in OMPI_MCA_btl_tcp_if_include\n"
+    )
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def _facts_if_leader(ranks_of_node: "MPI.Comm", node_number: int, job: env.Job) -> Facts | None:
