@@ -28,6 +28,7 @@ from program.precision import Precision
 from program.proof import kernels, verify
 from program.proof.gradients import check_gradients
 from program.proof.knobs import check_knobs
+from program.proof.values import check_values
 from program.strategy import Strategy, resolve
 from runlog.digits import six_digits
 
@@ -187,6 +188,7 @@ def minimize(loss: static.Variable, optimizer: OptimizerConfig, schedule: Schedu
     if plan.knobs.auto:
         verified = _describe_auto(main, optimizer, ranks=fleet.worker_num())
     else:
+        verify.check_learning_rate(main, paddle_schedule._var_name)
         verified = _verify(update, startup, optimizer, plan)
 
     if plan.device == "cpu":
@@ -408,6 +410,8 @@ def _verify_training(update: Update, optimizer: OptimizerConfig, plan: Plan) -> 
     micro_steps = len(update)
     ranks = fleet.worker_num()
     loss_scale = plan.start_of_gradients  # the fixed one; 1 without one
+    for program in _each_once(update):
+        check_values(program)
     gradient_count = check_gradients(update, ranks=ranks, scale=loss_scale)  # each a mean over ranks and micro-steps
     parameters_by_operator = verify.check_optimizer(main, optimizer)  # {"momentum": 161}
     verify.check_compute_types(main, plan.precision.dtype)
@@ -512,6 +516,7 @@ def evaluation(append_step: Callable[[], None], training: TrainingProgram, plan:
     if plan.knobs.enable_inplace:
         of_paddle.share_buffers(main)  # last, because it decides by the last reader of each variable
     kernels.check_evaluation(main, training.main, plan.device)
+    check_values(main)
     return main
 
 

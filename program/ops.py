@@ -176,6 +176,15 @@ def is_clear(op: Operator) -> bool:
     return bool(op.type == "fill_constant" and is_accumulator(op.output("Out")[0]) and op.attr("value") == 0.0)
 
 
+def is_aliasing(op: Operator) -> bool:
+    """Tell whether an operator only lets its output use the buffer of its input, and computes nothing.
+
+    A `share_buffer` with a second input computes: it takes the place of a sum whose second addend a convolution has
+    added to the first (`enable_addto`).
+    """
+    return op.type == "share_buffer" and not operands(op, "Y")
+
+
 def added_to(op: Operator) -> list[str]:
     """Return the gradient to which an operator adds its result; most operators overwrite, which gives an empty list.
 

@@ -2,8 +2,8 @@
 
 A gradient is followed from the loss to the optimizer, operator by operator, and a `GradientHistory` records what the
 operators do to it. When the optimizer reads it, it must have been summed over the ranks once and multiplied by
-1 / (ranks x micro-steps), with the loss scale taken off again. Every operator of the backward pass is linear in the
-gradient that it receives, so it hands the history on. Nothing is run.
+1 / (ranks x micro-steps), with the loss scale taken off again. Every operator that may touch it on its way is linear in
+the gradient that it receives, so it hands the history on. Nothing is run.
 """
 
 from collections.abc import Sequence
@@ -25,9 +25,15 @@ class GradientHistory:
     sums_over_ranks: int = 0  # how many times it was summed over the ranks
     factor: float = 1.0  # product of the constants that it was multiplied by
     loss_scale_power: int = 0  # power of the dynamic loss scale on it: 1 while the loss is scaled, 0 after unscaling
+    parameter: str = ""  # by which it is the gradient; empty for that by another variable
+    is_zero_if_infinite: bool = False  # whether it is set to 0 where a gradient is not finite
 
 
 _TO_OR_FROM_ONE_RANK = ("c_reduce_sum", "c_broadcast")  # operators that leave the sum on one rank, or send it from one
+_SUMS = ("sum", "grad_add", "elementwise_add", "share_buffer")  # of gradients; `ops.is_aliasing` says when the last is
+# Operators that hand on a gradient, or what is linear in it, and that are not named as a gradient of another one.
+_LINEAR = {*_SUMS, "scale", "cast", "assign", "depend", "pool2d"}  # `pool2d`: passes.gradients.spread_mean_gradients
+_LINEAR |= {"concat", "split", "slice", "reshape2", "transpose2", "flip", "squeeze2", "unsqueeze2"}
 
 
 def check_gradients(update: Sequence[static.Program], *, ranks: int, scale: float = 1.0) -> int:
@@ -47,7 +53,8 @@ def check_gradients(update: Sequence[static.Program], *, ranks: int, scale: floa
             data-parallel training. The message names the first difference.
     """
     main = update[-1]
-    tracker = _GradientTracker(ranks=ranks, loss_scale=scale, dynamic_scales=_dynamic_scales(main))
+    dynamic_scales = _dynamic_scales(main)
+    tracker = _GradientTracker(ranks=ranks, loss_scale=scale, dynamic_scales=dynamic_scales)
     # 4 micro-steps are 3 runs of one program and then 1 run of `main`. Each program is read once.
     for program in dict.fromkeys(update):
         tracker.follow(program.global_block(), runs=update.count(program))
@@ -56,6 +63,10 @@ def check_gradients(update: Sequence[static.Program], *, ranks: int, scale: floa
     _refuse_parameters_not_updated(main, updated=set(tracker.at_optimizer))
     for parameter, history in tracker.at_optimizer.items():
         _check_is_mean(parameter, history, ranks=ranks, micro_steps=len(update))
+        prove(
+            history.is_zero_if_infinite or not dynamic_scales,
+            f"an infinite gradient of {parameter} would reach it: no update_loss_scaling sets it to 0",
+        )
     return len(tracker.at_optimizer)
 
 
@@ -138,7 +149,11 @@ class _GradientTracker:
         # computed yet, or it is an accumulator of zeros.
         self._histories: dict[str, GradientHistory] = {}
         self._ever_summed: set[str] = set()  # variables whose gradient was summed over the ranks, in any program so far
-        self._gradients_by_buffer: dict[str, list[str]] = {}  # of the program that is being read
+        # Of the program that is being read:
+        self._parameters_by_gradient: dict[str, str] = {}
+        self._gradients_by_buffer: dict[str, list[str]] = {}
+        self._sums_by_buffer: dict[str, int] = {}  # how many times a buffer was summed over the ranks
+        self._lies_in: dict[str, str] = {}  # by variable: the one whose buffer an operator has let it use
         self._runs = 1  # how many times an update runs that program
 
     def follow(self, block: Block, *, runs: int) -> None:
@@ -150,7 +165,10 @@ class _GradientTracker:
                 `runs` micro-steps.
         """
         self._runs = runs
+        self._parameters_by_gradient = ops.parameters_by_gradient(block)
         self._gradients_by_buffer = {}
+        self._sums_by_buffer = {}
+        self._lies_in = {}
         self._histories = self._accumulated()  # only accumulators carry gradients from one program to the next
         for op in block.ops:
             self._record(op)
@@ -177,6 +195,8 @@ class _GradientTracker:
             raise Refused(f"{op.input('X')[0]} goes through {op.type}: this is not an all-reduce")
         if op.type in ops.ALL_UPDATES:
             self._record_update(op)
+        elif ops.is_aliasing(op):
+            self._lies_in |= zip(op.output("Out"), op.input("X"), strict=True)
         elif op.type == "coalesce_tensor":
             self._record_buffer(op)
         elif op.type == "c_allreduce_sum":
@@ -222,12 +242,14 @@ class _GradientTracker:
             op: Operator of the backward pass or the optimizer. Without a gradient among its inputs, nothing changes.
 
         Raises:
-            Refused: The gradients that it reads have different histories, it overwrites a sum over the ranks, or it
-                scales by more than a constant.
+            Refused: The operator is not known to be linear in a gradient, the gradients that it reads have different
+                histories, it adds something to one, overwrites a sum over the ranks, or scales by more than a constant.
         """
         gradients_read = [name for name in _linear_inputs(op) if name in self._histories]
         if not gradients_read:
             return
+        self._refuse_other_than_linear(op, gradients_read[0])
+        gradients_read += self._gradients_added_to(op)
         histories_read = {self._histories[name] for name in gradients_read}
         are_alike = len(histories_read) == 1
         prove(are_alike, f"{op.type} joins gradients of different sums or scales: {sorted(gradients_read)[:2]}")
@@ -236,8 +258,51 @@ class _GradientTracker:
         written = [name for name in op.output_arg_names if name != ops.EMPTY]  # EMPTY: a gradient that is not written
         self._refuse_overwritten_sum(op, written)
         history_written = self._with_factor_of(op, history_read, gradient=gradients_read[0])
+        if op.type == "depend":
+            history_written = self._with_sum_of_buffer(op, history_written)
         for name in written:
-            self._histories[name] = history_written
+            parameter = self._parameters_by_gradient.get(name, history_written.parameter)
+            self._histories[name] = replace(history_written, parameter=parameter)
+
+    def _refuse_other_than_linear(self, op: Operator, gradient: str) -> None:
+        """Raise Refused if an operator may do more to a gradient than hand on what is linear in it.
+
+        Args:
+            op: The operator. All that Paddle names as the gradient of another operator are linear.
+            gradient: Name of a gradient that it reads, for messages.
+        """
+        is_linear = op.type.endswith("_grad") or op.type in _LINEAR
+        prove(is_linear, f"{op.type} reads {gradient}: it is not known to keep gradients in proportion")
+        if op.type in _SUMS:
+            for name in op.input_arg_names:
+                prove(name in self._histories, f"{op.type} adds {name} to {gradient}, which is no gradient of the loss")
+
+    def _gradients_added_to(self, op: Operator) -> list[str]:
+        """Return the gradients to which an operator adds its result, as `enable_addto` has it; mostly none.
+
+        Raises:
+            Refused: There is no gradient in the buffer to which it adds.
+        """
+        added_to = []
+        for name in ops.added_to(op):
+            gradient = self._lies_in.pop(name, "nothing")  # so that nothing adds to it once more
+            prove(gradient in self._histories, f"{op.type} adds to {name}, in whose buffer no gradient lies")
+            added_to.append(gradient)
+        return added_to
+
+    def _with_sum_of_buffer(self, op: Operator, history: GradientHistory) -> GradientHistory:
+        """Return a gradient's history after it has waited for the sum of its buffer over the ranks.
+
+        Args:
+            op: A `depend`, which waits for the sum of a buffer in which the gradient lies, or for anything else.
+            history: History of the gradient before.
+        """
+        (gradient,) = op.input("X")
+        sums = 0
+        for buffer in op.input("Dep"):
+            if gradient in self._gradients_by_buffer.get(buffer, ()):
+                sums += self._sums_by_buffer.get(buffer, 0)
+        return replace(history, sums_over_ranks=history.sums_over_ranks + sums)
 
     def _with_factor_of(self, op: Operator, history: GradientHistory, *, gradient: str) -> GradientHistory:
         """Return a gradient's history after an operator, with the factor by which the operator multiplies it.
@@ -311,12 +376,21 @@ class _GradientTracker:
 
         Args:
             op: A `coalesce_tensor`, which puts them there before they are computed.
+
+        Raises:
+            Refused: A gradient gets a place of another shape than its own.
         """
         (buffer,) = op.output("FusedOutput")
-        self._gradients_by_buffer[buffer] = op.output("Output")
+        gradients = op.output("Output")
+        for parameter, gradient in zip(op.input("Input"), gradients, strict=True):  # a place as the parameter needs it
+            has_its_shape = op.block.var(gradient).shape == op.block.var(parameter).shape
+            prove(has_its_shape, f"{gradient} gets the place of a gradient of {parameter} in {buffer}")
+        self._gradients_by_buffer[buffer] = gradients
 
     def _record_sum_over_ranks(self, op: Operator) -> None:
-        """Count one more sum over the ranks for each gradient that an all-reduce sums.
+        """Count one more sum over the ranks for the gradient that an all-reduce sums, or for a buffer of gradients.
+
+        Those of a buffer count as summed once a `depend` has made them wait for the buffer.
 
         Args:
             op: A `c_allreduce_sum` operator.
@@ -325,10 +399,14 @@ class _GradientTracker:
             Refused: A gradient in the buffer that is all-reduced is not computed yet.
         """
         (variable,) = op.input("X")
-        for gradient in self._gradients_in(variable):
+        gradients = self._gradients_in(variable)
+        self._ever_summed.update(gradients)
+        if variable in self._gradients_by_buffer:
+            self._sums_by_buffer[variable] = self._sums_by_buffer.get(variable, 0) + 1
+            return
+        for gradient in gradients:
             history = self._histories[gradient]
             self._histories[gradient] = replace(history, sums_over_ranks=history.sums_over_ranks + 1)
-            self._ever_summed.add(gradient)
 
     def _gradients_in(self, variable: str) -> list[str]:
         """Return the gradients that an all-reduce of a variable sums: those in a buffer, or the variable itself.
@@ -360,9 +438,11 @@ class _GradientTracker:
                 skipped.
 
         Raises:
-            Refused: The operator reads a variable that no gradient reaches, or, with several ranks, a gradient that was
-                not summed over the ranks exactly once.
+            Refused: The operator divides by another variable, reads one that no gradient reaches, or, with several
+                ranks, a gradient that was not summed over the ranks exactly once.
         """
+        (scale,) = op.input("Scale")
+        prove(scale in self._dynamic_scales, f"gradients are divided by {scale}, which is not the loss scale")
         for source, name in zip(op.input("X"), op.output("Out"), strict=True):
             prove(source in self._histories, f"{source} is unscaled but no gradient reaches it")
             history = self._histories[source]
@@ -382,7 +462,7 @@ class _GradientTracker:
                 skips the update.
         """
         for source, name in zip(op.input("X"), op.output("Out"), strict=True):
-            self._histories[name] = self._histories[source]
+            self._histories[name] = replace(self._histories[source], is_zero_if_infinite=True)
 
     def _record_update(self, op: Operator) -> None:
         """Record for each parameter that an operator updates the history of the gradient by which it does so.
@@ -392,7 +472,8 @@ class _GradientTracker:
                 constant of its own, `rescale_grad`.
 
         Raises:
-            Refused: A parameter is updated twice, or by a variable that no gradient of the loss reaches.
+            Refused: A parameter is updated twice, by the gradient of another one, or by a variable that no gradient of
+                the loss reaches.
         """
         own_factor = op.attr("rescale_grad") if op.has_attr("rescale_grad") else 1.0
         for parameter, gradient in zip(op.input("Param"), op.input("Grad"), strict=True):
@@ -400,6 +481,8 @@ class _GradientTracker:
             prove(is_gradient, f"the optimizer reads {gradient}, which no gradient of the loss reaches")
             prove(parameter not in self.at_optimizer, f"{parameter} is updated twice")
             history = self._histories[gradient]
+            is_its_own = history.parameter == parameter
+            prove(is_its_own, f"{parameter} is updated by {gradient}, which is no gradient of it")
             self.at_optimizer[parameter] = replace(history, factor=history.factor * own_factor)
 
 

@@ -54,10 +54,9 @@ def _check_update(op: Operator, config: OptimizerConfig) -> None:
         f"the recipe asks for {config.kind}, the program updates {parameters[0]} by {op.type}",
     )
     _check_attributes(op, config)
-    if op.type == "lars_momentum":
-        _check_lars_states(op)
     _check_decays(op, config)
     _check_fp32_masters(op)
+    _check_states(op)
 
 
 def _check_fp32_masters(op: Operator) -> None:
@@ -117,27 +116,46 @@ def _check_attributes(op: Operator, config: OptimizerConfig) -> None:
             is_close(value, expected),
             f"{field} of {parameter} is {six_digits(value)}, not {six_digits(expected)}",
         )
+    is_nesterovs = op.has_attr("use_nesterov") and op.attr("use_nesterov")
+    prove(not is_nesterovs, f"{parameter} is updated by Nesterov's momentum, which no recipe asks for")
 
 
-def _check_lars_states(op: Operator) -> None:
-    """Prove that a LARS operator updates each parameter in place, by the parameter's own states.
+def check_learning_rate(main: static.Program, rate_name: str) -> None:
+    """Prove that all parameters are updated at the learning rate that the training loop sends to the device.
+
+    Args:
+        main: Training program.
+        rate_name: Name of the variable to which it is sent. A captured step looks it up in a table, by a `gather`.
+
+    Raises:
+        Refused: An update reads another variable, or another operator changes this one.
+    """
+    for op in main.global_block().ops:
+        if op.type in ops.ALL_UPDATES:
+            other = [name for name in op.input("LearningRate") if name != rate_name]
+            prove(not other, f"{op.type} of {op.input('Param')[0]} takes its learning rate from {other[:1]}")
+        elif rate_name in op.output_arg_names:
+            prove(op.type == "gather", f"{op.type} changes the learning rate")
+
+
+def _check_states(op: Operator) -> None:
+    """Prove that an operator updates each parameter in place, by the parameter's own states.
 
     The states are its velocity and its FP32 master copy. They are recognized by their names: those of `fc.w` begin with
     `fc.w_`.
 
     Args:
-        op: A `lars_momentum` operator of one or several parameters.
+        op: Operator that updates one or several parameters. It need not have such states.
 
     Raises:
         Refused: A state belongs to another parameter, or a parameter or state is not written to the variable from which
             it is read.
     """
     parameters = op.input("Param")
-    state_slots = ["Velocity"]
-    if op.attr("multi_precision"):
-        state_slots.append("MasterParam")
     _check_written_in_place(op, "Param")
-    for slot in state_slots:
+    for slot in ("Velocity", "MasterParam"):
+        if not ops.operands(op, slot):
+            continue
         _check_written_in_place(op, slot)
         for parameter, state in zip(parameters, op.input(slot), strict=True):
             is_its_own = state.startswith(f"{parameter}_")
@@ -152,9 +170,13 @@ def _check_written_in_place(op: Operator, slot: str) -> None:
 
 # ---- arithmetic and communication
 
+_HALF = ("float16", "bfloat16")
+
 
 def check_compute_types(main: static.Program, dtype: str) -> None:
     """Prove that convolutions and matrix products have their weights in `dtype`, and the loss its logits in float32.
+
+    Where they are in float32, nothing at all may be in half precision.
 
     Args:
         main: Training program. The types are those that it declares for its variables.
@@ -165,6 +187,9 @@ def check_compute_types(main: static.Program, dtype: str) -> None:
     """
     block = main.global_block()
     for op in block.ops:
+        if dtype == "float32" and op.type == "cast":
+            (written,) = op.output("Out")
+            prove(type_in(block, written) not in _HALF, f"{written} is in half precision, the job is in float32")
         for weights in _multiplying_weights(op):
             prove(type_in(block, weights) == dtype, f"{op.type} of {weights} is not in {dtype}")
         if op.type == "softmax_with_cross_entropy":
