@@ -28,10 +28,11 @@ from compliance.submission.runs import sha256
 from runlog.digits import counted
 from runlog.json_types import JsonObject
 from runlog.text import printable
-from runlog.verdict import FATAL, UNKNOWN, Verdict, as_text, judged, worst
+from runlog.verdict import FATAL, UNKNOWN, WARNING, Verdict, as_text, judged, worst
 
 SIGNATURE = f"{HASHES}.sig"
 NAMESPACE = "paddle-reference"  # of the signatures: ssh-keygen(1), -n
+_ANYBODY_MAY_EXECUTE = 0o111  # bits of a file's mode
 
 
 def command(options: argparse.Namespace) -> int:
@@ -293,14 +294,16 @@ def _check_code(folder: Path, commit: str) -> list[Verdict]:
 
     Returns:
         A failed verdict for each file that differs between the two or that only one of them has; a good one if there is
-        no such file. If git does not give the commit's code, the only verdict is that of `_code_not_compared`.
+        no such file, and a warning with it if files are no longer executable. If git does not give the commit's code,
+        the only verdict is that of `_code_not_compared`.
     """
     try:
         code_of_commit = committed_code.code_of(commit)
     except ValueError as error:
         return [_code_not_compared(folder, error)]
+    present_files = package.files_below(folder)
     wanted_hashes = {name: hashlib.sha256(file.content).hexdigest() for name, file in code_of_commit.items()}
-    present_hashes = {name: sha256(path) for name, path in package.files_below(folder).items()}
+    present_hashes = {name: sha256(path) for name, path in present_files.items()}
     problems = Problems(
         unwanted=f"is none of commit {commit}",  # of a file that only the package has
         missing=f"is missing; commit {commit} has it",  # of a file that only the commit has
@@ -309,7 +312,27 @@ def _check_code(folder: Path, commit: str) -> list[Verdict]:
     differences = judge_differences("code", wanted_hashes, present_hashes, problems)
     if differences:
         return differences
-    return [judged("code", good=True, found=f"{counted(len(present_hashes), 'file')}, those of commit {commit}")]
+    verdict_on_files = judged(
+        "code", good=True, found=f"{counted(len(present_hashes), 'file')}, those of commit {commit}"
+    )
+    executable = [path for name, path in present_files.items() if code_of_commit[name].is_executable]
+    return [verdict_on_files, *_lost_permissions(executable)]
+
+
+def _lost_permissions(executable: Sequence[Path]) -> list[Verdict]:
+    """Return a warning if files of a package's code are no longer executable, else none.
+
+    It is no failure: a download from a web server, as of a published folder, keeps no permissions.
+
+    Args:
+        executable: The files that are executable in their commit.
+    """
+    lost = [path for path in executable if not path.stat().st_mode & _ANYBODY_MAY_EXECUTE]
+    if not lost:
+        return []
+    found = f"{counted(len(lost), 'file')} of the code cannot be executed, such as {printable(lost[0].name)}"
+    fix = "allow it by `chmod +x`; their content is right, and a download keeps no permissions"
+    return [judged("code", good=False, found=found, fix=fix, bad=WARNING)]
 
 
 def _code_not_compared(folder: Path, error: ValueError) -> Verdict:

@@ -60,6 +60,17 @@ def test_what_was_altered_added_or_taken_away_is_named(built, tmp_path: Path) ->
     assert verify(folder)[0].found == "not in the order or form that it was written in"
 
 
+def test_code_that_cannot_be_executed_is_a_warning(built, tmp_path: Path) -> None:
+    """As after a download, which keeps no permissions."""
+    folder = tmp_path / "Example"
+    shutil.copytree(built[0], folder)
+    (folder / CODE / "run_and_time.sh").chmod(0o644)
+    said = answer("verify", str(folder))
+    [warning] = [check for check in said["checks"] if check["status"] != "ok"]
+    assert (said["verdict"], warning["check"], warning["status"]) == ("pass", "code", "warning")
+    assert warning["found"] == "1 file of the code cannot be executed, such as run_and_time.sh"
+
+
 # --- gutted packages, their hashes made good ---
 
 
