@@ -109,6 +109,8 @@ def _config(summary: schema.RunSummary, **given: Any) -> dict[str, schema.Settin
         "RESUME": "auto" if summary.resumed else "no",
         "TELEMETRY_S": 1,
         "PROFILE": "steps:2-3" if summary.profiled else "",
+        "SOURCE_COMMIT": "",
+        "IMAGE_DIGEST": "",
         **given,
     }
     return {

@@ -17,6 +17,9 @@ from runlog.json_types import JsonObject
 from runlog.run import setting_of_epochs
 from runlog.text import printable
 
+# Of SOURCE_COMMIT, as the Dockerfile writes it.
+_UNKNOWN_COMMIT = "unknown"
+_DIRTY = "-dirty"
 _SIDES_OF_IMAGES = ("RECIPE.image_size", "RECIPE.image_width", "RECIPE.image_height")
 
 
@@ -67,6 +70,8 @@ def contradictory_values(run: LoggedRun, summary: schema.RunSummary) -> Iterator
         *_copies_of_settings(run),
         *_consequences_of_workload(run),
         *_consequences_of_job_settings(run, summary),
+        *_consequence_of_hosts(run.settings),
+        *_consequences_of_image(run.settings),
         *_consequences_of_sizes(run, summary),
         *_consequences_of_data_folder(run),
         *_consequences_of_device_and_seed(run, summary),
@@ -173,6 +178,41 @@ def _consequences_of_job_settings(run: LoggedRun, summary: schema.RunSummary) ->
         _Expectation("dataset.synthetic", follows_from="DATA", expected=is_synthetic),
         _Expectation("submission_platform", follows_from="SUBMISSION_PLATFORM", expected=platform),
     ]
+    return expectations
+
+
+def _consequence_of_hosts(settings: JsonObject) -> list[_Expectation]:
+    """Return how many nodes DGXNNODES must state by HOSTS, the nodes' names: 2 for "node1,node2".
+
+    Args:
+        settings: The settings of the run. HOSTS may be missing or empty, and nothing is expected then.
+    """
+    hosts = settings.get("HOSTS")
+    if not isinstance(hosts, str) or hosts == "":
+        return []
+    return [_Expectation("DGXNNODES", follows_from="HOSTS", expected=len(hosts.split(",")))]
+
+
+def _consequences_of_image(settings: JsonObject) -> list[_Expectation]:
+    """Return what the header must state of the code that ran, by the two settings that a container's image gives.
+
+    SOURCE_COMMIT is the commit that the image was built from, with "-dirty" behind it if files differed, or "unknown".
+    Outside of an image both settings are empty, and the commit is git's.
+
+    Args:
+        settings: The settings of the run, with these two.
+    """
+    digest = settings["IMAGE_DIGEST"] or None
+    expectations = [_Expectation("source.image_digest", follows_from="IMAGE_DIGEST", expected=digest)]
+    commit_of_image = str(settings["SOURCE_COMMIT"])
+    if commit_of_image == "":
+        return expectations
+    commit: str | None = commit_of_image.removesuffix(_DIRTY)
+    is_dirty: bool | None = commit_of_image.endswith(_DIRTY)
+    if commit_of_image == _UNKNOWN_COMMIT:
+        commit, is_dirty = None, None
+    expectations.append(_Expectation("source.commit", follows_from="SOURCE_COMMIT", expected=commit))
+    expectations.append(_Expectation("source.dirty", follows_from="SOURCE_COMMIT", expected=is_dirty))
     return expectations
 
 

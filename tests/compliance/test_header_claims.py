@@ -25,6 +25,7 @@ CARD = {"name": "NVIDIA A100-SXM4-80GB", "memory_gib": 80.0, "driver": "535.104.
 _PROVED = ["161 gradients summed over 8 ranks once, scaled by 1/8 once"]
 _FUSED = {"fused_batch_norm_act": 33, "merged_momentum": 1}
 _OPERATORS = {"conv2d": 53, "cast": 2, "c_allreduce_sum": 1, "share_buffer": 38, "momentum": 1, **_FUSED}
+_DIGEST = f"sha256:{'6' * 64}"
 _SOURCE = {"files": 1437, "bytes": 2_029_273, "sha256": "5" * 64, "is_exact": True}
 
 
@@ -212,6 +213,14 @@ FORGED: dict[str, tuple[Callable[[], Altered], Alter, str]] = {
         log, "program", all_reduce_mib=89.7542), "sum 89.7542 MiB; a fp32 model for 1000 classes has 97.4923 MiB"),
     "a program of a tenth of HRNet": (lambda: Altered(make_log.hrnet_run()), lambda log: _header(
         log, "program", all_reduce_mib=3.7), "sum 3.7 MiB; a fp32 model for 19 classes has 36.778 MiB"),
+    "one of two nodes": (lambda: Altered(make_log.run()), lambda log: by.settings(
+        log, HOSTS="node0,node1"), "DGXNNODES is 1; by HOSTS it is 2"),
+    "another image": (lambda: Altered(make_log.run()), lambda log: by.settings(
+        log, IMAGE_DIGEST=_DIGEST), f"source.image_digest is null; by IMAGE_DIGEST it is {_DIGEST}"),
+    "a clean commit of an image that has other files": (lambda: Altered(make_log.run()), lambda log: by.settings(
+        log, SOURCE_COMMIT="0" * 40 + "-dirty"), "source.dirty is false; by SOURCE_COMMIT it is true"),
+    "a commit of an image of which it is not known": (lambda: Altered(make_log.run()), lambda log: by.settings(
+        log, SOURCE_COMMIT="unknown"), "by SOURCE_COMMIT it is null"),
     "a program for other ranks": (lambda: Altered(make_log.run()), lambda log: _header(log, "program", verified=[
         "161 gradients summed over 4 ranks once, scaled by 1/4 once"]), "over 4 ranks once"),
     "fused operators that the program does not have": (lambda: Altered(make_log.run()), lambda log: _header(
@@ -320,6 +329,12 @@ HONEST: dict[str, Callable[[], Altered]] = {
         on_gpus(), "program", all_reduce_mib=44.98),
     "single precision of HRNet without a bias of its last convolution": lambda: by.replaced(_header(
         Altered(make_log.hrnet_run()), "program", all_reduce_mib=36.7768), ("921 gradients", "920 gradients")),
+    "an image of a changed commit": lambda: by.settings(_header(
+        Altered(make_log.run()), "source", dirty=True, image_digest=_DIGEST),
+        SOURCE_COMMIT="0" * 40 + "-dirty", IMAGE_DIGEST=_DIGEST),
+    "an image of no known commit": lambda: by.settings(_header(
+        Altered(make_log.run()), "source", commit=None, dirty=None), SOURCE_COMMIT="unknown"),
+    "a single host by its name": lambda: by.settings(Altered(make_log.run()), HOSTS="node0"),
     "no word of the form": lambda: _header(Altered(make_log.run()), "dataset", form=None),
     "16 GPUs": lambda: on_gpus(devices=16),
     "one GPU, which sums no gradients": lambda: on_gpus(devices=1),
