@@ -237,15 +237,17 @@ def _consequences_of_sizes(run: LoggedRun, summary: schema.RunSummary) -> list[_
 def _consequences_of_data_folder(run: LoggedRun) -> list[_Expectation]:
     """Return what the name and the numbers of samples of the data set must be by DATADIR, the setting of its folder.
 
-    A data set has the name of its folder. Without DATADIR a run reads the embedded data set of its workload, whose
-    numbers of samples are known: the 1,437 digits for training and 360 for evaluation, for instance.
+    A data set has the name of its folder, which the path "." does not say. Without DATADIR a run reads the embedded
+    data set of its workload, whose numbers of samples are known: the 1,437 digits for training and 360 for evaluation,
+    for instance.
 
     Args:
         run: The facts that the log states of the run.
     """
-    folder = run.settings["DATADIR"]
+    folder = str(run.settings["DATADIR"])
     if folder != "":
-        return [_Expectation("dataset.name", follows_from="DATADIR", expected=PurePosixPath(str(folder)).name)]
+        name = PurePosixPath(folder).name  # empty for "."
+        return [_Expectation("dataset.name", follows_from="DATADIR", expected=name)] if name else []
     workload = workloads.find(run.workload_name)
     embedded = workload.embedded if workload else None
     if embedded is None:
