@@ -1,11 +1,14 @@
 """The parser of a command's words, whose errors are one line."""
 
 import argparse
+import re
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from runlog.errors import RunError, print_to_reader
 from runlog.text import MOST_OF_A_LINE, visible
+
+_EMPTY = re.compile("(--[^=]+=)?")  # a word, or the value of an option in it
 
 
 class Parser(argparse.ArgumentParser):
@@ -57,11 +60,11 @@ class Parser(argparse.ArgumentParser):
 def refuse_empty_words(parser: Parser, words: Sequence[str]) -> None:
     """End the process with status 2 if a word of the command line is empty, as "$LOG" is where LOG is not set.
 
-    As a path, an empty word would be the current folder.
+    As a path, an empty word would be the current folder. The value in --out="$OUT" counts as a word of its own.
 
     Args:
         parser: The parser of the command.
         words: The words of the command line.
     """
-    if "" in words:
+    if any(_EMPTY.fullmatch(word) for word in words):
         parser.error("an argument is empty, as where a variable is not set: give it, or leave it out")

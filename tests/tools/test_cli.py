@@ -66,6 +66,7 @@ def test_each_command_is_listed_with_what_it_does_and_has_options() -> None:
         ("scoring history show page --foo", "unrecognized arguments: --foo; see python -m scoring history show --help"),
         ("tools.cli check ''", "an argument is empty, as where a variable is not set"),
         ("scoring score log --protocol ''", "an argument is empty"),
+        ("scoring report log --html=", "an argument is empty"),
         ("tools.watch --once ''", "an argument is empty"),
         ("tools.pack '' packed", "an argument is empty"),
         ("tools.watch", "the following arguments are required: LOGDIR"),
