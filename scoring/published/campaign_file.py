@@ -42,10 +42,11 @@ class _LoaderOfUniqueKeys(yaml.SafeLoader):
         """Return a table of the file; raise an error if one of its keys is there twice."""
         seen: set[str] = set()
         for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):  # a list or a table, which the loader itself refuses
+                continue
             if key.value in seen:
                 raise yaml.constructor.ConstructorError(None, None, f"{key.value} is given twice", key.start_mark)
-            if isinstance(key.value, str):
-                seen.add(key.value)
+            seen.add(key.value)
         return super().construct_mapping(node, deep=deep)
 
 

@@ -52,6 +52,7 @@ def test_a_file_that_is_no_campaign_is_refused_with_what_is_wrong(tmp_path: Path
         ('{"workload": "rn50"', "line 1: expected ',' or '}'"),
         ("workload: rn50\nprotocol: dlperf\nprotocol: perf\n", "line 3: protocol is given twice"),
         ("environment: {DATA: real, DATA: synthetic}", "line 1: DATA is given twice"),
+        ("{{NAME}}: rn50", "line 1: found unhashable key"),
         ("note: \xe9", "is no text of YAML"),
         ("[" * 5000, "is nested too deeply"),
         ("workload: rn50\n", "the field protocol, environment, frameworks is missing"),
