@@ -126,7 +126,9 @@ class Folders:
             root: The folder that paths are relative to.
         """
         self._root = root
-        self._absolute_start = f"{root.absolute()}/"  # of absolute paths below the root; DATADIR may be relative
+        # Beginnings of absolute paths below the root, as a list may have them. DATADIR may be relative, or a link to a
+        # folder that has another path on each node.
+        self._absolute_starts = (f"{root.absolute()}/", f"{root.resolve()}/")
         # {folder: {name: why the name is no file, or ""}}, of the folders that were asked about
         self._faults_by_folder: dict[str, dict[str, str]] = {}
 
@@ -162,13 +164,17 @@ class Folders:
     def relative(self, path: str) -> str:
         """Return a path from a list relative to the root: "/data/val/1.jpg" becomes "val/1.jpg" if the root is /data.
 
+        If /data is a link to /mnt/disk1, so does "/mnt/disk1/val/1.jpg".
+
         Backslashes, as in `val\\1.jpg` of a list from Windows, become slashes if that gives the path of a file, and
         nothing is at the path as written: on Linux the name of a file may hold backslashes.
 
         Args:
             path: The path as the list has it. An absolute path outside the root stays absolute.
         """
-        as_written = path.removeprefix(self._absolute_start)
+        as_written = path
+        for start in self._absolute_starts:
+            as_written = as_written.removeprefix(start)
         with_slashes = as_written.replace("\\", "/")
         if with_slashes == as_written:
             return as_written

@@ -63,6 +63,14 @@ def test_forms_of_a_line(root: Path, line: str) -> None:
     assert images.paths == ("train/07.jpeg",)
 
 
+def test_a_list_may_have_the_paths_to_which_a_link_leads(root: Path, tmp_path: Path) -> None:
+    """Where DATADIR is a link to another disk on each node, its lists were refused as different."""
+    link = tmp_path / "link"
+    link.symlink_to(root)
+    (root / "train_list.txt").write_text(f"{root}/train/07.jpeg 6\n")
+    assert found(link, "train", 10).paths == ("train/07.jpeg",)
+
+
 def test_a_path_with_backslashes_at_which_something_is_stays_as_it_is(root: Path) -> None:
     (root / "train\\07.jpeg").mkdir()
     folders = lists.Folders(root)
