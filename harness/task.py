@@ -139,7 +139,10 @@ def data_set(data: DataSettings, me: Ranks, embedded: Any) -> tuple[str, Path]:
     """
     if data.folder:
         folder = Path(data.folder)
-        return folder.absolute().name, folder  # absolute, as the path "." has no name
+        name = folder.name
+        if name in ("", ".."):  # of a path such as "." or "..", which does not say it
+            name = folder.resolve().name
+        return name, folder
     folder = Path(data.embedded_in) / embedded.NAME
     if me.local_rank == 0:
         make_once(folder, embedded.write)

@@ -237,7 +237,7 @@ def _consequences_of_sizes(run: LoggedRun, summary: schema.RunSummary) -> list[_
 def _consequences_of_data_folder(run: LoggedRun) -> list[_Expectation]:
     """Return what the name and the numbers of samples of the data set must be by DATADIR, the setting of its folder.
 
-    A data set has the name of its folder, which the path "." does not say. Without DATADIR a run reads the embedded
+    A data set has the name of its folder, which paths as ".." do not say. Without DATADIR a run reads the embedded
     data set of its workload, whose numbers of samples are known: the 1,437 digits for training and 360 for evaluation,
     for instance.
 
@@ -246,8 +246,10 @@ def _consequences_of_data_folder(run: LoggedRun) -> list[_Expectation]:
     """
     folder = str(run.settings["DATADIR"])
     if folder != "":
-        name = PurePosixPath(folder).name  # empty for "."
-        return [_Expectation("dataset.name", follows_from="DATADIR", expected=name)] if name else []
+        name = PurePosixPath(folder).name
+        if name in ("", ".."):  # the name is empty for "."
+            return []
+        return [_Expectation("dataset.name", follows_from="DATADIR", expected=name)]
     workload = workloads.find(run.workload_name)
     embedded = workload.embedded if workload else None
     if embedded is None:

@@ -326,6 +326,7 @@ HONEST: dict[str, Callable[[], Altered]] = {
     "half of the digits, in a folder of the user's": lambda: by.settings(
         _on_half_of_the_digits(Altered(make_log.run())), DATADIR="data/uci-digits-64/"),
     "the folder in which the job was started": lambda: by.settings(Altered(make_log.closed_run()), DATADIR="."),
+    "the folder above that one": lambda: by.settings(Altered(make_log.closed_run()), DATADIR=".."),
     "half precision, whose normalizations have gradients in single": lambda: _header(
         on_gpus(), "program", all_reduce_mib=44.98),
     "single precision of HRNet without a bias of its last convolution": lambda: by.replaced(_header(

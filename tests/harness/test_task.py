@@ -28,13 +28,14 @@ def list_in_another_order(root: Path) -> None:
     (root / "train_list.txt").write_bytes(b"".join(reversed(lines)))
 
 
-def test_the_data_set_in_the_working_directory_has_its_folders_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("datadir", "working_directory"), [(".", "."), ("..", "train"), ("train/..", ".")])
+def test_a_data_set_has_its_folders_name_where_datadir_does_not_say_it(
+    datadir: str, working_directory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The log of DATADIR=. had an empty name."""
-    monkeypatch.chdir(small.data_set(tmp_path / "digits"))
+    """The log of DATADIR=. had an empty name, that of DATADIR=.. two dots."""
+    monkeypatch.chdir(small.data_set(tmp_path / "digits") / working_directory)
     me = Ranks(comm=MPI.COMM_SELF, rank=0, size=1, local_rank=0, node="n0")
-    task = task_of(job_of(datadir=".", recipe="digits_small", batchsize=2, dgxngpu=1), me)
+    task = task_of(job_of(datadir=datadir, recipe="digits_small", batchsize=2, dgxngpu=1), me)
     assert task.dataset.name == "digits"
 
 
