@@ -64,11 +64,11 @@ def task_of(job: Job, me: Ranks) -> Task:
         training_set = model.DATA.find(folder, "train", recipe.classes)
         evaluation_set = model.DATA.find(folder, "val", recipe.classes)
     notes = [*training_set.notes, *evaluation_set.notes]
+    require_same_on_all(me, "training", training_set)  # of synthetic data, too: it decides the length of an epoch
+    require_same_on_all(me, "evaluation", evaluation_set)
     train_passport = None
     eval_passport = None
     if not job.data.is_synthetic:
-        require_same_on_all(me, "training", training_set)
-        require_same_on_all(me, "evaluation", evaluation_set)
         with _unreadable_refused():
             surveyed = survey_on_first(me, training_set, evaluation_set)
         train_passport = surveyed.train
@@ -168,13 +168,13 @@ def require_same_on_all(me: Ranks, part: str, samples: Samples) -> None:
     found = (len(samples), samples.numbering())
     found_by_rank = me.comm.allgather(found)
     first_count, _ = found_by_rank[0]
-    for node, theirs in zip(me.nodes, found_by_rank, strict=False):  # `me.nodes` is empty for a lone rank
-        count, _ = theirs
-        if theirs != found_by_rank[0]:
+    for rank, found_there in enumerate(found_by_rank):
+        if found_there != found_by_rank[0]:
+            count, _ = found_there
             raise ValueError(
-                f"the {part} set of {node} ({counted(count, 'sample')}) is not that of {me.nodes[0]} "
-                f"({counted(first_count, 'sample')}): names, labels or their order differ: give all nodes the same "
-                "files and lists in DATADIR"
+                f"the {part} set of rank {rank} on {me.nodes[rank]} ({counted(count, 'sample')}) is not that of rank 0 "
+                f"on {me.nodes[0]} ({counted(first_count, 'sample')}): names, labels or their order differ: give all "
+                "nodes the same files and lists in DATADIR"
             )
 
 

@@ -39,8 +39,13 @@ def test_a_data_set_has_its_folders_name_where_datadir_does_not_say_it(
     assert task.dataset.name == "digits"
 
 
-@pytest.mark.parametrize(("change", "count"), [(lose_a_class, 36), (list_in_another_order, 40)])
-def test_a_node_with_another_data_set_is_named(change: Callable[[Path], None], count: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "change", "count"),
+    [("real", lose_a_class, 36), ("real", list_in_another_order, 40), ("synthetic", lose_a_class, 36)],
+)
+def test_a_node_with_another_data_set_is_named(
+    kind: str, change: Callable[[Path], None], count: int, tmp_path: Path
+) -> None:
     """Its ranks trained with other labels or on others' samples, and hung where their epoch had fewer steps."""
     here = small.by_class(small.data_set(tmp_path / "here"))
     there = Path(shutil.copytree(here, tmp_path / "there"))
@@ -50,9 +55,9 @@ def test_a_node_with_another_data_set_is_named(change: Callable[[Path], None], c
     comm = mock.create_autospec(MPI.Comm, instance=True)
     comm.allgather.side_effect = lambda mine: [mine, next(theirs)]
     me = Ranks(comm=comm, rank=0, size=2, local_rank=0, node="n0", nodes=("n0", "n1"))
-    said = rf"the training set of n1 \({count} samples\) is not that of n0 \(40 samples\): .*: give all nodes the same"
+    said = rf"training set of rank 1 on n1 \({count} samples\) is not that of rank 0 on n0 \(40 samples\): .*: give all"
     with pytest.raises(ValueError, match=said):
-        task_of(job_of(datadir=str(here), recipe="digits_small", batchsize=2, dgxngpu=2), me)
+        task_of(job_of(data=kind, datadir=str(here), recipe="digits_small", batchsize=2, dgxngpu=2), me)
 
     facts = [doctor_node.data_facts(job_of(datadir=str(root)), has_packages=True) for root in (here, there)]
     digests = {doctor_checks._data_digests({"data": data_of_node}) for data_of_node in facts}
