@@ -23,6 +23,7 @@ LIST = "{}_list.txt"
 KEPT_SIZES = "{}.filesizes"  # of very many files, so that they are asked for once
 # The label is what stands behind the last blank, or behind the comma or semicolon of a spreadsheet.
 LINE = re.compile(r'(?P<path>.*[^\s,;])[\s,;]+"?(?P<label>[0-9]{1,18})"?')
+MORE_LABELS = re.compile(r'(?P<path>.*?[^\s,;])([\s,;]+"?[0-9]{1,18}"?)+')  # before the last one of a line
 IMAGE_ENDS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # torchvision's
 CLASS_ARCHIVE = re.compile(r"(?P<name>n[0-9]{8})\.tar")  # of a class, within ImageNet's archive of the training images
 NAMES_OF_VAL = ("validation", "valid")  # that other tools give the folder of the evaluation images
@@ -179,7 +180,7 @@ def _hint_at_tfrecord(root: Path, part: str) -> str:
     look for. These patterns are looked for here, in this order, each with an example for the part "train":
 
         *train*.tfrecord*     imagenet2012-train.tfrecord-00000-of-01024
-        *train*-of-*          imagenet-train-00000-of-01024; of val also val-00000-of-00128
+        *train*-[0-9]*-of-*   imagenet-train-00000-of-01024; of val also val-00000-of-00128
         train*/*.tfrecord*    train/0.tfrecord
         train*/*-of-*         train/part-00000-of-00128
 
@@ -191,7 +192,7 @@ def _hint_at_tfrecord(root: Path, part: str) -> str:
         Words, as "; is /data/train/0.tfrecord meant? TFRecord files are read as /data/train*.tfrecord: rename them".
     """
     well_named = set(root.glob(f"{part}*.tfrecord"))
-    for pattern in (f"*{part}*.tfrecord*", f"*{part}*-of-*", f"{part}*/*.tfrecord*", f"{part}*/*-of-*"):
+    for pattern in (f"*{part}*.tfrecord*", f"*{part}*-[0-9]*-of-*", f"{part}*/*.tfrecord*", f"{part}*/*-of-*"):
         files = [file for file in sorted(root.glob(pattern)) if file.suffix != ".idx" and file not in well_named]
         if files:  # the first file is named
             return f"; is {files[0]} meant? TFRecord files are read as {root}/{part}*.tfrecord: rename them"
@@ -254,9 +255,9 @@ def _require_file(where: str, root: Path, part: str, path: str, folders: Folders
     if folders.has(f"{part}/{path}"):  # as the paths in the lists of Caffe
         fault += f", {part}/{path} is there"
         fix = f"write {part}/ before the paths, which count from {root}"
-    with_label = LINE.fullmatch(path)  # a line of two labels, whose first one was taken for the path's end
-    if with_label is not None and folders.has(with_label["path"]):
-        fault += f", {with_label['path']} is there"
+    with_labels = MORE_LABELS.fullmatch(path)  # a line of several labels, all but the last taken for the path's end
+    if with_labels is not None and folders.has(with_labels["path"]):
+        fault += f", {with_labels['path']} is there"
         fix = "write one label behind each path"
     raise ValueError(f"{where}: {root / path} {fault}: {fix}")
 

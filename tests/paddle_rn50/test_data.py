@@ -199,6 +199,7 @@ def test_layouts_and_padding_hold_the_same_pixels(embedded: Path) -> None:
             "train/00.jpeg 1 7\n",
             r":1: .*/00.jpeg 1 is absent, train/00.jpeg is there: write one label behind each path",
         ),
+        ("train/00.jpeg\t0,0,1\n", r":1: .* is absent, train/00.jpeg is there: write one label behind each path"),
         ("train/00.jpeg 10\n", r":1: label 10 is out of range: the recipe has 10 classes, numbered from 0"),
         ("train/99.jpeg 1\n", r":1: .*train/99.jpeg is absent"),
         ("nowhere/0.jpeg 1\n", r":1: .*nowhere/0.jpeg is absent"),

@@ -391,8 +391,10 @@ def test_records_under_another_name_are_named(tmp_path: Path, names: list[str], 
 
 
 def test_records_that_need_no_other_name_are_not_said_to(tmp_path: Path) -> None:
+    """Nor is another folder said to be a file of records."""
     (tmp_path / "train").mkdir()
     (tmp_path / "train.tfrecord").touch()
+    (tmp_path / "train-of-2012").mkdir()
     with pytest.raises(ValueError, match=r"train: has no class folders .* or PaddleClas' val_list\.txt$"):
         folder.find(tmp_path, "train", 10)
 
