@@ -19,11 +19,12 @@ class GluonCV(EpochFormatReader):
     row_marker = "Epoch["
     row_clue = "\tSpeed: "
     whole_line_marker = "poch"
+    # `lr` shows that a row is of this format. Its value is not used, so its number may be cut off at the end of a log.
     row_pattern = RowPattern(
         re.compile(r"\bEpoch\[(\d{1,9})\] Batch \[(\d{1,9})\]"),
         (field(r"\tSpeed: ", r" samples/sec\t"), re.compile(r"\tlr=(\S)")),
     )
-    columns = "epoch step rate learning_rate"
+    columns = "epoch step rate start_of_lr"
     required_column = "rate"
     first_step = 0
     rate_scope = "global"
