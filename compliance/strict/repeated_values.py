@@ -17,9 +17,8 @@ from runlog.json_types import JsonObject
 from runlog.run import setting_of_epochs
 from runlog.text import printable
 
-# Of SOURCE_COMMIT, as the Dockerfile writes it.
-_UNKNOWN_COMMIT = "unknown"
-_DIRTY = "-dirty"
+_UNKNOWN_COMMIT = "unknown"  # the SOURCE_COMMIT of an image that was built without one, as the Dockerfile writes it
+_DIRTY = "-dirty"  # the end of a SOURCE_COMMIT from which files differed
 _SIDES_OF_IMAGES = ("RECIPE.image_size", "RECIPE.image_width", "RECIPE.image_height")
 
 

@@ -104,10 +104,10 @@ def one_submission(
     Args:
         checked: The reports on the logs, at least one.
         ruleset: A version of the rules of MLPerf Training, such as 4.0.0, with this project's own rules for it.
-        by_folder: Whether a folder of a results repository holds the logs. It makes them one submission even if they
-            state different organisations or platforms, as mlperf-logging's result_summarizer takes them.
         original_of_copy: Only for the messages of errors: the path of each original log by the path of its checked
             copy. None if the logs themselves were checked.
+        by_folder: Whether a folder of a results repository holds the logs. It makes them one submission even if they
+            state different organisations or platforms, as mlperf-logging's result_summarizer takes them.
 
     Raises:
         ValueError: A log has no events, the first log's benchmark is not scored, or another log is of a different
@@ -124,7 +124,7 @@ def one_submission(
     runs_of_result = mlperf.submission_runs(benchmark, ruleset.version)
     if runs_of_result is None:
         raise ValueError(f"{paths_for_messages[0]}: {_why_not_scored(checked[0].run, ruleset)}")
-    names_compared = 2 if by_folder else len(_SUBMISSION)
+    names_compared = 2 if by_folder else len(_SUBMISSION)  # 2: the benchmark and the division
     _refuse_different_submissions(checked, paths_for_messages, names_compared)  # all others are of `benchmark`
     return SubmittedBenchmark(name=benchmark, runs_of_result=runs_of_result)
 
