@@ -534,6 +534,11 @@ def user_names_mpi_interfaces() -> bool:
     return "OMPI_MCA_btl_tcp_if_include" in os.environ or "OMPI_MCA_btl_tcp_if_exclude" in os.environ
 
 
+def user_fixes_mpirun_ports() -> bool:
+    """Say whether the user names the ports at which the daemons of mpirun on the nodes listen."""
+    return any(name.startswith(("PRTE_MCA_oob_tcp_static_", "PRTE_MCA_oob_tcp_dynamic_")) for name in os.environ)
+
+
 def terminal_columns() -> int | None:
     """Return the width of the user's terminal in characters; None where the job's output does not go to one."""
     text = os.environ.get("TERMINAL_COLUMNS", "")  # by run_and_time.sh

@@ -42,8 +42,8 @@ FAILURES = (
     Failure("refused", "nothing listens there (is its container running?)", False),
     Failure("", "{}", False),  # any other
 )
-# What ssh says where something answers that is no sshd.
 CALL_S = 5  # in which a node that has joined calls the first one
+# What ssh says where something answers that is no sshd.
 NO_SSHD = re.compile("kex_exchange_identification|Connection (closed|reset)|banner|[Bb]ad packet")
 
 
@@ -56,7 +56,9 @@ class CallsBack(threading.Thread):
     def __init__(self) -> None:
         """Open a free port; the thread takes the calls from `start` on, until `say_who_has_not_called` returns."""
         super().__init__(daemon=True)
-        self.listener = socket.create_server(("", 0), backlog=1024)
+        by_both = socket.has_dualstack_ipv6()  # IPv4 and IPv6: a node calls by the one that its ssh connection takes
+        family = socket.AF_INET6 if by_both else socket.AF_INET
+        self.listener = socket.create_server(("", 0), family=family, backlog=1024, dualstack_ipv6=by_both)
         self.port = int(self.listener.getsockname()[1])
         self.ranks: set[bytes] = set()  # of the nodes that have called, as b"1"
 
@@ -76,18 +78,20 @@ class CallsBack(threading.Thread):
             rank: Number of the node.
         """
         call = f"echo {rank} >/dev/tcp/${{SSH_CONNECTION%% *}}/{self.port}"
-        return f"timeout {CALL_S} bash -c '{call}' </dev/null >/dev/null 2>&1 &"
+        # Below sshd bash would read the user's .bashrc, which may be slow.
+        return f"timeout {CALL_S} bash --norc -c '{call}' </dev/null >/dev/null 2>&1 &"
 
     def say_who_has_not_called(self, others: "list[Lifeline]") -> None:
         """Wait up to CALL_S for the calls of the nodes that have joined, close the port, and name who is missing.
 
-        It is no error: a network may show a node another address of this one than mpirun's daemons take.
+        It is no error: a network may show a node another address of this one than mpirun's daemons take. Nobody is
+        named where the user fixes the ports of mpirun: a firewall may close all others.
 
         Args:
             others: The connections to the other nodes.
         """
         end = time.monotonic() + CALL_S
-        missing = others
+        missing = [] if env.user_fixes_mpirun_ports() else others
         while missing and time.monotonic() < end:
             time.sleep(0.05)
             missing = [other for other in others if str(other.rank).encode() not in self.ranks]
@@ -158,7 +162,8 @@ class Lifeline(threading.Thread):
         """
         call = self.calls_back.command(self.rank)  # in the background
         in_bash = f"cat {self.folder}/hello && {{ {call} exec cat >{self.folder}/lifeline; }}"
-        command_there = f"exec bash -c {shlex.quote(in_bash)}"  # the user's shell there may be another
+        # The user's shell there may be another than bash; it has read its files already, which may be slow.
+        command_there = f"exec bash --norc -c {shlex.quote(in_bash)}"
         return subprocess.Popen(
             ["ssh", "-F", str(self.folder / "ssh_config"), self.host, command_there],
             stdin=subprocess.PIPE,

@@ -291,19 +291,55 @@ def test_of_many_nodes_that_did_not_join_the_first_are_named_and_the_others_coun
     assert said.endswith(f"n8 (node 8): not tried{more}")
 
 
+def call_back(calls_back: lifeline.CallsBack, rank: int, address: str, home: Path) -> None:
+    """Has a node call the first one at an address, as its ssh connection shows it.
+
+    The user's .bashrc there, which bash reads below sshd, takes longer than a call may.
+    """
+    (home / ".bashrc").write_text("sleep 60\n")
+    below_sshd = {"SSH_CLIENT": f"{address} 5 6", "SSH_CONNECTION": f"{address} 5 {address} 6", "SHLVL": "0"}
+    shell = ["sh", "-c", f"{calls_back.command(rank)} wait"]
+    subprocess.run(shell, env=os.environ | below_sshd | {"HOME": str(home)}, check=True)
+
+
 def test_nodes_that_cannot_call_the_first_one_are_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A firewall that lets ssh pass to them and nothing else back had mpirun wait without a word."""
     monkeypatch.setattr(lifeline, "CALL_S", 1)
     calls_back = lifeline.CallsBack()
     calls_back.start()
-    for rank, address in ((1, "127.0.0.1"), (2, "203.0.113.1")):  # the second leads nowhere
-        shell = ["sh", "-c", f"{calls_back.command(rank)} wait"]
-        subprocess.run(shell, env=os.environ | {"SSH_CONNECTION": f"{address} 5 {address} 6"}, check=True)
+    call_back(calls_back, 1, "127.0.0.1", tmp_path)
+    call_back(calls_back, 2, "203.0.113.1", tmp_path)  # leads nowhere
     others: Any = [SimpleNamespace(rank=rank, host=f"node{rank}") for rank in (1, 2)]
     calls_back.say_who_has_not_called(others)
     said = capsys.readouterr().err
     assert said.startswith(f"nodes.py: node2 (node 2) cannot call this node at TCP port {calls_back.port}: if nothing")
     calls_back.join(5)
     assert not calls_back.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("address", "fixed"),
+    [
+        ("::1" if hello.is_this_machine("::1") else "127.0.0.1", {}),  # a machine may have no IPv6
+        ("203.0.113.1", {"PRTE_MCA_oob_tcp_static_ipv4_ports": "5000"}),  # leads nowhere
+    ],
+)
+def test_a_node_that_calls_by_ipv6_or_where_the_user_fixes_the_ports_is_not_named(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    address: str,
+    fixed: dict[str, str],
+) -> None:
+    """A firewall may close all ports but those that the user fixes."""
+    monkeypatch.setattr(lifeline, "CALL_S", 1)
+    for name, value in fixed.items():
+        monkeypatch.setenv(name, value)
+    calls_back = lifeline.CallsBack()
+    calls_back.start()
+    call_back(calls_back, 1, address, tmp_path)
+    other: Any = SimpleNamespace(rank=1, host="node1")
+    calls_back.say_who_has_not_called([other])
+    assert capsys.readouterr().err == ""
