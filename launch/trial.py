@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import os
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -24,6 +25,7 @@ from typing import IO
 from harness.processes import (
     LAUNCHER_ENDED,
     SENT_TO_RANKS,
+    STDOUT,
     ancestors,
     end_with_parent,
     has_living_child,
@@ -244,7 +246,7 @@ class Trial:
 
         mpirun is asked to end its ranks, again and again, once the time to end after a signal or the trial's limit is
         over. It is killed MPIRUN_END_S seconds after the time to end; the limit alone never has it killed. It is also
-        killed if it does not end with its ranks.
+        killed if it does not end with its ranks, unless what they have printed is not read, as in a pager.
 
         Args:
             mpirun: The running process.
@@ -252,15 +254,15 @@ class Trial:
         end_by_limit = float("inf")
         if self.args.limit:  # 0: none
             end_by_limit = time.monotonic() + self.args.limit
-        had_child_s = float("inf")  # when it was last seen with a living child; infinite: never yet
+        had_work_s = float("inf")  # when it was last seen with a living child, or output to print; infinite: never yet
         next_look_s = time.monotonic() + LOOK_S
         while mpirun.poll() is None:
             now = time.monotonic()
             if now > next_look_s:
                 next_look_s = now + LOOK_S
-                if has_living_child(mpirun.pid):
-                    had_child_s = now
-            self.mpirun_hung = now > had_child_s + ALONE_S
+                if has_living_child(mpirun.pid) or _stdout_is_full():
+                    had_work_s = now
+            self.mpirun_hung = now > had_work_s + ALONE_S
             if self.mpirun_hung or now > self.deadline + TIMES["MPIRUN_END_S"]:  # only a signal sets a deadline
                 mpirun.kill()
             elif now > min(self.deadline, end_by_limit):
@@ -450,6 +452,13 @@ class Trial:
         if any(path.is_file() and path.stat().st_size > 0 for path in results_that_are_no_logs):
             return True
         return self.result.is_file() and b'"key": "run_stop"' in self.result.read_bytes()
+
+
+def _stdout_is_full() -> bool:
+    """Tell whether what is printed would have to wait, as a pager or a stopped terminal reads no more of it."""
+    poll = select.poll()
+    poll.register(STDOUT, select.POLLOUT)
+    return not poll.poll(0)
 
 
 def _reason_of_memory() -> str:

@@ -5,6 +5,7 @@ A rank that trains nothing (tests/stand_in.py) serves where the launcher is aske
 
 import argparse
 import contextlib
+import fcntl
 import functools
 import os
 import re
@@ -390,17 +391,26 @@ def test_the_status_of_a_trial_is_mpiruns_or_that_of_the_signal_that_ended_it(
         assert one.run(messages) == status
 
 
-def test_an_mpirun_that_does_not_end_with_its_ranks_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Open MPI 5.0.11 did so where ranks ended in MPI_Init, and took no notice of SIGTERM: the job stayed for ever."""
+@pytest.mark.parametrize("is_read", [True, False])
+def test_an_mpirun_that_does_not_end_with_its_ranks_is_killed_unless_its_output_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_read: bool
+) -> None:
+    """Open MPI 5.0.11 waited for ever where ranks ended in MPI_Init, but it also waits for a pager such as less."""
     monkeypatch.setattr(trial, "ALONE_S", 0.5)
     monkeypatch.setattr(trial, "LOOK_S", 0.1)
     monkeypatch.delenv("ABORT_REASON_FILE", raising=False)
-    rank_that_ends = "import subprocess, time; subprocess.run(['sleep', '1']); time.sleep(600)"
-    command = [sys.executable, "-c", rank_that_ends]
-    one = trial.Trial(argparse.Namespace(result=tmp_path / "result_0.txt", nodes=1, limit=0, command=command))
-    with one.stderr.open("wb") as messages:
-        status = one.run(messages)
-    assert one.reason(status).startswith("mpirun did not end with its ranks, and was killed; what they said is in ")
+    reader_of = ["cat"] if is_read else ["sleep", "6"]
+    with subprocess.Popen(reader_of, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as reader:
+        assert reader.stdin is not None
+        monkeypatch.setattr(trial, "STDOUT", reader.stdin.fileno())
+        os.write(reader.stdin.fileno(), bytes(fcntl.fcntl(reader.stdin, fcntl.F_GETPIPE_SZ)))
+        mpirun = "import subprocess, time; subprocess.run(['sleep', '1']); time.sleep(3)"
+        command = [sys.executable, "-c", mpirun]
+        one = trial.Trial(argparse.Namespace(result=tmp_path / "result_0.txt", nodes=1, limit=0, command=command))
+        with one.stderr.open("wb") as messages:
+            status = one.run(messages)
+    assert (status, one.mpirun_hung) == ((1, True) if is_read else (0, False))
+    assert not is_read or one.reason(status).startswith("mpirun did not end with its ranks, and was killed; what they")
 
 
 def test_a_trials_name_is_one_jobs_and_no_link(tmp_path: Path) -> None:
