@@ -26,14 +26,15 @@ class GradientHistory:
     factor: float = 1.0  # product of the constants that it was multiplied by
     loss_scale_power: int = 0  # power of the dynamic loss scale on it: 1 while the loss is scaled, 0 after unscaling
     parameter: str = ""  # by which it is the gradient; empty for that by another variable
-    is_zero_if_infinite: bool = False  # whether it is set to 0 where a gradient is not finite
+    is_zero_if_infinite: bool = False  # whether it is set to 0 where any gradient is not finite
 
 
+_JOINING_FLAGS = ("concat", "reduce_any")  # operators that make one flag of infinities of several
 _TO_OR_FROM_ONE_RANK = ("c_reduce_sum", "c_broadcast")  # operators that leave the sum on one rank, or send it from one
 _SUMS = ("sum", "grad_add", "elementwise_add", "share_buffer")  # of gradients; `ops.is_aliasing` says when the last is
 # Operators that hand on a gradient, or what is linear in it, and that are not named as a gradient of another one.
 _LINEAR = {*_SUMS, "scale", "cast", "assign", "depend", "pool2d"}  # `pool2d`: passes.gradients.spread_mean_gradients
-_LINEAR |= {"concat", "split", "slice", "reshape2", "transpose2", "flip", "squeeze2", "unsqueeze2"}
+_LINEAR |= {"concat", "split", "stack", "slice", "reshape2", "transpose2", "flip", "squeeze2", "unsqueeze2"}
 
 
 def check_gradients(update: Sequence[static.Program], *, ranks: int, scale: float = 1.0) -> int:
@@ -65,7 +66,8 @@ def check_gradients(update: Sequence[static.Program], *, ranks: int, scale: floa
         _check_is_mean(parameter, history, ranks=ranks, micro_steps=len(update))
         prove(
             history.is_zero_if_infinite or not dynamic_scales,
-            f"an infinite gradient of {parameter} would reach it: no update_loss_scaling sets it to 0",
+            f"an infinite gradient of {parameter} would reach it: no update_loss_scaling sets it to 0 by the flags of "
+            "all checks",
         )
     return len(tracker.at_optimizer)
 
@@ -154,6 +156,8 @@ class _GradientTracker:
         self._gradients_by_buffer: dict[str, list[str]] = {}
         self._sums_by_buffer: dict[str, int] = {}  # how many times a buffer was summed over the ranks
         self._lies_in: dict[str, str] = {}  # by variable: the one whose buffer an operator has let it use
+        self._sums_by_adding: set[str] = set()  # gradients to which a convolution has added, until a sum is read there
+        self._checks_by_flag: dict[str, set[str]] = {}  # by flag of infinities: the checks (their flags) that set it
         self._runs = 1  # how many times an update runs that program
 
     def follow(self, block: Block, *, runs: int) -> None:
@@ -169,6 +173,8 @@ class _GradientTracker:
         self._gradients_by_buffer = {}
         self._sums_by_buffer = {}
         self._lies_in = {}
+        self._sums_by_adding = set()
+        self._checks_by_flag = {}
         self._histories = self._accumulated()  # only accumulators carry gradients from one program to the next
         for op in block.ops:
             self._record(op)
@@ -184,7 +190,7 @@ class _GradientTracker:
         return {name: history for name, history in self._histories.items() if ops.is_accumulator(name)}
 
     def _record(self, op: Operator) -> None:
-        """Record what one operator does to gradients, such as a sum over the ranks; nothing for a forward operator.
+        """Record what one operator does to gradients, such as a sum over the ranks; nothing if it reads none.
 
         An operator is told by its type, or by its role, which says the part of the training step that it is in.
         """
@@ -211,8 +217,9 @@ class _GradientTracker:
             self._record_unscaling(op)
         elif op.type == "update_loss_scaling":
             self._record_copies(op)
-        # Last, because operators of the kinds above are in the backward pass or the update too.
-        elif is_in_backward or ops.is_optimizer(op):
+        elif op.type in _JOINING_FLAGS and self._checks_of(op):
+            self._checks_by_flag[op.output("Out")[0]] = self._checks_of(op)
+        else:
             self._record_linear_operator(op)
 
     def _record_gradient_of_loss(self, op: Operator) -> None:
@@ -239,16 +246,20 @@ class _GradientTracker:
         because it is linear in the gradient. A `scale` multiplies the history's factor by its own (`_with_factor_of`).
 
         Args:
-            op: Operator of the backward pass or the optimizer. Without a gradient among its inputs, nothing changes.
+            op: Any operator. Without a gradient among its inputs, nothing changes.
 
         Raises:
             Refused: The operator is not known to be linear in a gradient, the gradients that it reads have different
-                histories, it adds something to one, overwrites a sum over the ranks, or scales by more than a constant.
+                histories, it adds something to one, overwrites a sum over the ranks, scales by more than a constant, or
+                writes the gradient of one parameter where that of another one belongs.
         """
         gradients_read = [name for name in _linear_inputs(op) if name in self._histories]
         if not gradients_read:
             return
         self._refuse_other_than_linear(op, gradients_read[0])
+        self._refuse_exchanged_gradients(op)
+        if op.type == "share_buffer":
+            self._refuse_lost_addend(op)
         gradients_read += self._gradients_added_to(op)
         histories_read = {self._histories[name] for name in gradients_read}
         are_alike = len(histories_read) == 1
@@ -277,6 +288,32 @@ class _GradientTracker:
             for name in op.input_arg_names:
                 prove(name in self._histories, f"{op.type} adds {name} to {gradient}, which is no gradient of the loss")
 
+    def _refuse_exchanged_gradients(self, op: Operator) -> None:
+        """Raise Refused if an operator writes a gradient by one parameter to the variable of another one's gradient.
+
+        Args:
+            op: The operator. For an input slot such as `Filter`, it may have an output slot `Filter@GRAD`. In the input
+                slot is a parameter, its copy of another type, as `fc.w.cast_fp16`, or anything else.
+        """
+        for slot in op.input_names:
+            gradients = ops.operands(op, f"{slot}@GRAD")
+            for variable, gradient in zip(op.input(slot), gradients, strict=False):
+                parameter = self._parameters_by_gradient.get(f"{variable}@GRAD")
+                named_for = self._parameters_by_gradient.get(gradient)
+                is_exchanged = parameter and named_for and parameter != named_for
+                prove(not is_exchanged, f"{op.type} writes the gradient of {variable} to {gradient}")
+
+    def _refuse_lost_addend(self, op: Operator) -> None:
+        """Raise Refused if an operator stands for the sum of two gradients and no convolution has added them up.
+
+        Args:
+            op: A `share_buffer` of two inputs. It computes nothing: an operator before it must have added one of them
+                to the other (`use_addto`), which it does for one sum.
+        """
+        added_up = self._sums_by_adding.intersection(op.input_arg_names)
+        prove(bool(added_up), f"a share_buffer takes {op.input('X')[0]} for a sum, but no convolution has added to it")
+        self._sums_by_adding -= added_up
+
     def _gradients_added_to(self, op: Operator) -> list[str]:
         """Return the gradients to which an operator adds its result, as `enable_addto` has it; mostly none.
 
@@ -288,6 +325,7 @@ class _GradientTracker:
             gradient = self._lies_in.pop(name, "nothing")  # so that nothing adds to it once more
             prove(gradient in self._histories, f"{op.type} adds to {name}, in whose buffer no gradient lies")
             added_to.append(gradient)
+            self._sums_by_adding.add(name)
         return added_to
 
     def _with_sum_of_buffer(self, op: Operator, history: GradientHistory) -> GradientHistory:
@@ -441,6 +479,8 @@ class _GradientTracker:
             Refused: The operator divides by another variable, reads one that no gradient reaches, or, with several
                 ranks, a gradient that was not summed over the ranks exactly once.
         """
+        (flag,) = op.output("FoundInfinite")
+        self._checks_by_flag[flag] = {flag}
         (scale,) = op.input("Scale")
         prove(scale in self._dynamic_scales, f"gradients are divided by {scale}, which is not the loss scale")
         for source, name in zip(op.input("X"), op.output("Out"), strict=True):
@@ -458,11 +498,20 @@ class _GradientTracker:
         """Give the copies of gradients that an `update_loss_scaling` writes the histories of the originals.
 
         Args:
-            op: The operator, of Paddle's mixed precision. If a gradient is not finite, it zeroes all of them, which
-                skips the update.
+            op: The operator, of Paddle's mixed precision. If its flag says that a gradient is not finite, it zeroes all
+                of them, which skips the update. There is a check for each data type, and the flag must be of all.
         """
+        all_checks = set().union(*self._checks_by_flag.values())
+        sees_all = self._checks_of(op) == all_checks
         for source, name in zip(op.input("X"), op.output("Out"), strict=True):
-            self._histories[name] = replace(self._histories[source], is_zero_if_infinite=True)
+            self._histories[name] = replace(self._histories[source], is_zero_if_infinite=sees_all)
+
+    def _checks_of(self, op: Operator) -> set[str]:
+        """Return the checks for infinities of whose flags an operator reads one, or one made of them."""
+        checks: set[str] = set()
+        for name in op.input_arg_names:
+            checks |= self._checks_by_flag.get(name, set())
+        return checks
 
     def _record_update(self, op: Operator) -> None:
         """Record for each parameter that an operator updates the history of the gradient by which it does so.

@@ -27,14 +27,32 @@ def check_optimizer(main: static.Program, config: OptimizerConfig) -> dict[str, 
         How many parameters each type of update operator updates, as {"momentum": 161}.
 
     Raises:
-        Refused: An operator updates otherwise; the message names the first difference.
+        Refused: An operator updates otherwise, or another operator changes what is trained; the message names the first
+            difference.
     """
     parameter_counts: Counter[str] = Counter()
     for op in main.global_block().ops:
         if op.type in ops.ALL_UPDATES:
             _check_update(op, config)
             parameter_counts[op.type] += len(op.input("Param"))
+    _refuse_other_writers(main)
     return dict(parameter_counts)
+
+
+def _refuse_other_writers(main: static.Program) -> None:
+    """Raise Refused if an operator other than an update writes what updates write: parameters and their states.
+
+    Args:
+        main: Training program.
+    """
+    trained: set[str] = set()
+    for op in main.global_block().ops:
+        if op.type in ops.ALL_UPDATES:
+            trained.update(op.output_arg_names)
+    for op in main.global_block().ops:
+        if op.type not in ops.ALL_UPDATES:
+            for name in op.output_arg_names:
+                prove(name not in trained, f"{op.type} changes {name}, which only the optimizer's update may do")
 
 
 def _check_update(op: Operator, config: OptimizerConfig) -> None:
@@ -132,8 +150,12 @@ def check_learning_rate(main: static.Program, rate_name: str) -> None:
     """
     for op in main.global_block().ops:
         if op.type in ops.ALL_UPDATES:
-            other = [name for name in op.input("LearningRate") if name != rate_name]
-            prove(not other, f"{op.type} of {op.input('Param')[0]} takes its learning rate from {other[:1]}")
+            for parameter, name in zip(op.input("Param"), op.input("LearningRate"), strict=False):
+                prove(
+                    name == rate_name,
+                    f"{parameter} takes its learning rate from {name}, not from {rate_name}: its ParamAttr must leave "
+                    "learning_rate at 1",
+                )
         elif rate_name in op.output_arg_names:
             prove(op.type == "gather", f"{op.type} changes the learning rate")
 
@@ -176,7 +198,7 @@ _HALF = ("float16", "bfloat16")
 def check_compute_types(main: static.Program, dtype: str) -> None:
     """Prove that convolutions and matrix products have their weights in `dtype`, and the loss its logits in float32.
 
-    Where they are in float32, nothing at all may be in half precision.
+    Where they are in float32, nothing at all may be cast to half precision.
 
     Args:
         main: Training program. The types are those that it declares for its variables.

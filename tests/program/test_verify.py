@@ -9,7 +9,7 @@ import pytest
 from paddle import static
 
 from program import capture
-from program.ops import BACKWARD, FACTORS, LOSS, OPTIMIZE, Refused, is_merge, operands
+from program.ops import BACKWARD, FACTORS, FORWARD, LOSS, OPTIMIZE, Refused, is_merge, operands
 from program.optimizers import KINDS, Kind, OptimizerConfig
 from program.passes import edit, resnet_unit, updates
 from program.proof import kernels, verify
@@ -75,9 +75,9 @@ def lose(block: Any, kind: str, slot: str) -> None:
         change(slot, [f"{name}.lost" for name in operands(op, slot)])
 
 
-def in_place(block: Any, at: int, kind: str, name: list[str], **attrs: Any) -> None:
+def in_place(block: Any, at: int, kind: str, name: list[str], role: int = BACKWARD, **attrs: Any) -> None:
     """A new operator that changes a variable."""
-    edit.insert(block, at, kind, {"X": name}, {"Out": name}, op_role=BACKWARD, **attrs)
+    edit.insert(block, at, kind, {"X": name}, {"Out": name}, op_role=role, **attrs)
 
 
 def change(block: Any, kind: str, method: str, *arguments: Any) -> None:
@@ -132,10 +132,23 @@ def start(block: Any) -> Any:
     return next(op for op in block.ops if op.attr("op_role") == BACKWARD | LOSS)
 
 
-def clip(block: Any) -> None:
+def clip(block: Any, role: int = BACKWARD) -> None:
     """Clips the first gradient of a filter, once it is computed."""
     op = ops(block, CONV)[0]
-    in_place(block, block.ops.index(op) + 1, "clip", op.output("Filter@GRAD"), min=-1.0, max=1.0)
+    in_place(block, block.ops.index(op) + 1, "clip", op.output("Filter@GRAD"), role, min=-1.0, max=1.0)
+
+
+def halve(block: Any, slot: str) -> None:
+    """Halves what an update changes, in each step."""
+    in_place(block, len(block.ops), "scale", ops(block, UPDATE)[0].input(slot)[:1], OPTIMIZE, scale=0.5)
+
+
+def exchange(block: Any) -> None:
+    """Has a batch norm's gradients by its scale and its offset change places."""
+    op = ops(block, "fused_batch_norm_act_grad")[0]
+    by_scale, by_offset = op.output("Scale@GRAD"), op.output("Bias@GRAD")
+    op.desc.set_output("Scale@GRAD", by_offset)
+    op.desc.set_output("Bias@GRAD", by_scale)
 
 
 def decay_by_a_sum(block: Any) -> None:
@@ -254,6 +267,10 @@ BROKEN: dict[tuple[str, str], list[tuple[str, Callable[[Any], Any]]]] = {
         (r"by 0\.0\d*, not by 1/8", lambda b: scale_of_ranks(b).desc._set_float32_attr("scale", 1 / 64)),
         ("sum joins gradients of different sums or scales", join_two_scales),
         ("an infinite gradient of .* no update_loss", lambda b: remove(b, ops(b, "update_loss_scaling")[0])),
+        ("by the flags of all", lambda b: change(b, "concat", "set_input", "X", ["find_infinite_scale_fp16.tmp_0"])),
+        (r"_grad writes the gradient of .*\.b to .*\.w@GRAD", exchange),
+        ("a share_buffer takes .* for a sum, but no", lambda b: change(b, CONV, "_set_bool_attr", "use_addto", False)),
+        ("clip reads .*: it is not known to keep", partial(clip, role=FORWARD)),
         ("by fc.b, which is not the loss scale", lambda b: change(b, CHECK, "set_input", "Scale", ["fc.b"])),
         ("is updated by .*, which is no gradient of it", partial(mix_up, kind=UPDATE, read="Grad")),
         ("clip reads .*: it is not known to keep gradients in proportion", clip),
@@ -290,9 +307,10 @@ BROKEN: dict[tuple[str, str], list[tuple[str, Callable[[Any], Any]]]] = {
         ("has no FP32 master", lambda b: change(b, UPDATE, "_set_bool_attr", "multi_precision", False)),
         ("by Nesterov's momentum", lambda b: change(b, UPDATE, "_set_bool_attr", "use_nesterov", True)),
         ("by the Velocity of another parameter", partial(mix_up, kind=UPDATE, read="Velocity", written="Velocity")),
+        *(("scale changes .*, which only the optimizer", partial(halve, slot=slot)) for slot in ("Param", "Velocity")),
     ],
     ("rate", "half"): [
-        ("takes its learning rate from", lambda b: change(b, UPDATE, "set_input", "LearningRate", ["fc.b"])),
+        ("takes its learning rate from fc.b, not", lambda b: change(b, UPDATE, "set_input", "LearningRate", ["fc.b"])),
         ("scale changes the learning rate", lambda b: in_place(b, 0, "scale", ["learning_rate_0"], scale=2.0)),
     ],
     ("values", "full"): [  # what is read then lies in the buffer of another variable, or is of the step before
