@@ -72,14 +72,16 @@ class CallsBack(threading.Thread):
                     self.ranks.add(caller.recv(16).strip())
 
     def command(self, rank: int) -> str:
-        """Return the shell's words by which a node calls, to the address from which its ssh connection comes.
+        """Return the shell's command by which a node calls, to the address from which its ssh connection comes.
+
+        It ends at once, or after CALL_S seconds if a firewall answers nothing.
 
         Args:
             rank: Number of the node.
         """
         call = f"echo {rank} >/dev/tcp/${{SSH_CONNECTION%% *}}/{self.port}"
         # Below sshd bash would read the user's .bashrc, which may be slow.
-        return f"timeout {CALL_S} bash --norc -c '{call}' </dev/null >/dev/null 2>&1 &"
+        return f"timeout {CALL_S} bash --norc -c '{call}' </dev/null >/dev/null 2>&1"
 
     def say_who_has_not_called(self, others: "list[Lifeline]") -> None:
         """Wait up to CALL_S for the calls of the nodes that have joined, close the port, and name who is missing.
@@ -160,8 +162,9 @@ class Lifeline(threading.Thread):
         Returns:
             The running process. Its output begins with the hello, a line of JSON.
         """
-        call = self.calls_back.command(self.rank)  # in the background
-        in_bash = f"cat {self.folder}/hello && {{ {call} exec cat >{self.folder}/lifeline; }}"
+        # Not in the background: `cat` would not wait for its end, and it would stay as a zombie for the whole job.
+        call = self.calls_back.command(self.rank)
+        in_bash = f"cat {self.folder}/hello && {{ {call}; exec cat >{self.folder}/lifeline; }}"
         # The user's shell there may be another than bash; it has read its files already, which may be slow.
         command_there = f"exec bash --norc -c {shlex.quote(in_bash)}"
         return subprocess.Popen(
