@@ -146,7 +146,7 @@ def build(logs: Sequence[Path], *, org: str, system: str, out: Path, ruleset: Ru
     for option, name in (("--org", org), ("--system", Path(system).stem)):
         if not NAME.fullmatch(name):
             says = "letters, digits and any of _ + . - only, as repo_checker asks"
-            raise ValueError(f"{option} {printable(name) or 'is empty'}: {says}")
+            raise ValueError(f"{option} {printable(name)}: {says}")
     description_path = _description_path(system)
     target = out / org
     if target.exists() or target.is_symlink():

@@ -293,7 +293,7 @@ def _tree() -> str:
         (lambda a: a.update(logs=a["logs"][:1]), ": 1 log given: a submission of resnet has 5"),
         (lambda a: a.update(org="Ex ample"), "letters, digits and any of"),
         (lambda a: a.update(org="../x"), "letters, digits and any of"),
-        (lambda a: a.update(org=""), "--org is empty: letters, digits and any of"),
+        (lambda a: a.update(org=""), "an argument is empty"),
         (lambda a: a.update(system="ABSENT"), "no system description"),
         (lambda a: a["system"].write_text("{,}"), "CPU.json: cannot be read as a system description"),
         (lambda a: (a["out"] / "Example").mkdir(parents=True), "exists; packages are never overwritten"),
