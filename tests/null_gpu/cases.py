@@ -174,6 +174,11 @@ class Case:
         return self.normalizations + (self.workload == "hrnet")
 
     @property
+    def gradients(self) -> int:
+        """Three of a convolution and its normalization; with them a last layer's two, and a bias in HRNet's head."""
+        return 3 * self.normalizations + (3 if self.workload == "hrnet" else 2)
+
+    @property
     def spans_ranks(self) -> bool:
         """Whether batch normalizations take their statistics over all ranks."""
         return self.workload == "hrnet" and self.ranks > 1 and self.hyperparameters.sync_bn

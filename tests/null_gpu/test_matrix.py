@@ -100,6 +100,9 @@ def right_findings(case: Case, *, resumed: bool) -> list[Finding]:
         if "resnet_unit=1" in case.strategy:
             convolutions -= 4  # each stage's projection is in the unit that adds it
         right.append(("own-log", f"a program of {convolutions} convolutions; the model has "))
+        right.append(("own-log", f"a program of {case.gradients} gradients; its model has "))
+        if case.ranks > 1:
+            right.append(("own-log", "a program whose all-reduces sum "))
     right += OF_TRAINING if case.mode == "train" else OF_THROUGHPUT
     if resumed:
         right += OF_RESUMED
