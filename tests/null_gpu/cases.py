@@ -175,8 +175,11 @@ class Case:
 
     @property
     def gradients(self) -> int:
-        """Three of a convolution and its normalization; with them a last layer's two, and a bias in HRNet's head."""
-        return 3 * self.normalizations + (3 if self.workload == "hrnet" else 2)
+        """Three of a convolution and its normalization, the last layer's weights, and biases."""
+        with_weights = 3 * self.normalizations + 1
+        if self.workload == "rn50":
+            return with_weights + 1
+        return with_weights + (2 if self.hyperparameters.head_bias else 0)  # of both convolutions of the head
 
     @property
     def spans_ranks(self) -> bool:
