@@ -197,7 +197,7 @@ def _benchmark_of_row(name: str, row: JsonObject, version: str) -> Benchmark:
     """
     sizes = row.get("published_sizes")
     published_sizes = None if sizes is None else PublishedSizes(**sizes)
-    weights = Weights(**row["weights"])
+    weights = Weights(**row["weights"]) if "weights" in row else None
     fields = _without(row, _FIELDS_OF_BENCHMARK_ROWS)
     benchmark = Benchmark(name=name, published_sizes=published_sizes, weights=weights, **fields)
     if version in row.get("no_reference_points", ()):
