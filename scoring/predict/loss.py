@@ -37,7 +37,9 @@ class ScalingLoss:
         """
         return nodes / base_nodes * math.exp(-self.loss * (1 / base_nodes - 1 / nodes))
 
-    def relative_interval_95(self, base_nodes: int, nodes: int, relative_error: float = 0.0) -> tuple[float, float]:
+    def relative_interval_95(
+        self, base_nodes: int, nodes: int, measured_half_width: float = 0.0
+    ) -> tuple[float, float]:
         """Return the 95 % interval of a predicted throughput as two factors (low, high) of the prediction.
 
         The factors 0.9 and 1.11, for example, are an interval from 90 to 111 % of the prediction.
@@ -45,14 +47,15 @@ class ScalingLoss:
         Args:
             base_nodes: The number of nodes whose throughput was measured.
             nodes: The predicted number of nodes.
-            relative_error: Standard error of the measured throughput, as a share of it.
+            measured_half_width: Half the width of the 95 % interval of the measured throughput on the scale of
+                logarithms. On the measured number of nodes, the result has the same width.
         """
         error_of_model = self._error_of_model(doublings=abs(math.log2(nodes / base_nodes)))
-        error_of_measurement = relative_error  # a small share is also the error of the logarithm: log(1 + x) is about x
-        error_of_log = math.hypot(error_of_model, error_of_measurement)  # independent errors add up as their squares
         freedom = self.tables - 1  # not the number of figures, because those of one table depend on each other
         t_of_95_percent = stats.t_quantile(freedom)  # by default the 0.975 quantile, for an interval of 95 %
-        half_width_of_log = t_of_95_percent * error_of_log
+        half_width_of_model = t_of_95_percent * error_of_model
+        # Independent errors add up as their squares
+        half_width_of_log = math.hypot(half_width_of_model, measured_half_width)
         return math.exp(-half_width_of_log), math.exp(half_width_of_log)
 
     def _error_of_model(self, doublings: float) -> float:

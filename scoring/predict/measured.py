@@ -14,8 +14,6 @@ from scoring.figure.score import Score, score
 from scoring.importers import read_record
 from scoring.record import InputError, Record
 
-NORMAL_QUANTILE = 1.96  # of the normal distribution: half of a 95 % interval in standard errors
-
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
@@ -24,7 +22,7 @@ class Point:
     nodes: int
     devices_per_node: int
     images_per_s: float
-    relative_error: float | None  # standard error, as a share; None if the throughput has no interval
+    half_width_95: float | None  # of its 95 % interval, in the logarithm; None if the throughput has no interval
 
     @property
     def devices(self) -> int:
@@ -106,7 +104,7 @@ def _point(shape: Shape, scored: Score) -> Point:
         nodes=shape.nodes,
         devices_per_node=shape.devices_per_node,
         images_per_s=scored.value,
-        relative_error=_relative_error(scored.interval_95),
+        half_width_95=None if scored.interval_95 is None else spread.half_width(scored.interval_95),
     )
 
 
@@ -183,22 +181,3 @@ def _require_same_work(records: Sequence[Record]) -> list[str]:
             raise InputError(f"{warning.found}; scaling compares the same work, so give logs of one")
         texts.append(warning.found)
     return texts
-
-
-def _relative_error(interval_95: tuple[float, float] | None) -> float | None:
-    """Return the relative standard error of a throughput, such as 0.01 for 1 %, by the throughput's 95 % interval.
-
-    The interval is taken to reach, on the scale of logarithms, 1.96 (NORMAL_QUANTILE) standard errors to each side of
-    the throughput. The interval (98.06, 101.98) has half a width of log(101.98 / 98.06) / 2 = 0.0196, so that the
-    result is 0.0196 / 1.96 = 0.01. An error of 0.01 in the logarithm of the throughput is about 1 % of the throughput.
-
-    Args:
-        interval_95: The interval (low, high) in images/s; None if the throughput has none.
-
-    Returns:
-        The share; None without an interval.
-    """
-    if not interval_95:
-        return None
-    half_width_of_log = spread.half_width(interval_95)  # log(high / low) / 2
-    return half_width_of_log / NORMAL_QUANTILE

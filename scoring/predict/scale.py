@@ -59,7 +59,7 @@ def predict(
 
     interval_95 = None
     minutes_95 = None
-    low_factor, high_factor = scaling_loss.relative_interval_95(base.nodes, nodes, base.relative_error or 0.0)
+    low_factor, high_factor = scaling_loss.relative_interval_95(base.nodes, nodes, base.half_width_95 or 0.0)
     an_error_is_known = low_factor < high_factor  # both are 1 without any error
     if an_error_is_known:
         # The upper end may be above the limit of the input.

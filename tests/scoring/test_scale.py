@@ -31,7 +31,9 @@ def test_the_interval_grows_with_the_distance_and_holds_the_figure() -> None:
     assert loss.relative_interval_95(2, 1) == loss.relative_interval_95(1, 2) == loss.relative_interval_95(4, 8)
     # t of 9 degrees of freedom is 2.262
     assert math.log(widths[1]) / 2 == pytest.approx(2.262 * 0.03 * math.sqrt(1.1), rel=1e-3)
-    assert loss.relative_interval_95(4, 4, 0.01)[1] == pytest.approx(math.exp(0.02262), rel=1e-4)
+    assert loss.relative_interval_95(4, 4, 0.01)[1] == pytest.approx(math.exp(0.01), rel=1e-12)
+    half_width_of_both = math.hypot(0.01, math.log(widths[1]) / 2)
+    assert loss.relative_interval_95(4, 8, 0.01)[1] == pytest.approx(math.exp(half_width_of_both), rel=1e-12)
     learnt = fit_scaling_loss(TABLES)  # as docs/scale-model.md has it
     assert (round(learnt.loss, 3), round(learnt.spread, 4), learnt.tables) == (0.081, 0.0343, 23)
 
@@ -148,9 +150,13 @@ def test_a_single_run_is_said_not_to_show_how_far_runs_lie_apart(tmp_path: Path)
         logs.append(samples.write(tmp_path, f"{number}.txt", text))
     one = json.loads(command("--measured", logs[0], "--json").stdout)
     two = json.loads(command("--measured", *logs, "--json").stdout)
-    assert one["measured"][0]["relative_error"] > 0 and two["measured"][0]["relative_error"] > 0
+    assert one["measured"][0]["half_width_95"] > 0 and two["measured"][0]["half_width_95"] > 0
     assert one["warnings"] == ["1 x 8: the spread of runs is unknown, and not in the prediction's interval"]
     assert two["warnings"] == []
+    for given, predicted in ((logs[:1], one), (logs, two)):  # on the measured nodes the interval is that of the score
+        scored = json.loads(scoring("score", "--protocol", "window", *given, "--json").stdout)
+        assert predicted["predictions"][0]["nodes"] == 1
+        assert predicted["predictions"][0]["interval_95"] == pytest.approx(scored["interval_95"], rel=1e-12)
 
 
 def test_a_batch_is_only_given_to_logs_that_do_not_say_it(tmp_path: Path) -> None:
