@@ -8,6 +8,7 @@ PaddleSeg: paddleseg/core/train.py
          Y-M-D h:m:s [INFO]\t[TRAIN] epoch: 1, iter: 15/400, loss: .., lr: .., batch_cost: .., reader_cost: ..,
          ips: .. samples/sec | ETA ..   (older releases: `epoch=1, iter=15/400, .., ips=..`)
          The costs are those of the window; `iter` counts through the whole run.
+         Newer releases begin a line with `[Y/M/D h:m:s] INFO: `.   (paddleseg/utils/logger.py)
 `ips` is that of rank 0 alone.
 """
 
@@ -166,10 +167,10 @@ class PaddleSeg(Launch):
     """Rows, the launcher's lines, the configuration, and the command line, which overrides it."""
 
     row_marker = "[TRAIN] epoch"
-    whole_line_marker = "[INFO]"
+    whole_line_marker = "INFO"
     row_pattern = RowPattern(
         re.compile(
-            r"(?:(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) \[INFO\]\s*)?"
+            r"(?:(\d{4}[-/]\d\d[-/]\d\d \d\d:\d\d:\d\d)\]? (?:\[INFO\]|INFO:)\s*)?"
             r"\[TRAIN\] epoch[:=] ?(\d{1,9}), iter[:=] ?(\d{1,9})/(\d{1,9})"
         ),
         (field(" batch_cost[:=] ?", r"[,\s]"), re.compile(r"( ips[:=] ?\S+ \w+/s| \|)")),  # or it was cut

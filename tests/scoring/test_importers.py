@@ -236,6 +236,7 @@ def test_a_log_without_its_start(tmp_path: Path, name: str) -> None:
         ("paddleclas_dygraph", r", eta: \S+", r", eta: 1 day, 2:03:04, max_mem_reserved: 1000 MB"),
         ("paddleseg", r"batch_cost: (\S+), reader_cost: (\S+), ", r"reader_cost: \2, batch_cost: \1, "),
         ("paddleseg", r"loss: (\S+), lr: (\S+), ", r"lr: \2, loss: \1, "),
+        ("paddleseg", r"(\d{4})-(\d\d)-(\d\d) (\S+) \[INFO\]\t\[", r"[\1/\2/\3 \4] INFO: ["),
         ("mmseg", r"time: (\S+), data_time: (\S+), memory: (\d+),", r"memory: \3, data_time: \2, time: \1,"),
         ("mmseg", r"eta: \S+, ", r"eta: 1 day, 2:03:04, momentum: 0.9, "),
         ("nvidia_pytorch", r"train\.loss : (\S+) None (.*)\n", r"\2 train.loss : \1 None\n"),
