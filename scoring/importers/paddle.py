@@ -146,7 +146,7 @@ class Paddle18(Launch, EpochFormatReader):
     first_step = 0
     fact_pattern = re.compile(r"^\W*(?:use_)?fp16: (?P<precision>True|False)|^model: (?P<model>\w+)\s*$")
     precision_names = (("True", "amp"), ("False", "fp32"))
-    evaluation_pattern = re.compile(r"\[End pass (?P<epoch>\d{1,9}), .*?test acc1 (?P<value>[\d.]+)")
+    evaluation_pattern = re.compile(r"\[End pass (?P<epoch>\d{1,9})\].*?\btest_acc1 (?P<value>[\d.]+)")
     quality_name = "acc1"
 
 

@@ -199,6 +199,8 @@ paddle18 = sample(
     head="-----------  Configuration Arguments -----------\nmodel: ResNet50\nuse_fp16: False\nbatch_size: 999",
     row="{at:%Y-%m-%d %H:%M:%S},{ms:03d}-INFO: [Pass {epoch}, train batch {before}] "
     "\tloss 6.99500, acc1 0.00391, acc5 0.00781, lr 0.10000, elapse {time:2.4f} sec",
+    epoch_end="[End pass {epoch}]\ttrain_loss 6.9, train_acc1 0.1, train_acc5 0.2,test_loss 1.2, test_acc1 0.71234, "
+    "test_acc5 0.9",
     every=1,
 )
 

@@ -68,6 +68,7 @@ QUALITY: dict[str, tuple[float, int | None, int | None]] = {
     "mllog": (0.76, 2, None),
     "paddleclas_dygraph": (0.71234, 2, None),
     "paddleseg": (0.7897, None, 240),
+    "paddle18": (0.71234, 1, None),
     "oneflow": (0.71234, 0, None),
     "nvidia_pytorch": (71.234, 0, None),
     "nvidia_json": (71.234, 0, None),
