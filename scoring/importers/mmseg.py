@@ -18,6 +18,8 @@ from scoring.importers.text import RowPattern, field, integer
 from scoring.record import Check
 
 _COMMENT = re.compile(r"(?:^|\s)#[^\r\n]*")  # of a configuration that is printed as its files stand
+# mmcv prints the name of the tool's logger (`mmseg`) behind the time, the first mmcv (0.x) no name.
+_STAMP = r"(?:(\d{4}[-/]\d\d[-/]\d\d \d\d:\d\d:\d\d(?:,\d+)?) - (?:[\w.]+ - )?INFO - )?"
 
 
 class _Place(NamedTuple):
@@ -71,10 +73,7 @@ class MMSeg(FormatReader):
     row_clue = "data_time: "
     whole_line_marker = " - INFO - "
     row_pattern = RowPattern(
-        re.compile(
-            r"(?:(\d{4}[-/]\d\d[-/]\d\d \d\d:\d\d:\d\d(?:,\d+)?) - (?:mmseg|mmengine) - INFO - )?"
-            r"Iter(?:\(train\))? ?\[ *(\d{1,9})/(\d{1,9})\]"
-        ),
+        re.compile(_STAMP + r"Iter(?:\(train\))? ?\[ *(\d{1,9})/(\d{1,9})\]"),
         (field(" time: ", r"[\s,]"),),
         (field(" data_time: ", r"(?:[\s,]|$)"), re.compile(r" memory: (\d{1,9})"), field(" loss: ")),
     )
@@ -211,10 +210,7 @@ class MMEpochs(EpochFormatReader, MMSeg):
 
     row_marker = "Epoch"
     row_pattern = RowPattern(
-        re.compile(
-            r"(?:(\d{4}[-/]\d\d[-/]\d\d \d\d:\d\d:\d\d(?:,\d+)?) - \w+ - INFO - )?"
-            r"Epoch(?:\(train\))? *\[(\d{1,9})\]\[ *(\d{1,9})/(\d{1,9})\]"
-        ),
+        re.compile(_STAMP + r"Epoch(?:\(train\))? *\[(\d{1,9})\]\[ *(\d{1,9})/(\d{1,9})\]"),
         MMSeg.row_pattern.needed,
         MMSeg.row_pattern.others,
     )
