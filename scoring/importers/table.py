@@ -115,6 +115,7 @@ class FormatReader:
 
         # What has been learnt so far from the rows, for the next row or for the end of the log.
         self.last_position: RowPosition | None = None  # epoch and step of the last row
+        self._summarised_epochs: set[int] = set()  # the numbers of the epochs in `epochs`
         self._last_step_wanted: int | None = None  # as the last row prints it: 800 in `[50/800]`
         self.unread_rows = UnreadRows()  # lines of rows whose figures cannot be read
         self.row_batch = RowBatch()  # the batch, worked out from the rows
@@ -309,16 +310,7 @@ class FormatReader:
         """
         self._read_evaluation(line, text)
 
-        epoch_end = self.epoch_end_pattern.search(text) if self.epoch_end_pattern else None
-        if epoch_end:
-            self.epochs.append(
-                Window(
-                    line=line,
-                    epoch=int(epoch_end["epoch"]),
-                    printed_rate=positive(epoch_end["rate"]),
-                    seconds=positive(epoch_end["seconds"]),
-                )
-            )
+        self._read_epoch_summary(line, text)
         summary = self.summary_pattern.search(text) if self.summary_pattern else None
         if summary:
             self.set_if_unset("summary_rate", positive(summary[1]), line)
@@ -351,6 +343,25 @@ class FormatReader:
             step = last_row.step
         name = printed.get("name") or self.quality_name
         self.qualities.append(Quality(line=line, name=name, value=value, epoch=epoch, step=step))
+
+    def _read_epoch_summary(self, line: int, text: str) -> None:
+        """Append the summary of an epoch to `epochs`, if a line prints one and no earlier line did so of this epoch.
+
+        A second summary of an epoch is of another rank, or of another handler that writes to the same file.
+
+        Args:
+            line: Number of the line in the log.
+            text: The line.
+        """
+        match = self.epoch_end_pattern.search(text) if self.epoch_end_pattern else None
+        if match is None:
+            return
+        epoch = int(match["epoch"])
+        if epoch in self._summarised_epochs:
+            return
+        self._summarised_epochs.add(epoch)
+        rate = positive(match["rate"])
+        self.epochs.append(Window(line=line, epoch=epoch, printed_rate=rate, seconds=positive(match["seconds"])))
 
     def finish_rows(self) -> None:
         """Change `windows` by what only all rows together show; this is called after the last line.

@@ -105,6 +105,19 @@ def test_of_two_rates_of_an_epoch_the_first_counts(tmp_path: Path) -> None:
     assert [window.printed_rate for window in record.windows] == [1000.0, 2000.0]
 
 
+@pytest.mark.parametrize("name", ["gluoncv", "nvidia_mxnet", "nvidia_paddle"])
+def test_of_two_summaries_of_an_epoch_the_first_counts(tmp_path: Path, name: str) -> None:
+    """As two handlers write them to one file. The warm-up epoch is skipped in both of its copies."""
+    text = samples.WRITERS[name](samples.run_of(samples.steady(240), epoch_steps=80))
+    twice = "".join(2 * line for line in text.splitlines(keepends=True))
+    found = []
+    for log, lines in (("clean.log", text), ("twice.log", twice)):
+        path = samples.write(tmp_path, log, lines)
+        found.append(samples.command("score", path, "--protocol", "ngc-mxnet")[1])
+    clean, doubled = found
+    assert (doubled["windows"], doubled["value"]) == (clean["windows"], clean["value"]) == (2, clean["value"])
+
+
 @pytest.mark.parametrize(
     ("steps", "epochs", "done"),
     [
