@@ -305,7 +305,8 @@ def test_wrong_protocol_file(tmp_path: Path, text: str, says: str) -> None:
 
 def test_what_the_spread_of_runs_says(tmp_path: Path) -> None:
     """How many more make 1 %, by Stein's two stages, and whether runs are too unlike for a mean."""
-    for name, step, shown in (("like", 0.015, " more runs, all of"), ("unlike", 0.1, "too noisy for a goal of 1 %")):
+    too_many = "more than 50 more runs, as far as {} runs show how far they lie apart"
+    for name, step, shown in (("like", 0.015, " more runs, all of"), ("unlike", 0.1, too_many.format(3))):
         logs = sorted(folder_of(tmp_path, name, [1, 1 + step, 1 - step]).iterdir())
         _, result, _ = command("score", *logs, "--protocol", "window")
         low, high = result["interval_95"]
@@ -314,6 +315,8 @@ def test_what_the_spread_of_runs_says(tmp_path: Path) -> None:
         assert result["more_runs_for_1_percent"] == pytest.approx((4.303 * step / 0.01) ** 2 - 3, rel=0.03)
         assert ("rates_averaged" in [warning["rule"] for warning in result["warnings"]]) == (name == "unlike")
         assert shown in scoring("score", *logs, "--protocol", "window").stdout
+    logs = sorted(folder_of(tmp_path, "two", [1, 1.01]).iterdir())  # runs with a deviation of 0.7 %: 4 would do
+    assert too_many.format(2) in scoring("score", *logs, "--protocol", "window").stdout
     logs = sorted(folder_of(tmp_path, "near", [1, 1.0043, 0.9957]).iterdir())
     assert " 1 more run, counted in any case" in scoring("score", *logs, "--protocol", "window").stdout
     assert command("score", logs[0], "--protocol", "window")[1]["more_runs_for_1_percent"] is None
