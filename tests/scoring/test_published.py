@@ -1,13 +1,10 @@
 """Each row of published.csv against its report, by a parse that shares nothing with the table, and against its log."""
 
-import csv
 import dataclasses
 import functools
-import hashlib
 import json
 import re
 import shutil
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,8 +16,6 @@ from scoring.figure import protocols
 from scoring.published import log_rules, reproduce
 from scoring.published.table import Figure, Published, nearest, read_cards, read_published, read_rows, select
 from scoring.record import InputError
-from tests import jobs
-from tests.jobs import printed
 from tests.scoring.samples import scoring
 
 ROWS = read_published()
@@ -382,67 +377,6 @@ def test_wrong_use_is_told_in_one_line(tmp_path: Path) -> None:
     broken.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match=r"map\.csv:1: want the columns .*, separated by commas"):
         read_rows(broken, log_rules.Rule)
-
-
-# ---- `tests/fetch_logs.sh` from a mirror on this disk, and what a run of the tests says of those it skipped
-
-SCRIPT = str(jobs.REPOSITORY / "tests/fetch_logs.sh")
-
-
-@pytest.fixture
-def mirror(tmp_path: Path, published_logs: Path) -> Path:
-    """A folder with the paths of the public repositories."""
-    for line in printed(SCRIPT, "--dry-run", "X", LOGS_MIRROR="M").splitlines():
-        source, target = line.split(" -> ")
-        path = tmp_path / "mirror" / source.removeprefix("M/")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(published_logs / target.removeprefix("X/"), path)
-    return tmp_path / "mirror"
-
-
-def files(folder: Path) -> dict[str, str]:
-    found = (path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
-
-
-def test_each_log_is_fetched_once_and_has_its_digest(tmp_path: Path, mirror: Path, published_logs: Path) -> None:
-    """Where one is another file and one is missing they are named, and not kept."""
-    folder, command = tmp_path / "logs", [SCRIPT, str(tmp_path / "logs")]
-    altered, *_, missing = sorted(path for path in mirror.rglob("*") if path.is_file())
-    right = {path: path.read_bytes() for path in (altered, missing)}
-    altered.write_bytes(right[altered] + b"\n")
-    missing.unlink()
-    done = jobs.run(command, LOGS_MIRROR=f"file://{mirror}")
-    assert (done.returncode, len(files(folder))) == (1, 11)
-    assert f"{altered.name} has another SHA-256 than " in done.stderr
-    assert f"{missing.name} could not be fetched" in done.stderr
-    for path, content in right.items():
-        path.write_bytes(content)
-    assert len(printed(*command, LOGS_MIRROR=f"file://{mirror}").splitlines()) == 2
-    assert files(folder) == {name: digest for name, digest in files(published_logs).items() if name != "README.md"}
-    shutil.rmtree(mirror)
-    again = jobs.run(command, LOGS_MIRROR=f"file://{mirror}")
-    assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
-
-
-def test_the_urls_are_pinned_and_the_digests_are_those_of_the_scorers_table() -> None:
-    urls = [line.split(" -> ")[0] for line in printed(SCRIPT, "--dry-run").splitlines()]
-    assert len(urls) == 13
-    for url in urls:
-        *host, commit = url.split("/")[:6]
-        assert host[2] == "raw.githubusercontent.com" and len(commit) == 40
-    with (jobs.REPOSITORY / "scoring/published/published_logs.csv").open() as table:
-        known = {digest for row in csv.DictReader(table) for digest in row["sha256"].split(";") if digest}
-    text = Path(SCRIPT).read_text()
-    assert all(digest in text for digest in known)
-
-
-def test_a_run_ends_with_what_was_skipped_and_how_to_have_it(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pytest", "-n", "1", "-k", "fetched_once", __file__]
-    done = jobs.run(command, PUBLISHED_LOGS=str(tmp_path / "none"), TESTS_MUST_NOT_SKIP=0)
-    last = done.stdout.splitlines()[-1]
-    assert last.startswith("skipped: ") and last.endswith("none is absent: tests/fetch_logs.sh fetches the logs)"), last
-    assert int(last.split()[1]) > 0
 
 
 def test_each_card_of_the_table_has_a_peak_in_fp16() -> None:
