@@ -426,15 +426,18 @@ def main(args: argparse.Namespace) -> int:
         The exit status: 1 if a figure has a fault that published.csv does not note, else 0.
 
     Raises:
-        InputError: The folder holds no files, or the table of --map has a mistake, such as an unknown protocol, or a
-            rule that fits no published figure or several.
+        InputError: The folder holds no log that a rule knows, or the table of --map has a mistake, such as an unknown
+            protocol, or a rule that fits no published figure or several.
         OSError: The table of --map cannot be read.
     """
     rows = read_published()
     rules = read_rows(args.map, Rule)
     figures, unknown = reproduce(args.folder, rules, rows)
-    if not figures and not unknown:
-        raise InputError(f"{args.folder}: no folder with files in it; give the folder of published logs")
+    if not figures:
+        says = "no folder with files in it"
+        if unknown:  # reports, or logs that nobody published
+            says = f"no log of a published figure among {counted(len(unknown), 'file')}, such as {unknown[0]}"
+        raise InputError(f"{args.folder}: {says}; give the folder of published logs, which {args.map.name} lists")
 
     results = {"figures": figures, "speedups": speedups(rows), "unknown": unknown}
     print(json.dumps(results, indent=1) if args.json else safe_lines(verdict_lines(results)))

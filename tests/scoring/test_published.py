@@ -366,9 +366,16 @@ def test_every_rule_stands_behind_one_published_figure_and_a_known_protocol() ->
 
 
 def test_wrong_use_is_told_in_one_line(tmp_path: Path) -> None:
-    for arguments, text in (((tmp_path / "absent",), "no folder with files"), ((tmp_path,), "no folder with files")):
-        done = command(*arguments)
-        assert (done.returncode, done.stderr.count("\n")) == (2, 1) and text in done.stderr
+    report = tmp_path / "reports" / "report.md"
+    report.parent.mkdir()
+    report.write_text("| 1 | 1 | 352.23 |")
+    for folder, text in (
+        (tmp_path / "absent", "no folder with files"),
+        (report, "no folder with files"),
+        (report.parent, f"no log of a published figure among 1 file, such as {report}; give the folder"),
+    ):
+        done = command(folder)
+        assert (done.returncode, done.stderr.count("\n"), done.stdout) == (2, 1, "") and text in done.stderr
     broken = tmp_path / "map.csv"
     for change in ((",fp32,1,", ",fp32,one,"), (",perf,10,", ",,10,")):
         broken.write_text(log_rules.LOGS_CSV.read_text().replace(*change, 1))
