@@ -66,5 +66,8 @@ def refuse_empty_words(parser: Parser, words: Sequence[str]) -> None:
         parser: The parser of the command.
         words: The words of the command line.
     """
-    if any(_EMPTY.fullmatch(word) for word in words):
-        parser.error("an argument is empty, as where a variable is not set: give it, or leave it out")
+    for number, word in enumerate(words):
+        if not _EMPTY.fullmatch(word):
+            continue
+        where = word or (f"behind {words[number - 1]}" if number > 0 else "the first")  # as "--out=" or "behind --out"
+        parser.error(f"an argument is empty ({where}), as where a variable is not set: give it, or leave it out")
