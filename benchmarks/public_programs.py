@@ -9,6 +9,7 @@ mixed precision and fleet's strategy are set by the calls that NVIDIA's DeepLear
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import sys
 from pathlib import Path
@@ -149,6 +150,7 @@ def row(name: str, main: Any) -> str:
 
 def main() -> None:
     """Prints a row a program."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     env.export_trainer(0, [f"127.0.0.1:{6170 + rank}" for rank in range(RANKS)])
     paddle.enable_static()
     public = {
