@@ -320,6 +320,11 @@ def _variables_after_config(system: str, environ: Mapping[str, str]) -> dict[str
     config = ROOT / f"config_{system}.sh"
     if not config.is_file():
         systems = sorted(path.stem.removeprefix("config_") for path in ROOT.glob("config_*.sh"))
+        if "/" in system:
+            raise ValueError(
+                f"DGXSYSTEM={system}: is a path, must be the SYSTEM of a config_SYSTEM.sh in {ROOT}: name one of "
+                f"{', '.join(systems)}"
+            )
         raise ValueError(
             f"DGXSYSTEM={system}: there is no config_{system}.sh; there are: {', '.join(systems)}: "
             f"name one of these or, for a machine of your own, copy one of their files to config_{system}.sh"
