@@ -22,6 +22,8 @@ take_options "--shrink WORDS" "$@"
 ((${#words[@]} == 1)) || refuse "which campaign? Name one campaign of: $(cd campaigns && echo *.yaml | sed 's/\.yaml//g')"
 name=${words[0]}
 
+[[ ${REPEATS:-1} =~ ^0*[1-9][0-9]{0,8}$ ]] || refuse "REPEATS=$REPEATS: must be a whole number above 0 and below 1000000000"
+
 hosts=""
 results=${LOGDIR:-results}/campaigns
 launch/setup.sh run

@@ -427,6 +427,12 @@ def test_wrong_use_is_told_in_one_line(own: dict[str, str], arguments: list[str]
     refused(campaign_sh(own, *arguments), text)
 
 
+@pytest.mark.parametrize("repeats", ["0", "-1", "2.5", "1000000000"])
+def test_wrong_repeats_are_told_by_the_variable(own: dict[str, str], repeats: str) -> None:
+    """The user was told of an option that launch/campaign.sh does not have."""
+    refused(campaign_sh(own, "dlperf", "--dry-run", REPEATS=repeats), f"REPEATS={repeats}: must be a whole number")
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
