@@ -163,6 +163,8 @@ def opened(path: Path, *, new: bool = False) -> Iterator[sqlite3.Connection]:
     """
     if not new and not path.is_file():
         raise InputError(f"{path}: no history there; make it with `history add LOG...`, or give --file")
+    if path.exists() and not (path.is_file() or path.is_dir()):  # SQLite would say that /dev/null is locked
+        raise InputError(f"{path}: is no file that can hold a history; name another by --file")
     try:
         with closing(_connect(path, may_write=new)) as connection:
             if new:
