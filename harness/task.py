@@ -59,7 +59,7 @@ def task_of(job: Job, me: Ranks) -> Task:
     model.require_pretrained(job.model.pretrained)
     recipe = model.recipe
     name, folder = data_set(job.data, me, model.EMBEDDED)
-    with _unreadable_refused():
+    with _node_named_in_faults(me):
         lists.require_data_folder(folder)
         training_set = model.DATA.find(folder, "train", recipe.classes)
         evaluation_set = model.DATA.find(folder, "val", recipe.classes)
@@ -69,7 +69,7 @@ def task_of(job: Job, me: Ranks) -> Task:
     train_passport = None
     eval_passport = None
     if not job.data.is_synthetic:
-        with _unreadable_refused():
+        with _node_named_in_faults(me):
             surveyed = survey_on_first(me, training_set, evaluation_set)
         train_passport = surveyed.train
         eval_passport = surveyed.evaluation
@@ -108,16 +108,23 @@ def task_of(job: Job, me: Ranks) -> Task:
 
 
 @contextlib.contextmanager
-def _unreadable_refused() -> Iterator[None]:
-    """Raise ValueError in place of an OSError within this context, in which the data set is looked at.
+def _node_named_in_faults(me: Ranks) -> Iterator[None]:
+    """Name this node in the message of an error within this context, in which its data set is looked at.
+
+    The other nodes of the job may have other files at the same path. In a job of one node the message stays.
+
+    Args:
+        me: This process among the ranks of the job.
 
     Raises:
-        ValueError: The system refuses to read a file or folder, which the message names.
+        ValueError: The data set has a fault, or the system refuses to read a file or folder, which the message names.
     """
     try:
         yield
-    except OSError as error:
-        raise ValueError(named_files.explain(error)) from error
+    except (ValueError, OSError) as error:
+        fault = named_files.explain(error) if isinstance(error, OSError) else str(error)
+        has_other_nodes = len(set(me.nodes)) > 1
+        raise ValueError(f"{me.node}: {fault}" if has_other_nodes else fault) from error
 
 
 def data_set(data: DataSettings, me: Ranks, embedded: Any) -> tuple[str, Path]:

@@ -39,6 +39,19 @@ def test_a_data_set_has_its_folders_name_where_datadir_does_not_say_it(
     assert task.dataset.name == "digits"
 
 
+@pytest.mark.parametrize(("nodes", "named"), [(("n0", "n1"), "n1: "), (("n1", "n1"), "")])
+def test_the_node_that_has_no_data_set_is_named(nodes: tuple[str, str], named: str, tmp_path: Path) -> None:
+    """Its message did not tell which of the nodes is to be mended."""
+    me = Ranks(comm=mock.create_autospec(MPI.Comm, instance=True), rank=1, size=2, local_rank=0, node="n1", nodes=nodes)
+    job = job_of(datadir=str(tmp_path / "none"), recipe="digits_small", batchsize=2, dgxngpu=1)
+    with pytest.raises(ValueError, match=rf"^{named}DATADIR=.*none: no such folder"):
+        task_of(job, me)
+    root = small.data_set(tmp_path / "set")
+    (root / "train" / "03.jpeg").unlink()
+    with pytest.raises(ValueError, match=rf"^{named}.*train_list.txt:4: .*03.jpeg is absent"):
+        task_of(job_of(datadir=str(root), recipe="digits_small", batchsize=2, dgxngpu=1), me)
+
+
 @pytest.mark.parametrize(
     ("kind", "change", "count"),
     [("real", lose_a_class, 36), ("real", list_in_another_order, 40), ("synthetic", lose_a_class, 36)],
