@@ -137,12 +137,12 @@ def main(args: argparse.Namespace) -> int:
         The exit status, which is 0.
 
     Raises:
-        InputError: Neither --measured nor --back-test is given or both are, or `predict_from_logs` raises it.
+        InputError: Neither --measured nor --back-test is given, --back-test is given with an option of predictions, or
+            `predict_from_logs` raises it.
         TooFewRunsError: As `predict_from_logs` raises it.
     """
     if args.back_test:
-        if args.measured:
-            raise InputError("--back-test predicts published figures alone: leave out --measured, or --back-test")
+        _refuse_options_of_predictions(args)
         _print_back_test(as_json=args.json)
         return 0
     if not args.measured:
@@ -153,6 +153,24 @@ def main(args: argparse.Namespace) -> int:
     else:
         print(safe_lines(prediction_lines(predicted)))
     return 0
+
+
+def _refuse_options_of_predictions(args: argparse.Namespace) -> None:
+    """Raise InputError if an option beside --back-test and --json has another value than its default.
+
+    Args:
+        args: The parsed options of `add_arguments`, with --back-test among them.
+
+    Raises:
+        InputError: There is such an option, as --nodes, which would change nothing. The message names it.
+    """
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    allowed = parser.parse_args(["--back-test", *(["--json"] if args.json else [])])
+    for name, default in vars(allowed).items():
+        if getattr(args, name) != default:
+            option = "--" + name.replace("_", "-")
+            raise InputError(f"--back-test predicts published figures alone: leave out {option}, or --back-test")
 
 
 def _print_back_test(*, as_json: bool) -> None:

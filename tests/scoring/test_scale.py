@@ -218,6 +218,8 @@ def test_a_data_set_that_says_no_numbers_says_nothing(logs: list[Path], dataset:
         (["--measured", "{one}", "{one}", "--nodes", "2"], "the same run"),
         ([], "give --measured"),
         (["--back-test", "--measured", "{one}"], "--back-test predicts published figures alone: leave out --measured"),
+        (["--back-test", "--nodes", "2"], "--back-test predicts published figures alone: leave out --nodes, or"),
+        (["--back-test", "--json", "--devices-per-node", "8"], "leave out --devices-per-node, or --back-test"),
         (["--measured", "{one}", "{eight}", "--nodes", "2,x"], "--nodes: 'x': must be a whole number above 0; see "),
         (["--measured", "{one}", "{other}"], "batch of one device differs"),
         (["--measured", "{one}", "{absent}"], "absent"),
