@@ -232,7 +232,7 @@ def find(root: Path, part: str, classes: int) -> PairList:
     list_file = _find_list(root, part)
     notes: tuple[str, ...] = ()
     if list_file is not None:
-        listed_pairs = _pairs_in_list(list_file)
+        listed_pairs = _pairs_in_list(list_file, folders)
     else:
         images, others = _files_of_cities(root / "leftImg8bit" / part)
         listed_pairs = _pairs_in_folders(root, part, images)
@@ -304,13 +304,14 @@ def _existing_label(folders: lists.Folders, label: str) -> str:
     return of_label_ids if folders.has(of_label_ids) else label
 
 
-def _pairs_in_list(list_file: Path) -> Iterator[Listed]:
+def _pairs_in_list(list_file: Path, folders: lists.Folders) -> Iterator[Listed]:
     """Yield the pairs of image and label that a list file names.
 
     A line has two paths with blanks between them or, as in a spreadsheet, a comma, a semicolon or a tab.
 
     Args:
         list_file: The file, such as train.txt.
+        folders: Tells which files are there.
 
     Yields:
         Both paths, with the file and the number of the line for messages.
@@ -320,9 +321,10 @@ def _pairs_in_list(list_file: Path) -> Iterator[Listed]:
     """
     for where, text in lists.lines(list_file):
         paths = text.split()
-        columns = SEPARATOR.split(text)
-        if len(columns) == 2:  # of a spreadsheet: a path may have blanks then
-            paths = [column.strip() for column in columns]
+        columns = [column.strip() for column in SEPARATOR.split(text)]
+        comma_is_in_a_name = len(paths) == 2 and folders.has(folders.relative(paths[0]))
+        if len(columns) == 2 and not comma_is_in_a_name:  # of a spreadsheet: a path may have blanks then
+            paths = columns
         if len(paths) != 2:
             raise ValueError(f"{where}: {text!r} has not two paths: write 'image label', without blanks in them")
         yield Listed(where, lists.unquoted(paths[0]), lists.unquoted(paths[1]))

@@ -58,6 +58,16 @@ def test_labels_whose_images_are_absent_are_noted(root: Path) -> None:
     assert found.pairs == kept.pairs
 
 
+def test_a_name_with_a_comma_is_no_two_columns(root: Path) -> None:
+    """Its part before the comma was said to be absent."""
+    (image, label), *_ = data.find(root, "train", CLASSES).pairs
+    (root / image).rename(root / "a,b.png")
+    (root / label).rename(root / "c.png")
+    (root / "d e.png").symlink_to("a,b.png")
+    (root / "train.txt").write_text("a,b.png c.png\nd e.png,c.png\n")
+    assert data.find(root, "train", CLASSES).pairs == (("a,b.png", "c.png"), ("d e.png", "c.png"))
+
+
 def test_an_image_with_the_label_of_another_is_noted(root: Path) -> None:
     images = [f"leftImg8bit/train/town/t{i}_leftImg8bit.png" for i in range(3)]
     label = "gtFine/train/town/t0_gtFine_labelTrainIds.png"
