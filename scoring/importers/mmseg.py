@@ -13,13 +13,17 @@ from typing import NamedTuple
 from scoring.importers.epoch_table import EpochFormatReader
 from scoring.importers.evidence import Fact
 from scoring.importers.lines import Lines
-from scoring.importers.table import FormatReader
+from scoring.importers.table import FormatReader, RowPosition
 from scoring.importers.text import RowPattern, field, integer
 from scoring.record import Check
 
 _COMMENT = re.compile(r"(?:^|\s)#[^\r\n]*")  # of a configuration that is printed as its files stand
 # mmcv prints the name of the tool's logger (`mmseg`) behind the time, the first mmcv (0.x) no name.
 _STAMP = r"(?:(\d{4}[-/]\d\d[-/]\d\d \d\d:\d\d:\d\d(?:,\d+)?) - (?:[\w.]+ - )?INFO - )?"
+# Between the step of a row and the accuracy of an evaluation (mmsegmentation prints `aAcc` with any metric).
+_RESULT_BEHIND_STEP = r"[^\[]{0,400}?\baAcc: "  # of this row: the next one on the line has a bracket, too
+_ROW_WITH_RESULT = re.compile(r"\bIter \[\d{1,9}/\d{1,9}\]" + _RESULT_BEHIND_STEP)
+_EVALUATION = re.compile(r"\bIter\(val\) \[(\d{1,9})\]")
 
 
 class _Place(NamedTuple):
@@ -73,7 +77,7 @@ class MMSeg(FormatReader):
     row_clue = "data_time: "
     whole_line_marker = " - INFO - "
     row_pattern = RowPattern(
-        re.compile(_STAMP + r"Iter(?:\(train\))? ?\[ *(\d{1,9})/(\d{1,9})\]"),
+        re.compile(_STAMP + rf"Iter(?:\(train\))? ?\[ *(\d{{1,9}})/(\d{{1,9}})\](?!{_RESULT_BEHIND_STEP})"),
         (field(" time: ", r"[\s,]"),),
         (field(" data_time: ", r"(?:[\s,]|$)"), re.compile(r" memory: (\d{1,9})"), field(" loss: ")),
     )
@@ -138,6 +142,43 @@ class MMSeg(FormatReader):
             self.set_if_unset("precision", "amp", line)
         else:
             self.set_if_unset(name, value, line)
+
+    def read_after_first_row(self, line: int, text: str) -> None:
+        """Read a line after the first row of training figures that is not such a row itself.
+
+        If the line prints the result of an evaluation in place of a row, the rows go on from the step of that row.
+
+        Args:
+            line: Number of the line in the log.
+            text: The line.
+        """
+        step = self._step_of_replaced_row(text)
+        if step is not None:
+            self.last_position = RowPosition(self.windows[-1].epoch, step)
+        super().read_after_first_row(line, text)
+
+    def _step_of_replaced_row(self, text: str) -> int | None:
+        """Return the step of the row that an evaluation's result replaces, or None if the line replaces no row.
+
+        mmsegmentation of 2020 and 2021 evaluated before it printed the row of the same step, and printed the result in
+        the row's place. The means of the next row are of the steps since then. After rows at steps 900 and 950:
+
+            Iter(val) [1000]  mIoU: 0.7                     -> 1000, the step of training
+            Iter [63/80000]  .. aAcc: 0.9, mIoU: 0.7, ..    -> 1000; 63 counts the batches of the evaluation
+            Iter(val) [500]  aAcc: 0.9, mIoU: 0.7           -> None: 500 counts batches, and the row was printed before
+
+        Args:
+            text: The line, which comes after a row of training figures.
+        """
+        last_step = self.windows[-1].step
+        steps_per_row = self.usual_steps_per_row
+        if last_step is None or steps_per_row is None:
+            return None
+        step_of_next_row = last_step + steps_per_row
+        evaluation = _EVALUATION.search(text)
+        has_step_of_row = evaluation is not None and int(evaluation[1]) == step_of_next_row
+        is_row_with_result = _ROW_WITH_RESULT.search(text) is not None
+        return step_of_next_row if has_step_of_row or is_row_with_result else None
 
     def finish_facts(self) -> None:
         """Set batch, devices, software versions and framework, and convert what the log states to numbers and names."""

@@ -1,5 +1,6 @@
 """Logs of mmcv and mmengine: who printed a row, and where an evaluation stands among the rows."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -16,3 +17,46 @@ def test_the_name_of_the_logger_is_any_or_none(tmp_path: Path, name: str, logger
     stamps = [window.end_s for window in read(tmp_path, text).windows]
     assert None not in stamps
     assert [window.end_s for window in read(tmp_path, text.replace(tool, logger)).windows] == stamps
+
+
+RESULT = "aAcc: 0.9512, mIoU: 0.6721, mAcc: 0.7512, IoU.road: 0.9700"
+
+
+def with_evaluations(text: str, line: str) -> str:
+    """The log with an evaluation at each 60th step; `line` may hold the line of the row at that step."""
+
+    def evaluated(row: re.Match[str]) -> str:
+        return line.format(row=row[0], step=row["step"], start=row["start"], end=row["end"])
+
+    every_60th = r"(?P<start>.*) Iter \[(?P<step>60|120|180|240)/240\](?P<end>.* memory: \d+,).*"
+    text, count = re.subn(every_60th, evaluated, text)
+    assert count == 4
+    return text
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{start} Iter(val) [{step}]\tmIoU: 0.6721, mAcc: 0.7512, aAcc: 0.9512",
+        "{start} Iter(val) [{step}]\tmIoU: 0.6721\nINFO:mmseg:Iter(val) [{step}]\tmIoU: 0.6721",
+        f"{{start}} Iter [63/240]{{end}} {RESULT}, decode.loss_seg: 0.5525, loss: 0.5525",
+        f"{{start}} Iter [63/240]{{end}} {RESULT}, {'IoU.wall: 0.7016, ' * 200}loss: 0.5525",
+    ],
+)
+def test_an_evaluation_in_place_of_a_row_makes_no_row_missing_and_no_other_run(tmp_path: Path, line: str) -> None:
+    """mmsegmentation of 2020 and 2021 printed the result in place of the row (mmcv #1248, mmsegmentation #694)."""
+    text = samples.mmseg(samples.run_of(samples.steady(240)))
+    whole = read(tmp_path, text)
+    record = read(tmp_path, with_evaluations(text, line))
+    assert [window.step for window in record.windows] == [w.step for w in whole.windows if (w.step or 0) % 60]
+    assert {window.steps for window in record.windows} == {10}
+    assert [found.step for found in record.quality[:: len(record.quality) // 4]] == [60, 120, 180, 240]
+    assert (record.problems, record.truncated) == ((), False)
+
+
+def test_an_evaluation_behind_the_row_of_its_step_replaces_none(tmp_path: Path) -> None:
+    """Its number counts the batches that were evaluated, and may be any."""
+    text = samples.mmseg(samples.run_of(samples.steady(240)))
+    record = read(tmp_path, with_evaluations(text, f"{{row}}\n{{start}} Iter(val) [63]\t{RESULT}"))
+    assert [window.steps for window in record.windows] == [10] * 24
+    assert [found.step for found in record.quality] == [60, 120, 180, 240]
