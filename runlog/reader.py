@@ -10,6 +10,7 @@ import functools
 import os
 import re
 import stat
+import sys
 import typing
 from collections.abc import Iterator
 from io import BytesIO, FileIO
@@ -47,12 +48,16 @@ _RANK = re.compile(
     rb"(?:.*%b:?|\s*\[\d+,(\d+)\]:?|\s*\[?(?:rank ?|default)?(\d+)\]?:)\s*\Z" % RANK_TAG.encode(), re.DOTALL
 )
 
+# A time that a container's log, `docker compose logs -t` or a logger puts before a line.
+_TIME_STAMP = re.compile(rb"(?:\d{4}[-/]\d\d[-/]\d\d[T ])?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[-+]\d\d:?\d\d)?")
+
 
 class Event(NamedTuple):
     """One MLLOG event. `time_ms` is Unix time; `line` counts from 1; `offset` is the byte where it starts.
 
     `event_type` is empty if the log has none of EVENT_TYPES; a `Problem` reports that, too. `rank` is the rank that a
-    launcher's prefix names (mpirun's `[1,3]<stdout>:`, srun's `3: `), None without such a prefix.
+    launcher's prefix names (mpirun's `[1,3]<stdout>:`, srun's `3: `), None without such a prefix. `label` is the text
+    before the event without time stamps, such as `node02:` of a host or `trainer-3  |` of a container, mostly empty.
     """
 
     key: str
@@ -63,6 +68,7 @@ class Event(NamedTuple):
     line: int
     offset: int
     rank: int | None = None
+    label: str = ""
 
 
 class Header(NamedTuple):
@@ -391,31 +397,36 @@ def _entries(raw: bytes, line: int, offset: int) -> Iterator[Entry]:
         return
 
     text_before_events = text[: event_starts[0]]
-    rank = _rank_of(text_before_events)  # a launcher's prefix may name it
+    prefix = _prefix_of(text_before_events)
     if len(event_starts) > 1:  # this is a Problem, but all of the events are read
         message = "several events on one line: the official parser reads the last alone"
         yield Problem("several-events", message, line, _shown(text[event_starts[0] :]))
     event_ends = [*event_starts[1:], len(text)]  # an event ends where the next one begins, the last one with the line
     for start, end in zip(event_starts, event_ends, strict=True):
-        yield from _event(text[start:end], line, offset + start, rank)
+        yield from _event(text[start:end], line, offset + start, prefix)
 
 
-def _rank_of(prefix: bytes) -> int | None:
-    """Return the rank that a launcher's prefix of a line names: 3 for mpirun's "[1,3]<stdout>:".
+class _Prefix(NamedTuple):
+    """The writer of an event by the text before it on its line: `rank` and `label` of an Event."""
+
+    rank: int | None = None
+    label: str = ""
+
+
+def _prefix_of(text: bytes) -> _Prefix:
+    """Return the rank that a launcher's prefix of a line names, 3 for mpirun's "[1,3]<stdout>:", and its label.
 
     Args:
-        prefix: The bytes of the line before its first event.
-
-    Returns:
-        The rank; None if the prefix names none.
+        text: The bytes of the line before its first event. If they are over LONGEST_PREFIX, they are no prefix.
     """
-    if len(prefix) > LONGEST_PREFIX:
-        return None
-    match = _RANK.match(prefix)
+    if text == b"" or len(text) > LONGEST_PREFIX:
+        return _Prefix()
+    label = sys.intern(_TIME_STAMP.sub(b"", text).strip().decode("utf-8", "replace"))  # one text for all its events
+    match = _RANK.match(text)
     if match is None:
-        return None
+        return _Prefix(label=label)
     assert match.lastindex is not None, "each form has a group, of which one alone is set"
-    return int(match[match.lastindex])
+    return _Prefix(int(match[match.lastindex]), label)
 
 
 def _shown(text: bytes) -> str:
@@ -470,7 +481,7 @@ class _RawEvent(NamedTuple):
     text: str
     line: int
     offset: int
-    rank: int | None  # from the launcher's prefix
+    prefix: _Prefix
 
     def problem(self, kind: str, message: str) -> Problem:
         """Return a Problem of this text.
@@ -482,22 +493,21 @@ class _RawEvent(NamedTuple):
         return Problem(kind, message, self.line, self.text[:200])
 
 
-def _event(raw: bytes, line: int, offset: int, rank: int | None) -> Iterator[Entry]:
+def _event(raw: bytes, line: int, offset: int, prefix: _Prefix) -> Iterator[Entry]:
     """Yield a Problem for each thing that is wrong with an event in a log, then the Event, if one can be read.
 
     Args:
         raw: The bytes of the event. They begin with `:::MLLOG`.
         line: The number of the event's line, counted from 1.
         offset: Position of the event's first byte in the file.
-        rank: The rank that a launcher's prefix on the line names, such as 3 for "[1,3]<stdout>:"; None if there is
-            none.
+        prefix: What the text before the first event on the line says of the writer.
     """
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
         yield Problem("encoding", f"not UTF-8 at byte {error.start} of the event", line, _shown(raw))
         text = raw.decode("utf-8", "replace")  # it is read all the same
-    yield from _event_of_text(_RawEvent(text, line, offset, rank))
+    yield from _event_of_text(_RawEvent(text, line, offset, prefix))
 
 
 def _event_of_text(raw: _RawEvent) -> Iterator[Entry]:
@@ -562,7 +572,8 @@ def _event_of_json(raw: _RawEvent, fields: Any) -> Iterator[Entry]:
         event_type=event_type,
         line=raw.line,
         offset=raw.offset,
-        rank=raw.rank,
+        rank=raw.prefix.rank,
+        label=raw.prefix.label,
     )
 
 

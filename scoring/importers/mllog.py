@@ -11,7 +11,7 @@ ResNet: samples of the other benchmarks are sentences, clicks or volumes, and SS
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeVar
 
 from runlog import run, schema
 from runlog.digits import counted, six_digits
@@ -24,6 +24,7 @@ from scoring.importers.gaps import lost_steps
 from scoring.importers.lines import Lines
 from scoring.importers.mllog_blocks import stretches_of_blocks
 from scoring.importers.mllog_epochs import read_epochs
+from scoring.importers.mllog_writers import writer_of, writers_of_copies
 from scoring.importers.table import FormatReader
 from scoring.importers.text import RowPattern, first_line_in_words, lines_in_words, plausible_wait_s
 from scoring.importers.values import (
@@ -102,17 +103,16 @@ class MLLog(FormatReader):
     def _take_entries(self) -> None:
         """Read each entry in this run's lines, and add a window for each event `step_window`.
 
-        Several ranks may each write the whole run into the log. Then the events of all these ranks but the lowest one
-        are left out.
+        Several ranks may each write the whole run into the log. Then the events of one of them are read.
 
         Raises:
             InputError: The run has over MAX_ROWS windows.
         """
         first, last = self.lines.span
-        repeating_ranks = _ranks_that_repeat_a_lower_one(self.lines.stream)
+        copies = writers_of_copies(self.lines.stream)
         for entry in read_stream(self.lines.stream):
             is_of_run = entry.line >= first and (last is None or entry.line <= last)
-            is_repeated = isinstance(entry, Event) and entry.rank in repeating_ranks
+            is_repeated = isinstance(entry, Event) and writer_of(entry) in copies
             if is_of_run and not is_repeated:
                 self._take_entry(entry)
 
@@ -563,33 +563,3 @@ class MLLog(FormatReader):
                 )
             )
         return windows
-
-
-def _ranks_that_repeat_a_lower_one(stream: BinaryIO) -> set[int]:
-    """Return all ranks that log the start of the run, except the lowest of them.
-
-    A rank that logs the start is taken to log the whole run, as the lowest one does. If ranks 0 to 3 log it, the result
-    is {1, 2, 3}.
-
-    Args:
-        stream: The log at its beginning, to which it is set back.
-    """
-    ranks = _ranks_with_run_start(stream)
-    stream.seek(0)
-    return ranks - {min(ranks)} if ranks else set()
-
-
-def _ranks_with_run_start(stream: BinaryIO) -> set[int]:
-    """Return the ranks that log the start of the run, by the prefix of a launcher, such as `3: ` of srun.
-
-    Args:
-        stream: The log. It is read up to its end, or up to a start without a prefix: a launcher puts prefixes before
-            all lines or before none.
-    """
-    ranks: set[int] = set()
-    for entry in read_stream(stream):
-        if isinstance(entry, Event) and entry.key == schema.RUN_START.key:
-            if entry.rank is None:
-                break
-            ranks.add(entry.rank)
-    return ranks

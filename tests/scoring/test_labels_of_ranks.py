@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from scoring.importers import read_record
+from scoring.record import InputError
 from tests.scoring import samples
 
 NAMES = ["paddleclas_static", "paddleclas_dygraph", "paddleseg", "nvidia_pytorch", "gluoncv", "mmseg"]
@@ -53,9 +54,22 @@ def test_numbers_that_only_grow_are_no_labels(tmp_path: Path, number_of_line: Ca
     assert len(read_record(samples.write(tmp_path, "numbered.log", numbered)).windows) == len(clean.windows)
 
 
-def test_events_behind_the_labels_of_torchrun(tmp_path: Path) -> None:
+EVENT_LABELS = ["[default{}]:", "trainer-{}  | ", "[pod/trainer-{}-x7k2p/main] ", "node0{}: ", "(pid=471{}) "]
+EVENT_LABELS += ["trainer-{}  | 2026-01-01T00:00:00.123456789Z ", "2026-01-01 00:00:00,123 [algo-{}] "]
+
+
+@pytest.mark.parametrize("label", EVENT_LABELS)
+def test_events_behind_labels_are_those_of_one_writer(tmp_path: Path, label: str) -> None:
     text = samples.mllog(samples.run_of(samples.steady(240))).splitlines()
     later = samples.moved("\n".join(text), 30).splitlines()
-    record = read_record(samples.write(tmp_path, "all.log", interleaved([text, later], "[default{}]:")))
+    record = read_record(samples.write(tmp_path, "all.log", interleaved([text, later], label)))
     alone = read_record(samples.write(tmp_path, "alone.log", "\n".join(text)))
     assert record.run_start_s == alone.run_start_s and len(record.windows) == len(alone.windows)
+    assert [quality.value for quality in record.quality] == [quality.value for quality in alone.quality]
+
+
+def test_runs_one_after_the_other_behind_labels_of_two_hosts_stay_two(tmp_path: Path) -> None:
+    text = samples.mllog(samples.run_of(samples.steady(240))).splitlines()
+    lines = [f"node0{host}: {line}" for host in (1, 2) for line in text]
+    with pytest.raises(InputError, match="2 runs in one log"):
+        read_record(samples.write(tmp_path, "both.log", "\n".join(lines)))
