@@ -9,6 +9,7 @@ from compliance.logged_run import is_number, own_metadata
 from compliance.official.checks import Check, ComparedTimes, KeyOrder, compared_times
 from compliance.official.language import Enqueued, State, holds
 from compliance.official.metrics import JOINED_METRICS_KEY, JoinedMetrics, join_metrics
+from compliance.official.rounds import is_of_hpc
 from compliance.official.rule_files import VERSION, Rule, RuleFile, benchmarks, keys, load, names, versions
 from compliance.official.rule_result import KeyResult, shown
 from compliance.rules import Finding, FindingCollector
@@ -120,10 +121,18 @@ class Judge:
         if does_exist:  # the benchmark "common" leads to closed_common.yaml, the rules for all closed runs
             why = f"{printable(rule_file)} has no rules of a benchmark"
         else:
-            rulesets = [version for version in versions() if event.value in benchmarks(version)]
-            where_known = f"rulesets {', '.join(rulesets)} have it" if rulesets else "no ruleset has it"
-            why = f"mlperf-logging {VERSION} has no {printable(rule_file)}; {where_known}"
+            why = f"mlperf-logging {VERSION} has no {printable(rule_file)}; {_where_known(event.value)}"
         self._collector.add_breach("known-benchmark", event.line, f"{event.key} {benchmark}: {why}")
+
+
+def _where_known(benchmark: str) -> str:
+    """Return in words which rules have a benchmark, such as "rulesets 0.6.0, 0.7.0 have it"."""
+    rulesets = [version for version in versions() if benchmark in benchmarks(version)]
+    if rulesets:
+        return f"rulesets {', '.join(rulesets)} have it"
+    if is_of_hpc(benchmark):
+        return "it is of MLPerf HPC, whose rules are not read"
+    return "no ruleset has it"
 
 
 class _Objection(NamedTuple):

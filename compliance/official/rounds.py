@@ -58,6 +58,12 @@ def benchmarks(ruleset: str) -> Sequence[str]:
     return tuple(dict.fromkeys(listed))
 
 
+def is_of_hpc(benchmark: str) -> bool:
+    """Return whether a benchmark is one of MLPerf HPC, such as deepcam, and not of MLPerf Training."""
+    by_round = _literal("benchmark_meta.py", "_ALL_ALLOWED_BENCHMARKS")["hpc"]
+    return any(benchmark in listed for listed in by_round.values())
+
+
 def rulesets() -> Sequence[str]:
     """Return the rulesets of all rounds in mlperf-logging's table, such as 0.6.0; older rounds it does not know."""
     return tuple(f"{name}.0" for name in _literal("benchmark_meta.py", "_ALL_ALLOWED_BENCHMARKS")["training"])

@@ -227,7 +227,7 @@ def _describe(folder: PurePosixPath, descriptions: Mapping[PurePosixPath, JsonOb
     Returns:
         The description, empty if there is none; and the question, None if nothing is asked.
     """
-    path = _path_of_description(folder)
+    path = results_tree.path_of_description(folder)
     if not descriptions or path is None:  # the tree may be only a part of a repository, without this description
         return _Described(description={}, question=None)
     found = descriptions.get(path, Unreadable(reason=f"{path}: missing"))
@@ -235,25 +235,6 @@ def _describe(folder: PurePosixPath, descriptions: Mapping[PurePosixPath, JsonOb
         question = question_for_submitter("system-description", found.reason, "ask for the description")
         return _Described(description={}, question=question)
     return _Described(description=found, question=None)
-
-
-def _path_of_description(folder: PurePosixPath) -> PurePosixPath | None:
-    """Return the path of the system description that belongs to a submission's folder.
-
-    - `v1.1/Dell/results/node_A100/resnet` gives `v1.1/Dell/systems/node_A100.json`
-    - `results/node_A100/resnet` (the tree begins at Dell) gives `systems/node_A100.json`
-    - `node_A100/resnet` (the tree begins at results) gives None
-
-    Args:
-        folder: Path of the folder in the tree.
-
-    Returns:
-        The path; None if it lies outside the tree.
-    """
-    if len(folder.parts) < 3:  # results, system and benchmark
-        return None
-    *names_above_results, _results, system, _benchmark = folder.parts
-    return PurePosixPath(*names_above_results, "systems", f"{system}.json")
 
 
 # --- the factor of scaling.json ---

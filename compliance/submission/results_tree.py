@@ -24,6 +24,7 @@ SCALING = "scaling.json"  # the factor that the review committee set, which resu
 _PATTERNS = (LOG, SYSTEM, SCALING)
 _ROUND = re.compile(r"(?<![A-Za-z0-9])v(\d+\.\d+)(?!\d)")
 _OLD_FORM_ROUNDS = ("0.5", "0.6")
+_SCALINGS = ("strong", "weak")  # MLPerf HPC's layout is .../results/SYSTEM/SCALING/BENCHMARK
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,7 +245,10 @@ def is_of_old_form(root: Path, file: TreeFile) -> bool:
 
 
 class _Layout(NamedTuple):
-    """The names of a path .../results/SYSTEM/BENCHMARK: those above `results`, and the two below."""
+    """The names of a path .../results/SYSTEM/BENCHMARK: those above `results`, and the two below.
+
+    Of MLPerf HPC the benchmark is, for instance, `strong/deepcam`.
+    """
 
     names_above_results: tuple[str, ...]
     system: str
@@ -304,7 +308,7 @@ def _numbered_round(root: Path, folder: PurePosixPath) -> str:
 
 
 def _layout_of(names: tuple[str, ...]) -> _Layout | None:
-    """Return the parts of a path in MLCommons' layout, .../results/SYSTEM/BENCHMARK.
+    """Return the parts of a path in MLCommons' layout, .../results/SYSTEM/BENCHMARK or .../SYSTEM/strong/BENCHMARK.
 
     Args:
         names: Names of the folders of the path, the outermost first.
@@ -313,9 +317,38 @@ def _layout_of(names: tuple[str, ...]) -> _Layout | None:
         The parts; None if the path has another layout.
     """
     results_at = _last_index(names, "results")
-    if results_at is None or len(names) != results_at + 3:
+    if results_at is None:
         return None
-    return _Layout(names[:results_at], system=names[-2], benchmark=names[-1])
+    names_below_results = names[results_at + 1 :]
+    has_scaling = len(names_below_results) == 3 and names_below_results[1] in _SCALINGS
+    if len(names_below_results) != 2 and not has_scaling:
+        return None
+    system, *benchmark = names_below_results
+    return _Layout(names[:results_at], system, benchmark="/".join(benchmark))
+
+
+def path_of_description(folder: PurePosixPath) -> PurePosixPath | None:
+    """Return the path of the system description that belongs to a submission's folder.
+
+    - `v1.1/Dell/results/node_A100/resnet` gives `v1.1/Dell/systems/node_A100.json`
+    - `results/node_A100/resnet` (the tree begins at Dell) gives `systems/node_A100.json`
+    - `results/node_A100/strong/deepcam` of MLPerf HPC, too
+    - `node_A100/resnet` (the tree begins at results) gives None
+
+    Args:
+        folder: Path of the submission's folder in the tree.
+
+    Returns:
+        The path; None if it lies outside the tree.
+    """
+    above_benchmark = folder.parts[:-1]
+    has_scaling = len(above_benchmark) >= 3 and above_benchmark[-1] in _SCALINGS
+    if has_scaling:
+        above_benchmark = above_benchmark[:-1]
+    if len(above_benchmark) < 2:  # results and system
+        return None
+    *names_above_results, _results, system = above_benchmark
+    return PurePosixPath(*names_above_results, "systems", f"{system}.json")
 
 
 def _last_index(parts: tuple[str, ...], name: str) -> int | None:

@@ -288,6 +288,20 @@ def test_rows_of_a_submitters_folder_have_their_names(tmp_path: Path) -> None:
     assert names == [("Habana", "gaudi", "resnet")] * 3 + [(organisation, "gaudi", "resnet")] * 3
 
 
+@pytest.mark.parametrize("scaling", ["strong", "weak"])
+def test_rows_of_mlperf_hpc_have_their_names_and_are_not_judged(scaling: str, tmp_path: Path) -> None:
+    text = make_log.closed_run().replace('"value": "resnet"', '"value": "deepcam"')
+    write(tmp_path / f"hpc_results_v2.0/Lab/results/16xA100/{scaling}/deepcam", foreign(text))
+    (tmp_path / "hpc_results_v2.0/Lab/systems").mkdir()
+    (tmp_path / "hpc_results_v2.0/Lab/systems/16xA100.json").write_text("{}")
+    for root in (tmp_path, tmp_path / "hpc_results_v2.0/Lab"):
+        [row] = audit(root)
+        assert row.round in ("hpc_results_v2.0", "v2.0")
+        assert (row.submitter, row.system, row.benchmark) == ("Lab", "16xA100", f"{scaling}/deepcam")
+        [question] = row.questions
+        assert row.not_judged == 1 and "it is of MLPerf HPC, whose rules are not read" in question.actual
+
+
 def test_a_folder_is_one_submission_whatever_organisation_and_platform_its_logs_state(tmp_path: Path) -> None:
     """result_summarizer scores it by the folder; the differences are warned of."""
     texts = [foreign(make_log.closed_run(seed=seed)) for seed in range(5)]
