@@ -7,7 +7,7 @@ import pytest
 
 from compliance import rules
 from compliance.check import Checker, check_file
-from compliance.official import rule_files
+from compliance.official import convergence, rule_files
 from compliance.official.metrics import JoinedMetrics, join_metrics
 from compliance.submission.refusals import refusals_by_missed_target
 from runlog.reader import Event, read_log
@@ -293,3 +293,21 @@ def test_an_accuracy_states_no_more_of_an_epoch_than_its_evaluation(more: float,
 def test_where_a_rule_holds_for_many_other_benchmarks_they_are_counted() -> None:
     rule = rules.load("6.1.0").strict["accuracy-ahead"]
     assert rule.why_not_applied("resnet", "closed") == "it holds for 13 other benchmarks"
+
+
+@pytest.mark.parametrize(("missed", "rcp"), [(0, "pass"), (1, "pass"), (2, "fail")])
+def test_runs_of_gpt3_count_tokens_of_which_there_are_more_than_the_number_of_a_missed_target(
+    missed: int, rcp: str, tmp_path: Path
+) -> None:
+    """rcp_checker writes 1e9 for a run without success; the reference of v4.1 takes 1.18e9 tokens."""
+    slowest = convergence.reference_set("gpt3", "4.1.0").points[0]
+    text = Writer("4.1.0", "closed", "gpt3").text()
+    texts = []
+    for run in range(3):
+        log = Altered(text).value("seed", run).value("global_batch_size", slowest.global_batch)
+        log.metadata("eval_accuracy", -1, epoch_num=round(slowest.mean) + 1 + run)
+        texts.append(log.text if run >= missed else log.metadata("run_stop", status="aborted").text)
+    write(tmp_path / "v4.1/Example/results/SYSTEM/gpt3", *texts)
+    [row] = answer("audit", tmp_path)["submissions"]
+    assert row["rcp"] == rcp
+    assert missed or "tokens" in row["convergence"]
