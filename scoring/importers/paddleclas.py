@@ -8,6 +8,7 @@ static   [Y/M/D h:m:s] ppcls INFO: epoch:0   train step:10   lr: .., loss: .. ba
          Steps count from 0. The costs are averages since step 10 of the epoch, where the meters are reset.
 old      Y-M-D h:m:s INFO: epoch:0   train step:10   loss: .. elapse: 0.096s ips: .. images/sec.
          Steps count from 0. The averages are since step 5 of the epoch; the rate has the digits that `elapse` lacks.
+         Before rates were printed, `elapse` was the time of the row's last step alone.
 dygraph  [Y/M/D h:m:s] ppcls INFO: [Train][Epoch 1/120][Iter: 10/626]lr(..): .., loss: .., batch_cost: ..s,
          reader_cost: .., ips: .. samples/s, eta: ..   (ppcls/engine/train/utils.py)
          The costs are averages since iteration 5 of the epoch, where the meters are reset, and so on into the next
@@ -19,6 +20,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
+from scoring.importers.epoch_table import EpochFormatReader
 from scoring.importers.evidence import Fact
 from scoring.importers.lines import Lines
 from scoring.importers.paddle import Launch
@@ -29,7 +31,9 @@ from scoring.importers.text import RowPattern, field, integer, number, plausible
 from scoring.record import Window
 
 _STAMP = r"(?:\[?(\d{4}[-/]\d\d[-/]\d\d \d\d:\d\d:\d\d)(?:,\d+)?\]? (?:\w+ )?INFO: )?"
-_COSTS = (field(" (?:batch_cost|elapse): ", r" ?s\b"), field(" ips: ", r" \w+/s"))
+_TIME = field(" (?:batch_cost|elapse): ", r" ?s\b")
+_RATE = field(" ips: ", r" \w+/s")
+_RATE_OR_NOTHING_BEHIND_ELAPSE = re.compile(rf"{_RATE.pattern}| elapse: [\d.]+s\s*$")
 _OTHERS = (
     field(" reader_cost: ", r"(?: ?s)?(?:[,\s]|$)"),
     field(" loss: +"),
@@ -88,7 +92,8 @@ class _PaddleClas(Launch):
     prints_mean_times = True
     rows_imply_batch = True
     evaluation_pattern = re.compile(
-        r"(?:\[Eval\]\[Epoch (?P<epoch>\d{1,9})(?:/\d{1,9})?\]\[Avg\]|END (?:eval|valid)\b)"
+        r"(?:\[Eval\]\[Epoch (?P<epoch>\d{1,9})(?:/\d{1,9})?\]\[Avg\]"
+        r"|END (?:epoch:\d{1,9}\s+)?(?:eval|valid)\b)"
         r".*?\btop1: +(?P<value>[-\d.]+)"
     )
     quality_name = "top1"
@@ -235,7 +240,9 @@ class Dygraph(_PaddleClas):
 
     row_marker = "[Train][Epoch "
     row_pattern = RowPattern(
-        re.compile(_STAMP + r"\[Train\]\[Epoch (\d{1,9})/\d+\]\[Iter: ?(\d{1,9})/(\d{1,9})\]"), _COSTS, _OTHERS
+        re.compile(_STAMP + r"\[Train\]\[Epoch (\d{1,9})/\d+\]\[Iter: ?(\d{1,9})/(\d{1,9})\]"),
+        (_TIME, _RATE),
+        _OTHERS,
     )
     columns = "stamp epoch step epoch_steps time rate wait loss old unit"
     first_step = 0
@@ -426,12 +433,17 @@ def _totals(row: _AveragedRow) -> Totals | None:
     return Totals(steps, row.mean_s * steps, wait_s)
 
 
-class Static(_PaddleClas):
-    """The static-graph trainer and the dynamic one of 2.0: rows print running averages; epochs count from 0."""
+class Static(_PaddleClas, EpochFormatReader):
+    """The static-graph trainer and the dynamic one of 2.0: rows print running averages; epochs count from 0.
+
+    Rows of early 2020, which print no rate, print the time of their last step alone.
+    """
 
     row_marker = "train step:"
     row_pattern = RowPattern(
-        re.compile(_STAMP + r"epoch:(\d{1,9})\s*(?:, |\s)\s*train step:(\d{1,9})"), _COSTS, _OTHERS
+        re.compile(_STAMP + r"epoch:(\d{1,9})\s*(?:, |\s)\s*train step:(\d{1,9})"),
+        (_TIME, _RATE_OR_NOTHING_BEHIND_ELAPSE),
+        _OTHERS,
     )
     columns = "stamp epoch step time rate wait loss old unit"
     first_step = 1
@@ -444,11 +456,12 @@ class Static(_PaddleClas):
         self._last_totals = NO_TOTALS  # of the last row
 
     def read_first_row(self, text: str, position: RowPosition, row: Columns) -> None:
-        """Set the first step of an epoch, and the step of the reset, by the PaddleClas release that printed a row.
+        """Set how steps are counted and averaged by the PaddleClas release that printed a row.
 
-            epoch:0   train step:10   .. elapse: 0.1s      an old release: steps from 0, a reset at step 5
-            epoch:0  , train step:10  , .. batch_cost: ..  release 2.0: steps from 0, a reset at step 10
-            epoch:0   train step:10   .. batch_cost: ..    the static trainer: steps from 1, a reset at step 5
+            epoch:0   train step:10   .. elapse: 0.1s              before rates: steps from 0, no averages
+            epoch:0   train step:10   .. elapse: 0.1s ips: ..      an old release: steps from 0, a reset at step 5
+            epoch:0  , train step:10  , .. batch_cost: .. ips: ..  release 2.0: steps from 0, a reset at step 10
+            epoch:0   train step:10   .. batch_cost: .. ips: ..    the static trainer: steps from 1, a reset at step 5
 
         Args:
             text: The row as it is printed, the first one of the log.
@@ -462,6 +475,9 @@ class Static(_PaddleClas):
             self.first_step = 0  # else 1 stays
         if is_release_2_0:
             self.reset_step = 10  # else 5 stays
+        prints_averages = row["rate"] is not None
+        self.prints_mean_times = prints_averages
+        self.cumulative = prints_averages
 
     def time_of_row(self, last: RowPosition | None, position: RowPosition, row: Columns) -> RowTime:
         """Return the steps since the last row or reset, their seconds and their wait, from the running averages.
@@ -475,8 +491,11 @@ class Static(_PaddleClas):
             row: Values of this row by column, as printed.
 
         Returns:
-            The steps, their seconds and their wait, as `Totals.since` returns them.
+            The steps, their seconds and their wait, as `Totals.since` returns them. Of a release that prints no
+            averages, the seconds are known for rows of a single step alone.
         """
+        if not self.prints_mean_times:
+            return super().time_of_row(last, position, row)
         totals = self._totals_of_row(position, row)
         is_first_after_reset = last is None or self._were_averages_reset(last, position)
         totals_before = NO_TOTALS if is_first_after_reset else self._last_totals

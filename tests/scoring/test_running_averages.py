@@ -156,6 +156,31 @@ def test_the_averages_of_2020_begin_anew_at_step_5_of_each_epoch(tmp_path: Path)
     assert printed == pytest.approx([*epochs[0][5:], *epochs[1][5:]], rel=1e-2)
 
 
+def test_rows_of_2020_without_a_rate_print_the_time_of_their_last_step(tmp_path: Path) -> None:
+    """As tools/program.py of release 1.x prints them: the first ten steps, then each tenth one."""
+    epochs = [[4.0, *epoch_times(seed)[1:130]] for seed in range(2)]
+    lines = ["2020-06-12 17:12:30 INFO: TRAIN :", "2020-06-12 17:12:30 INFO:     batch_size : 256"]
+    lines.append("PADDLE_TRAINERS_NUM   4 |")
+    elapsed = 0.0
+    for epoch, times in enumerate(epochs):
+        for step, time in enumerate(times):
+            elapsed += time
+            stamp = f"{START + datetime.timedelta(seconds=int(elapsed)):%Y-%m-%d %H:%M:%S} INFO: "
+            if step % 10 == 0 or (epoch == 0 and step < 10):
+                row = f"epoch:{epoch:<3d} \x1b[95mtrain step:{step:<4d}\x1b[0m loss:  7.0444 top1: 0.0000 lr: 0.100000"
+                lines.append(f"{stamp}{row} elapse: {time:.3f}s\x1b[0m")
+        lines.append(f"{stamp}END epoch:{epoch:<3d} valid loss:  3.1 top1: 0.71234 top5: 0.9 elapse_sum: 20.000ss")
+    log = samples.write(tmp_path, "train.log", "\n".join(lines) + "\n")
+    record = read_record(log)
+    assert not record.cumulative and record.problems == ()
+    assert [(quality.epoch, quality.value) for quality in record.quality] == [(0, 0.71234), (1, 0.71234)]
+    third = record.windows[12]  # behind those of the steps 0 to 9, 10 and 20
+    assert (third.step, third.steps, third.seconds) == (30, 10, None)
+    assert third.printed_step_time_s == pytest.approx(epochs[0][30], abs=5e-4)
+    _, score, _ = samples.command("score", log, "--protocol", "dlperf")
+    assert score["value"] == pytest.approx(256 * 100 / sum(epochs[0][21:121]), rel=0.03)  # stamps of whole seconds
+
+
 @pytest.mark.parametrize("steps_of_epoch", [3, 5, 6, 7, 26])
 @pytest.mark.parametrize("steps_per_row", [1, 2, 3, 10])
 def test_the_steps_of_an_average_are_those_that_a_meter_counts(steps_of_epoch: int, steps_per_row: int) -> None:
