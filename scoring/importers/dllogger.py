@@ -39,7 +39,7 @@ _UNIT = re.compile(
 _OTHERS_OF_ROW = (_TIME, _LOSS, _WAIT, _UNIT)
 _NVLOG = r":::NVLOG\S* \S+ (\d{9,}\.\d+) \([^)]*\)"
 _EPOCH = r"Epoch: (?P<epoch>\d{1,9})\b(?!.*Iteration)"
-_PARAMETERS = "arch|batch_size|amp|use_tf_amp|fp16|dtype|precision|world_size|gpus|kv_store"
+_PARAMETERS = "arch|model_arch_name|batch_size|amp|use_tf_amp|fp16|dtype|precision|world_size|gpus|kv_store"
 _HEADS_OF_PARAMETERS = ("PARAMETER", "Start with arguments")  # on a line that states parameters, before them
 _PARAMETER = re.compile(rf"(?:^|[\s(])({_PARAMETERS})(?: : |='?)(\[[^\]]*\]|\d+(?:,\d+)+|[^\s,')]+)")
 # TensorFlow's examples print rows of evaluations in the words of training. MXNet's and they have the parameter `mode`.
@@ -228,6 +228,7 @@ class PyTorch(EpochFormatReader):
         precision = self.precision()
         self.set_if_places_agree("devices", self.device_counts())
         self.set_if_unset_from("model", "arch")
+        self.set_if_unset_from("model", "model_arch_name")  # as Paddle's examples call it
         self.set_if_unset_from(self.batch_field, "batch_size")
         super().finish_facts()  # removes the parameter `precision`, whose words are not the record's
         if precision:

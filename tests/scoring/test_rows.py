@@ -71,6 +71,7 @@ def test_rates_of_all_devices_show_how_many_they_are(tmp_path: Path, *, rows_in_
     log = samples.write(tmp_path, "a.log", nvidia_paddle(samples.steady(240), rows_in_json=rows_in_json))
     record = read_record(log)
     assert (record.devices, record.batch_per_device, record.batch_of_all) == (8, 32, 256)
+    assert record.model == "ResNet50"
     assert [check.agree for check in record.checks if check.what == "steps, batch and rate against time"] == [True]
 
 
