@@ -38,7 +38,7 @@ class Launch(FormatReader):
         r"|device: \d+, cuDNN Version: (?P<cudnn>\d+(?:\.\d+)*)"
         r"|nccl context nranks: (?P<nranks>\d{1,9}) local rank: \d+ gpu id: \d+ ring id: 0\b"
         r"|GPUs used: (?P<gpus>\d{1,9})"
-        r"|the number of gpus is (?P<world_size>\d{1,9}) in current training"  # PaddleClas, where it is not 4
+        r"|the number of gpus? is (?P<world_size>\d{1,9}) in current training"  # PaddleClas, where it is not 4 (or 8)
         r"|PaddlePaddle: (?P<paddle>\d[\w.+-]*)"
         r"|train with paddle (?P<trained_with>\d[\w.+-]*)"
         r"|NVIDIA_TF32_OVERRIDE\W+(?P<tf32>[01])\b"
