@@ -15,6 +15,8 @@ class EmbeddedData(NamedTuple):
     name: str
     train_samples: int
     eval_samples: int
+    train_sha256: str  # of the passport of its files, which a log has in its header's `dataset`
+    eval_sha256: str
 
 
 class Workload(NamedTuple):

@@ -11,10 +11,11 @@ from typing import Any
 
 from mlperf_logging.mllog.mllog import MLLogger
 
-from runlog import schema
+from runlog import schema, workloads
 from runlog.schema import InBlock, InEpoch, as_json
 
 CLOCK_START_MS = 1_700_000_000_000
+DIGITS = next(workload.embedded for workload in workloads.WORKLOADS if workload.embedded)  # that of the first, rn50
 
 
 class Log:
@@ -139,9 +140,14 @@ def _data(model: str, samples: tuple[int, int]) -> dict[str, Any]:
     return {"DATADIR": FOLDER, "RECIPE.classes": 1000}
 
 
-def _passport(samples: int, *, mean_bytes: int, digit: str) -> schema.Passport:
+def _passport(samples: int, *, mean_bytes: int, sha256: str) -> schema.Passport:
     """The passport of so many files."""
-    return schema.Passport(files=samples, bytes=samples * mean_bytes, sha256=digit * 64, is_exact=True)
+    return schema.Passport(files=samples, bytes=samples * mean_bytes, sha256=sha256, is_exact=True)
+
+
+def _digests(folder: str) -> tuple[str, str]:
+    """Those of the files for training and for evaluation: of the embedded digits without a folder."""
+    return ("2" * 64, "3" * 64) if folder else (DIGITS.train_sha256, DIGITS.eval_sha256)
 
 
 def _header(log: Log, summary: schema.RunSummary, config: dict[str, Any], samples: tuple[int, int], cores: int) -> None:
@@ -155,14 +161,15 @@ def _header(log: Log, summary: schema.RunSummary, config: dict[str, Any], sample
     )
     log.section(schema.HARDWARE, schema.Hardware(nodes=[node], math_mode=summary.math_mode, device="cpu"))
     synthetic = summary.data == "synthetic"
+    train_sha256, eval_sha256 = _digests(config["DATADIR"])
     data = schema.Dataset(
         name=config["DATADIR"].rpartition("/")[2] or "uci-digits-64",
         train_samples=samples[0],
         eval_samples=samples[1],
         synthetic=synthetic,
         form="files",
-        train=None if synthetic else _passport(samples[0], mean_bytes=TRAIN_IMAGE_BYTES, digit="2"),
-        eval=None if synthetic else _passport(samples[1], mean_bytes=EVAL_IMAGE_BYTES, digit="3"),
+        train=None if synthetic else _passport(samples[0], mean_bytes=TRAIN_IMAGE_BYTES, sha256=train_sha256),
+        eval=None if synthetic else _passport(samples[1], mean_bytes=EVAL_IMAGE_BYTES, sha256=eval_sha256),
     )
     log.section(schema.DATASET, data)
     convolutions = {"resnet50_v1.5": 53, "fcn_hrnetw18": 372}.get(summary.model, 53)

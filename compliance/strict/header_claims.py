@@ -12,7 +12,7 @@ from compliance.strict.measured import Fault
 from compliance.strict.program_claims import faults_of_program
 from compliance.strict.schema_types import fits
 from compliance.strict.sensors import Sensors
-from runlog import schema
+from runlog import schema, workloads
 from runlog.digits import counted, six_digits
 from runlog.json_types import JsonObject
 from runlog.reader import Event
@@ -422,6 +422,30 @@ def _wrong_passport_of_real_data(run: LoggedRun, dataset: JsonObject, part: str)
     elif has_too_few_bytes or not has_digest:
         digest = printable(passport["sha256"])
         yield Fault(_line(run), f"dataset.{part} of {passport['bytes']} bytes with the digest {digest}")
+    else:
+        yield from _other_files_than_embedded(run, passport, part)
+
+
+def _other_files_than_embedded(run: LoggedRun, passport: JsonObject, part: str) -> Iterator[Fault]:
+    """Yield a fault if a run without DATADIR read other files than its workload's embedded data set has.
+
+    This project makes that data set itself, and it has the same names, sizes and labels wherever it is made. So another
+    digest shows that somebody put other files, such as easier ones, in the place of its files.
+
+    Args:
+        run: The facts that the log states of the run.
+        passport: The passport of the part, of as many files as the part has samples.
+        part: "train" or "eval".
+    """
+    workload = workloads.find(run.workload_name)
+    embedded = workload.embedded if workload else None
+    has_own_folder = run.settings.get("DATADIR") != ""
+    if embedded is None or has_own_folder:
+        return
+    digest = embedded.train_sha256 if part == "train" else embedded.eval_sha256
+    if passport["sha256"] != digest:
+        read = f"dataset.{part} with the digest {printable(passport['sha256'])}"
+        yield Fault(_line(run), f"{read}; DATADIR is empty, and the embedded {embedded.name} has {digest}")
 
 
 def _equal_digests(run: LoggedRun, dataset: JsonObject, name: str, other_name: str) -> Iterator[Fault]:

@@ -87,7 +87,7 @@ def _with_power(log: Altered, power_w: float) -> Altered:
 def _on_half_of_the_digits(log: Altered) -> Altered:
     """All places say that half of the digits were evaluated, and the accuracies are shares of these."""
     by.curve(log, lambda values: [round(value * 180) / 180 for value in values]).value("eval_samples", 180)
-    passport = {"files": 180, "bytes": 24_141_600, "sha256": "3" * 64, "is_exact": True}
+    passport = {"files": 180, "bytes": 24_141_600, "sha256": make_log.DIGITS.eval_sha256, "is_exact": True}
     return _header(log, "dataset", eval_samples=180, eval=passport)
 
 
@@ -272,7 +272,12 @@ FORGED: dict[str, tuple[Callable[[], Altered], Alter, str]] = {
     "files of no bytes": (lambda: Altered(make_log.run()), lambda log: _header(log, "dataset", eval={
         "files": 360, "bytes": 0, "sha256": "0" * 64, "is_exact": True}), "dataset.eval of 0 bytes"),
     "training data that are evaluated": (lambda: Altered(make_log.run()), lambda log: _header(log, "dataset", eval={
-        "files": 360, "bytes": 48_283_200, "sha256": "2" * 64, "is_exact": True}), "have one digest"),
+        "files": 360, "bytes": 48_283_200, "sha256": make_log.DIGITS.train_sha256, "is_exact": True}),
+        "have one digest"),
+    "other images to train on than the digits": (lambda: Altered(make_log.run()), lambda log: by.replaced(
+        log, (make_log.DIGITS.train_sha256, "7" * 64)), "dataset.train with the digest 7777"),
+    "other images to evaluate than the digits": (lambda: Altered(make_log.run()), lambda log: by.replaced(
+        log, (make_log.DIGITS.eval_sha256, "7" * 64)), "dataset.eval with the digest 7777"),
     "files with no digest": (lambda: Altered(make_log.run()), lambda log: _header(log, "dataset", eval={
         "files": 360, "bytes": 9999, "sha256": "0", "is_exact": True}), "with the digest 0"),
     "more epochs than the recipe": (lambda: Altered(make_log.run()), lambda log: by.settings(
@@ -325,6 +330,8 @@ HONEST: dict[str, Callable[[], Altered]] = {
         Altered(make_log.run()), "dataset", form="recordio", train_source=_SOURCE),
     "half of the digits, in a folder of the user's": lambda: by.settings(
         _on_half_of_the_digits(Altered(make_log.run())), DATADIR="data/uci-digits-64/"),
+    "other images than the digits, in a folder of the user's": lambda: by.settings(by.replaced(Altered(
+        make_log.run()), (make_log.DIGITS.train_sha256, "7" * 64)), DATADIR="data/uci-digits-64"),
     "the folder in which the job was started": lambda: by.settings(Altered(make_log.closed_run()), DATADIR="."),
     "the folder above that one": lambda: by.settings(Altered(make_log.closed_run()), DATADIR=".."),
     "half precision, whose normalizations have gradients in single": lambda: _header(

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from harness import sampling
+from harness import passport, sampling
 from harness.embedded import make_once
 from paddle_hrnet import data, pictures, scenes, train
 from paddle_hrnet.config import SCENES_CLASSES, SCENES_EVAL, SCENES_TRAIN, Augmentation
+from runlog import workloads
 from runlog.errors import RunError
 from tests.paddle_rn50.test_data import SEED, pixels_of, reader, taken
 
@@ -387,6 +388,8 @@ def test_layout_and_labels(tmp_path: Path) -> None:
     root = make_once(tmp_path / scenes.NAME, scenes.write)
     train, val = (data.find(root, part, SCENES_CLASSES) for part in ("train", "val"))
     assert (len(train), len(val)) == (SCENES_TRAIN, SCENES_EVAL)
+    found, known = passport.survey(train, val, print), workloads.named("hrnet").embedded
+    assert known and (found.train.sha256, found.evaluation.sha256) == (known.train_sha256, known.eval_sha256)
     pixels = np.zeros(SCENES_CLASSES, dtype=np.int64)
     for number in range(len(val)):
         image, label = map(Image.open, val.paths(number))

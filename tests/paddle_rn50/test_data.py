@@ -17,7 +17,7 @@ from mpi4py import MPI
 from PIL import Image
 from scipy.stats import ks_2samp
 
-from harness import ranks, sampling
+from harness import passport, ranks, sampling
 from harness.embedded import make_once
 from harness.job import job_of
 from harness.loader import Batch, Loader, ReaderConfig
@@ -26,6 +26,7 @@ from harness.task import task_of
 from paddle_rn50 import data, digits
 from paddle_rn50 import folder as folder_of_images
 from paddle_rn50.config import IMAGENET_TRAIN, Augmentation
+from runlog import workloads
 from runlog.errors import RunError
 from tests import jobs
 from tests.harness import small
@@ -79,6 +80,14 @@ def test_the_embedded_set_has_a_fixed_stratified_split(embedded: Path) -> None:
     assert np.ptp(np.bincount(val.labels)) <= 2  # the classes have 174 to 183 samples in all
     with Image.open(embedded / train.paths[0]) as picture:
         assert (picture.format, picture.size, picture.mode) == ("JPEG", (64, 64), "RGB")
+
+
+def test_the_embedded_set_has_the_files_that_the_checker_knows(embedded: Path) -> None:
+    train, val = (folder_of_images.read_list(embedded, part, 10) for part in ("train", "val"))
+    found = passport.survey(train, val, print)
+    known = workloads.named("rn50").embedded
+    assert known is not None
+    assert (found.train.sha256, found.evaluation.sha256) == (known.train_sha256, known.eval_sha256)
 
 
 def test_evaluation_is_resize_and_centre_crop(tmp_path: Path) -> None:
