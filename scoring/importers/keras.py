@@ -11,12 +11,15 @@ import re
 from runlog.digits import counted
 from scoring.importers.evidence import Fact
 from scoring.importers.gaps import lost_steps
+from scoring.importers.lines import Lines
 from scoring.importers.table import Columns, FormatReader, RowPosition, RowTime
 from scoring.importers.text import RowPattern, field, first_line_in_words, integer, moment_s, positive
 
 _NO_HOSTS = ("None", "''")  # texts of `worker_hosts` that name no host
 _STRATEGIES_OF_NODES = ("multi_worker_mirrored", "parameter_server")  # the environment may name the hosts: TF_CONFIG
 
+# Keras's line at the end of an epoch that was evaluated: `625/625 - 340s - loss: 6.6 - val_loss: 6.4`.
+_EPOCH_WITH_EVALUATION = re.compile(r"\b(?P<steps>\d{1,9})/(?P=steps) .* - val_\w+: ")
 _STAMP = re.compile(r"BatchTimestamp<batch_index: (\d{1,9}), timestamp: (\d+\.\d+)>")
 
 
@@ -48,6 +51,34 @@ class Keras(FormatReader):
     evaluation_pattern = re.compile(r"'(?P<name>accuracy_top_1)': (?P<value>[\d.]+)")
     summary_pattern = re.compile(r"'avg_exp_per_second': ([\d.]+)")
     _part = ""  # the data set whose section is read: "train" or "validation"
+    _evaluation_line: int | None = None  # of the last evaluation, if no row has come since
+    _steps_of_epoch = 0  # as the line of that evaluation prints them
+
+    def __init__(self, lines: Lines) -> None:
+        super().__init__(lines)
+        self._evaluations_in_rows: list[int] = []  # lines of the evaluations that a row's time includes
+
+    def read_before_rows(self, line: int, text: str) -> None:
+        """Read what a line before the first row of training figures states, and whether it closes an evaluated epoch.
+
+        Args:
+            line: Number of the line in the log.
+            text: The line.
+        """
+        super().read_before_rows(line, text)
+        self._note_evaluation(line, text)
+
+    def _note_evaluation(self, line: int, text: str) -> None:
+        """Note the line if it closes an epoch that was evaluated.
+
+        Args:
+            line: Number of the line in the log.
+            text: The line.
+        """
+        closed_epoch = _EPOCH_WITH_EVALUATION.search(text)
+        if closed_epoch is not None:
+            self._evaluation_line = line
+            self._steps_of_epoch = int(closed_epoch["steps"])
 
     def take_fact(self, name: str, value: object, line: int) -> None:
         """Store a value of the printed configuration, in place of the value from an earlier line.
@@ -87,6 +118,7 @@ class Keras(FormatReader):
         # The method of all formats reads an evaluation or the average rate, and marks the log as complete if the line
         # has "step_timestamp_log" (`closing_words`). The stamps are read here, as no other format has them.
         super().read_after_first_row(line, text)
+        self._note_evaluation(line, text)
         stamps = {int(step): moment_s(stamp) for step, stamp in _STAMP.findall(text)}  # Unix time by step
         if not stamps:  # not the last line
             return
@@ -95,8 +127,12 @@ class Keras(FormatReader):
             window.end_s = stamps.get(window.step)  # None, for not known, if no stamp is of this step
 
     def finish_rows(self) -> None:
-        """Note a problem if steps of the run are in no row, as where lines were lost: its rows lie end to end."""
-        found = lost_steps(self.windows, self.unread_rows.lines)
+        """Note a problem for the rows that an evaluation is in, and one if steps are in no row: rows lie end to end."""
+        evaluations = self._evaluations_in_rows
+        if evaluations:
+            where = first_line_in_words(evaluations)
+            self.note_problem(f"{where}: an evaluation within the time of the next row, which is left out")
+        found = lost_steps(self.windows, sorted([*self.unread_rows.lines, *evaluations]))
         if found:
             where = first_line_in_words([window.line for window, _ in found])
             steps = sum(steps for _, steps in found)
@@ -166,9 +202,32 @@ class Keras(FormatReader):
             row: Values of this row by column, as printed. "from" is the first step in the text, "100" in the example.
 
         Returns:
-            The steps and their seconds. The wait for input is None, because these rows do not print it. If the second
-            step is below the first one, as in a damaged row, the row covers 0 steps.
+            The steps and their seconds. The wait for input is None, because these rows do not print it. The steps are 0
+            if the second step is below the first one, as in a damaged row, or if the seconds include an evaluation.
         """
         step_before = int(row["from"] or 0)  # the pattern of a row requires "from", so 0 is for the type checker only
+        if self._has_evaluation_within(step_before, position.step):
+            return RowTime(0, None, None)
         steps = max(0, position.step - step_before)
         return RowTime(steps, positive(row["window_s"]), None)
+
+    def _has_evaluation_within(self, step_before: int, last_step: int) -> bool:
+        """Return whether an evaluation came between the steps of a row, whose seconds then include it, and note it.
+
+        With epochs of 625 steps and an evaluation since the row before, the row "between steps 600 and 700" has it
+        within, but "between steps 625 and 725" has not, because its time begins after the evaluation.
+
+        Args:
+            step_before: The first step in the text of the row.
+            last_step: The second step in it.
+        """
+        evaluation_line = self._evaluation_line
+        self._evaluation_line = None
+        if evaluation_line is None or not self._steps_of_epoch:
+            return False
+        epochs_before = step_before // self._steps_of_epoch
+        epochs_before_last_step = (last_step - 1) // self._steps_of_epoch
+        is_within = epochs_before < epochs_before_last_step
+        if is_within:
+            self._evaluations_in_rows.append(evaluation_line)
+        return is_within
