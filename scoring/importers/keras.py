@@ -48,7 +48,10 @@ class Keras(FormatReader):
     # set_mixed_precision_policy takes these dtypes.
     precision_names = (("float32", "fp32"), ("float16", "amp"), ("bfloat16", "amp"))
     closing_words = ("step_timestamp_log",)
-    evaluation_pattern = re.compile(r"'(?P<name>accuracy_top_1)': (?P<value>[\d.]+)")
+    # In the closing line, or in that of an epoch: `625/625 - 340s - loss: 6.6 - val_loss: 6.4 - val_accuracy: 0.7`.
+    evaluation_pattern = re.compile(
+        r"(?:'| - )(?P<name>accuracy_top_1(?=')|val_(?:(?:sparse_)?categorical_)?accuracy)'?: (?P<value>[\d.]+)"
+    )
     summary_pattern = re.compile(r"'avg_exp_per_second': ([\d.]+)")
     _part = ""  # the data set whose section is read: "train" or "validation"
     _evaluation_line: int | None = None  # of the last evaluation, if no row has come since

@@ -1,4 +1,4 @@
-"""Keras logs of trainings that evaluate after their epochs: a row's time may include an evaluation."""
+"""Keras logs of trainings with evaluations: a row's time may include one, and each epoch has an accuracy."""
 
 import re
 from pathlib import Path
@@ -56,6 +56,13 @@ def test_rows_whose_time_includes_an_evaluation_are_left_out(
     found = [re.fullmatch(r"line \d+(?: and (\d+) more)?: an evaluation within .*", text) for text in record.problems]
     assert [1 + int(match[1] or 0) for match in found if match] == [rows_left_out] * (rows_left_out > 0)
     assert len(found) == len([match for match in found if match])  # no step is called missing
+
+
+def test_the_accuracy_of_each_epoch_is_read_and_its_evaluation_is_no_unexplained_pause(tmp_path: Path) -> None:
+    record = read_record(samples.write(tmp_path, "a.log", log_text(125, row_steps=50)))
+    results = [(quality.name, quality.value) for quality in record.quality]
+    assert results == [("val_accuracy", 0.0213)] * 4 + [("accuracy_top_1", 0.76)]
+    assert "time with pauses" not in [check.what for check in record.checks]
 
 
 def test_rows_over_the_end_of_an_epoch_without_an_evaluation_count(tmp_path: Path) -> None:
