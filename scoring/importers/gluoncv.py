@@ -4,6 +4,7 @@
 The rate is that of all devices, over the window; batches count from 0 in each epoch. An epoch closes with
 [Epoch 0] speed: 1524 samples/sec\ttime cost: 852.235297 (the speed without its evaluation, the time with it), and
 [Epoch 0] validation: err-top1=0.904516 err-top5=..
+Programs made of this one close an epoch with `Speed: 1524 samples/sec\tTime cost=..` and `Validation-accuracy=..`.
 MXNet's own `Module.fit` prints rows without `lr`, whose batches count otherwise: those are not rows of this format.
 """
 
@@ -11,6 +12,7 @@ import re
 
 from scoring.importers.epoch_table import EpochFormatReader
 from scoring.importers.text import NUMBER, RowPattern, field, integer
+from scoring.record import InputError
 
 
 class GluonCV(EpochFormatReader):
@@ -29,23 +31,50 @@ class GluonCV(EpochFormatReader):
     first_step = 0
     rate_scope = "global"
     fact_pattern = re.compile(
-        r"\bbatch_size=(?P<batch_per_device>\d{1,9})\b|\bnum_gpus=(?P<devices>\d{1,9})\b"
+        r"\bbatch_size=(?P<batch_per_device>\d{1,9})\b|\bnum_gpus=(?P<devices>\d{1,9})\b|\bgpus='(?P<gpus>[\d,]+)'"
+        r"|\bkvstore='(?P<kvstore>\w+)'"
         r"|\bnum_epochs=(?P<epochs_wanted>\d{1,9})\b|\bmodel='(?P<model>[^']+)'|\bdtype='(?P<precision>\w+)'"
     )
     framework = "MXNet"
     precision_names = (("float32", "fp32"), ("float16", "fp16"))
-    evaluation_pattern = re.compile(r"\[Epoch (?P<epoch>\d{1,9})\] validation: (?P<name>err-top1)=(?P<value>[\d.]+)")
+    evaluation_pattern = re.compile(
+        r"\[Epoch (?P<epoch>\d{1,9})\] [Vv]alidation(?:: |-)(?P<name>err-top1|top1|accuracy)=(?P<value>[\d.]+)"
+    )
     epoch_end_pattern = re.compile(
-        rf"\[Epoch (?P<epoch>\d{{1,9}})\] speed: (?P<rate>{NUMBER}) samples/sec\ttime cost: (?P<seconds>{NUMBER})"
+        rf"\[Epoch (?P<epoch>\d{{1,9}})\] [Ss]peed: (?P<rate>{NUMBER}) samples/sec\t"
+        rf"[Tt]ime cost(?:: |=)(?P<seconds>{NUMBER})"
     )
 
     def finish_facts(self) -> None:
-        """Set whether the log is truncated: it is if fewer epochs closed than the program's arguments ask for.
+        """Set the number of devices and whether the log is truncated, and convert what it states to numbers and names.
 
-        If the arguments do not say how many epochs are wanted, `truncated` is None. What the log states is also
-        converted from texts to numbers and names.
+        Raises:
+            InputError: The program's arguments name a key-value store for several workers, of which each prints the
+                rate of its own devices.
         """
+        kvstore = self.value("kvstore")
+        if kvstore is not None and kvstore.startswith("dist"):
+            raise InputError(
+                f"line {self.line_of('kvstore')}: kvstore={kvstore!r}: each worker prints a rate of its own, and the "
+                "log does not say how many there are; score logs with rates of all devices"
+            )
+        gpus = self.value("gpus")  # their numbers, such as "0,1,2,3"
+        if gpus is not None:
+            self.set_if_unset("devices", len(gpus.split(",")), self.line_of("gpus"))
         super().finish_facts()
+        self.truncated = self._is_truncated()
+
+    def _is_truncated(self) -> bool | None:
+        """Return whether fewer epochs closed than the program's arguments ask for.
+
+        Returns:
+            None if the arguments do not say how many epochs are wanted, or if no epoch closed although rows of a later
+            one follow: then the program prints the ends of epochs in other words.
+        """
         epochs_wanted = integer(self.value("epochs_wanted"))
+        epochs_of_rows = {window.epoch for window in self.windows}
+        prints_other_ends = not self.epochs and len(epochs_of_rows) > 1
+        if epochs_wanted is None or prints_other_ends:
+            return None
         closed_epochs = 1 + max((epoch.epoch or 0 for epoch in self.epochs), default=-1)  # epochs count from 0
-        self.truncated = None if epochs_wanted is None else closed_epochs < epochs_wanted
+        return closed_epochs < epochs_wanted
