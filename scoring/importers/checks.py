@@ -323,6 +323,32 @@ def _check_evaluations_within_epochs(record: Record) -> Check | None:
     )
 
 
+def check_evaluations_within_rows(rows: Sequence[Window], rows_with_evaluation: Sequence[Window]) -> Check:
+    """Compare the mean step time of all rows with that of the rows whose times take in no evaluation.
+
+    No line says how long an evaluation took, so that a figure of the rows counts its time as training. The log is not
+    refused for that.
+
+    Args:
+        rows: Rows of training figures. Those without steps or seconds are skipped.
+        rows_with_evaluation: Some of them, at least one, whose times take in an evaluation. Another one has steps and
+            seconds.
+    """
+    timed = [row for row in rows if row.seconds and row.steps]
+    lines_with_evaluation = [row.line for row in rows_with_evaluation]
+    others = [row for row in timed if row.line not in lines_with_evaluation]
+    step_s = total(timed, "seconds") / total(timed, "steps")
+    other_step_s = total(others, "seconds") / total(others, "steps")
+    return _check_of_ratio(
+        "evaluations within rows",
+        f"{lines_in_words(timed)}: the rows' own times, {six_digits(step_s)} s a step",
+        f"without the rows of {first_line_in_words(lines_with_evaluation)}, whose times take in an evaluation, "
+        f"{six_digits(other_step_s)} s a step; a figure of all rows counts that time as training",
+        ratio=step_s / other_step_s,
+        refusable=False,
+    )
+
+
 def _check_epoch_summaries(record: Record) -> Check | None:
     """Compare the mean of the rates of rows that are printed every few steps with that of the summaries of epochs.
 

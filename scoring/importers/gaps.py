@@ -215,6 +215,32 @@ def _has_line_between(ascending_lines: Sequence[int], first: int, last: int) -> 
     return count_up_to_last > count_up_to_first
 
 
+def slow_rows_after_evaluations(windows: Sequence[Window], evaluation_lines: Sequence[int]) -> list[Window]:
+    """Return the rows that follow an evaluation and whose steps take longer than usual by more than PAUSE_RATIO.
+
+    With steps of usually 0.3 s, a row that prints 2.3 s as their mean, right behind an evaluation, is returned.
+
+    Args:
+        windows: Rows of training figures, in the order of the log. Those without steps or seconds are skipped.
+        evaluation_lines: Lines that print the results of evaluations, in ascending order.
+    """
+    timed = [row for row in windows if row.steps and row.seconds]
+    if not timed:
+        return []
+    usual_step_s = statistics.median(_step_s(row) for row in timed)
+    found = []
+    for before, row in itertools.pairwise(timed):
+        follows_evaluation = _has_line_between(evaluation_lines, before.line, row.line)
+        if follows_evaluation and _step_s(row) > PAUSE_RATIO * usual_step_s:
+            found.append(row)
+    return found
+
+
+def _step_s(row: Window) -> float:
+    """Return the mean seconds of a row's steps; 0 if the row does not say its steps or seconds."""
+    return row.seconds / row.steps if row.seconds and row.steps else 0.0
+
+
 def without_pauses(gaps: Sequence[Gap], stamp_resolution_s: float) -> list[Gap]:
     """Return the gaps between printed rows in which no pause happened, such as an evaluation or a checkpoint.
 

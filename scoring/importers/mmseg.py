@@ -10,8 +10,10 @@ rows of language models in the same form.
 import re
 from typing import NamedTuple
 
+from scoring.importers.checks import check_evaluations_within_rows
 from scoring.importers.epoch_table import EpochFormatReader
 from scoring.importers.evidence import Fact
+from scoring.importers.gaps import slow_rows_after_evaluations
 from scoring.importers.lines import Lines
 from scoring.importers.table import FormatReader, RowPosition
 from scoring.importers.text import RowPattern, field, integer
@@ -156,6 +158,20 @@ class MMSeg(FormatReader):
         if step is not None:
             self.last_position = RowPosition(self.windows[-1].epoch, step)
         super().read_after_first_row(line, text)
+
+    def finish_rows(self) -> None:
+        """Say by a check that rows take in the time of an evaluation, if there are such rows.
+
+        mmcv's times and waits run from the end of one training step to the next, also through an evaluation. So the
+        wait for data of the row behind it is not known.
+        """
+        evaluation_lines = [result.line for result in self.qualities]
+        rows_with_evaluation = slow_rows_after_evaluations(self.windows, evaluation_lines)
+        if not rows_with_evaluation:
+            return
+        for row in rows_with_evaluation:
+            row.data_wait_s = None
+        self.checks.append(check_evaluations_within_rows(self.windows, rows_with_evaluation))
 
     def _step_of_replaced_row(self, text: str) -> int | None:
         """Return the step of the row that an evaluation's result replaces, or None if the line replaces no row.

@@ -1,5 +1,6 @@
 """Logs of mmcv and mmengine: who printed a row, and where an evaluation stands among the rows."""
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -60,3 +61,25 @@ def test_an_evaluation_behind_the_row_of_its_step_replaces_none(tmp_path: Path) 
     record = read(tmp_path, with_evaluations(text, f"{{row}}\n{{start}} Iter(val) [63]\t{RESULT}"))
     assert [window.steps for window in record.windows] == [10] * 24
     assert [found.step for found in record.quality] == [60, 120, 180, 240]
+
+
+@pytest.mark.parametrize(("evaluated_s", "agrees"), [(0.0, None), (1.2, True), (60.0, False)])
+def test_a_row_that_takes_in_an_evaluation_is_told_and_does_not_wait_for_data(
+    tmp_path: Path, evaluated_s: float, agrees: bool | None
+) -> None:
+    """mmcv counts from the end of one step to the next, also through an evaluation, as step time and as wait."""
+    times, waits = [0.2] * 480, [0.004] * 480
+    times[60] += evaluated_s
+    waits[60] += evaluated_s
+    made = dataclasses.replace(samples.run_of(times, batch=4, devices=2), waits=waits)
+    at_step_60 = r"(?m)^(.* - )Iter \[60/480\].*"
+    text = re.sub(at_step_60, rf"\g<0>\n\1Iter(val) [500]\t{RESULT}", samples.mmseg(made))
+
+    record = read(tmp_path, text)
+    checks = [check for check in record.checks if check.what == "evaluations within rows"]
+    assert [check.agree for check in checks] == ([] if agrees is None else [agrees])
+    told = "without the rows of line 13, whose times take in an evaluation, 0.2 s a step"
+    assert all(check.ways[1].startswith(told) for check in checks)
+    _, out, _ = samples.command("score", record.file, "--protocol", "window")
+    assert "data_stall" not in [warned["rule"] for warned in out["warnings"]]
+    assert out["value"] == pytest.approx(8 * 460 / (0.2 * 460 + evaluated_s), rel=0.005)
