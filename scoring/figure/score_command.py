@@ -19,7 +19,7 @@ from scoring.figure.warnings import warning
 from scoring.importers import jsonable, read_records
 from scoring.record import NothingMeasuredError, Record, TooFewRunsError
 
-MOST_MORE_RUNS = 50  # that `score` asks a user for
+MOST_MORE_RUNS = 50  # that `score` asks a user for; beyond these it says that the goal seems out of reach
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -163,15 +163,15 @@ def _more_runs_in_words(result: Score) -> str:
         result: The score of these runs.
 
     Returns:
-        The text. For more than 50 runs (MOST_MORE_RUNS) it does not call the system uneven, because two or three runs
-        show little of how far runs lie apart. Empty if the interval is narrow enough already, or if the number is not
-        known.
+        The text. For more than 50 runs (MOST_MORE_RUNS) it is "too noisy for a goal of 1 %, as far as 2 runs show":
+        two or three runs show little of how far runs lie apart. Empty if the interval is narrow enough already, or if
+        the number is not known.
     """
     more_runs = result.more_runs_for_1_percent
     if not more_runs:
         return ""
     if more_runs > MOST_MORE_RUNS:
-        return f"more than {MOST_MORE_RUNS} more runs, as far as {len(result.runs)} runs show how far they lie apart"
+        return f"too noisy for a goal of 1 %, as far as {len(result.runs)} runs show"
     more_runs_counted = counted(more_runs, "more run")  # "7 more runs", or "1 more run"
     # The user must not stop at the first interval that looks narrow, because intervals that are chosen in this way miss
     # the true figure too often.

@@ -305,7 +305,7 @@ def test_wrong_protocol_file(tmp_path: Path, text: str, says: str) -> None:
 
 def test_what_the_spread_of_runs_says(tmp_path: Path) -> None:
     """How many more make 1 %, by Stein's two stages, and whether runs are too unlike for a mean."""
-    too_many = "more than 50 more runs, as far as {} runs show how far they lie apart"
+    too_many = "too noisy for a goal of 1 %, as far as {} runs show"
     for name, step, shown in (("like", 0.015, " more runs, all of"), ("unlike", 0.1, too_many.format(3))):
         logs = sorted(folder_of(tmp_path, name, [1, 1 + step, 1 - step]).iterdir())
         _, result, _ = command("score", *logs, "--protocol", "window")
