@@ -361,7 +361,7 @@ def _verify(update: Update, startup: static.Program, optimizer: OptimizerConfig,
     ranks = fleet.worker_num()
     proved = _verify_training(update, optimizer, plan)
     if ranks > 1:  # a single rank has no communicator and sums nothing over ranks
-        verify.check_communicator(startup, ranks=ranks)
+        verify.check_communicator(startup, main, ranks=ranks)
         proved += _verify_normalizations(main, plan)
     if options_decided.cuda_graph:
         proved.append(capture.check(main))
@@ -412,6 +412,8 @@ def _verify_training(update: Update, optimizer: OptimizerConfig, plan: Plan) -> 
     loss_scale = plan.start_of_gradients  # the fixed one; 1 without one
     for program in _each_once(update):
         check_values(program)
+        verify.check_training_mode(program)
+    verify.check_loss_scaling(main)
     gradient_count = check_gradients(update, ranks=ranks, scale=loss_scale)  # each a mean over ranks and micro-steps
     parameters_by_operator = verify.check_optimizer(main, optimizer)  # {"momentum": 161}
     verify.check_compute_types(main, plan.precision.dtype)

@@ -11,6 +11,7 @@ from paddle.base.framework import Operator
 from program import ops
 from program.ops import is_close, prove, type_in
 from program.optimizers import KINDS, OptimizerConfig
+from program.precision import HOW_THE_SCALE_MOVES
 from runlog.digits import six_digits
 
 # ---- the optimizer
@@ -195,6 +196,54 @@ def _check_written_in_place(op: Operator, slot: str) -> None:
 _HALF = ("float16", "bfloat16")
 
 
+def check_training_mode(main: static.Program) -> None:
+    """Prove that no operator of a training program computes as in an evaluation, by its attribute `is_test`.
+
+    A dropout would drop nothing then, and a batch norm would use its running statistics. The latter may be meant, of
+    frozen layers: `use_global_stats` says so.
+
+    Args:
+        main: Training program.
+
+    Raises:
+        Refused: An operator does; the first one is named.
+    """
+    for op in main.global_block().ops:
+        is_frozen = op.has_attr("use_global_stats") and op.attr("use_global_stats")
+        is_test = op.has_attr("is_test") and op.attr("is_test") and not is_frozen
+        written = ", ".join(op.output_arg_names[:1])
+        prove(
+            not is_test,
+            f"{op.type}, which writes {written}, computes as in an evaluation: leave is_test out (training=False), or "
+            "set use_global_stats where a normalization is to keep its statistics",
+        )
+
+
+def check_loss_scaling(main: static.Program) -> None:
+    """Prove that the loss scale moves once a step, as HOW_THE_SCALE_MOVES says.
+
+    Paddle has an `update_loss_scaling` for the gradients of each data type. One of them moves the scale, and the others
+    only set infinite gradients to 0 (`stop_update`).
+
+    Args:
+        main: Training program. Without a dynamic loss scale, nothing is checked.
+
+    Raises:
+        Refused: The scale moves otherwise, or not once.
+    """
+    operators = [op for op in main.global_block().ops if op.type == "update_loss_scaling"]
+    if not operators:
+        return
+    moving = [op for op in operators if not op.attr("stop_update")]
+    prove(len(moving) == 1, f"the loss scale moves {len(moving)} times a step, not once")
+    for attribute, expected in HOW_THE_SCALE_MOVES.items():
+        value = moving[0].attr(attribute)
+        prove(
+            is_close(value, expected),
+            f"{attribute} of the loss scale is {six_digits(value)}, not {six_digits(expected)}",
+        )
+
+
 def check_compute_types(main: static.Program, dtype: str) -> None:
     """Prove that convolutions and matrix products have their weights in `dtype`, and the loss its logits in float32.
 
@@ -237,15 +286,22 @@ def _multiplying_weights(op: Operator) -> list[str]:
     return weights
 
 
-def check_communicator(startup: static.Program, *, ranks: int) -> None:
-    """Prove that a start-up program creates one communicator, which joins all ranks.
+def check_communicator(startup: static.Program, main: static.Program, *, ranks: int) -> None:
+    """Prove that a start-up program creates one communicator, which joins all ranks, and that both programs use it.
 
     Args:
         startup: Start-up program of a training program for several ranks.
+        main: The training program.
         ranks: Number of data-parallel processes.
 
     Raises:
-        Refused: It creates none, several, or one of another size.
+        Refused: It creates none, several, or one of another size, or an operator communicates over another one.
     """
-    sizes = [op.attr("nranks") for op in startup.global_block().ops if op.type == "c_comm_init"]
+    created = [op for op in startup.global_block().ops if op.type == "c_comm_init"]
+    sizes = [op.attr("nranks") for op in created]
     prove(sizes == [ranks], f"the communicators join {sizes or 'no'} ranks, not one all {ranks}")
+    ring = created[0].attr("ring_id")  # the communicator's number
+    for op in (*startup.global_block().ops, *main.global_block().ops):
+        if op.has_attr("ring_id"):
+            used = op.attr("ring_id")
+            prove(used == ring, f"{op.type} communicates over ring {used}, all ranks are joined by ring {ring}")

@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 import paddle
 import pytest
+from paddle import static
 from paddle.distributed.fleet.base import distributed_strategy
 
 from harness import loop, workload
 from harness.job import job_of
 from program import strategy
 from program.optimizers import OptimizerConfig
+from program.passes import resnet_unit
 from tests.jobs import REPOSITORY
 from tests.program import programs
 
@@ -161,3 +163,17 @@ def test_an_optimizer_that_is_not_there_is_refused_where_it_is_said() -> None:
     """An unknown kind once built LARS without a word."""
     with pytest.raises(ValueError, match=r"^optimizer 'adamw': must be one of sgd, lars$"):
         OptimizerConfig(kind="adamw", momentum=0.9, weight_decay=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("channels", "outputs", "is_taken"), [(8, 32, True), (16, 64, True), (4, 32, False), (8, 48, False)]
+)
+def test_a_unit_takes_channels_in_the_multiples_of_its_kernel(channels: int, outputs: int, is_taken: bool) -> None:
+    paddle.enable_static()
+    main = static.Program()
+    with static.program_guard(main, static.Program()):
+        image = static.data("image", [2, 4, 4, channels], "float32")
+        static.nn.conv2d(image, outputs, 1, bias_attr=False, data_format="NHWC")
+    block = main.global_block()
+    convolution = next(op for op in block.ops if op.type == "conv2d")
+    assert resnet_unit.takes_convolution(convolution, block) == is_taken

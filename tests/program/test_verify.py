@@ -6,12 +6,11 @@ from typing import Any
 
 import paddle
 import pytest
-from paddle import static
 
 from program import capture
 from program.ops import BACKWARD, FACTORS, FORWARD, LOSS, OPTIMIZE, Refused, is_merge, operands
 from program.optimizers import KINDS, Kind, OptimizerConfig
-from program.passes import edit, resnet_unit, updates
+from program.passes import edit, updates
 from program.proof import kernels, verify
 from program.proof.gradients import check_gradients
 from program.proof.values import check_values
@@ -21,6 +20,7 @@ from tests.program.programs import proved
 
 RANKS = 8
 UPDATE, LARS, CHECK, CONV = "merged_momentum", "lars_momentum", "check_finite_and_unscale", "conv2d_grad"
+REDUCE, MOVE = "c_allreduce_sum", "update_loss_scaling"
 WIDE = "in float32, and it is declared float16"
 HALF: dict[str, Any] = {"name": "amp_o2", "device": "gpu", "ranks": RANKS}
 FULL = HALF | {"name": "fp32"}
@@ -45,6 +45,9 @@ PROOFS: dict[str, Callable[[programs.Built], Any]] = {
     "gradients": lambda built: check_gradients(built.update, ranks=RANKS),
     "sgd": lambda built: verify.check_optimizer(built.main, programs.SGD),
     "lars": lambda built: verify.check_optimizer(built.main, programs.LARS),
+    "communicator": lambda built: verify.check_communicator(built.startup, built.main, ranks=RANKS),
+    "mode": lambda built: verify.check_training_mode(built.main),
+    "loss scale": lambda built: verify.check_loss_scaling(built.main),
     "rate": lambda built: verify.check_learning_rate(built.main, built.schedule._var_name),
     "values": lambda built: check_values(built.main),
     "arithmetic": lambda built: verify.check_compute_types(built.main, "float16"),
@@ -84,6 +87,10 @@ def change(block: Any, kind: str, method: str, *arguments: Any) -> None:
     """Calls this of the descriptor of each operator of a kind."""
     for op in ops(block, kind):
         getattr(op.desc, method)(*arguments)
+
+
+def compute_as_in_evaluation(block: Any, kind: str) -> None:
+    change(block, kind, "_set_bool_attr", "is_test", True)
 
 
 def add_again(block: Any, at: int, x: list[str], y: list[str]) -> None:
@@ -313,6 +320,19 @@ BROKEN: dict[tuple[str, str], list[tuple[str, Callable[[Any], Any]]]] = {
         ("takes its learning rate from fc.b, not", lambda b: change(b, UPDATE, "set_input", "LearningRate", ["fc.b"])),
         ("scale changes the learning rate", lambda b: in_place(b, 0, "scale", ["learning_rate_0"], scale=2.0)),
     ],
+    ("communicator", "half"): [
+        ("over ring 1, all ranks are joined by ring 0", lambda b: change(b, REDUCE, "_set_attr", "ring_id", 1)),
+    ],
+    ("mode", "half"): [
+        (f"{kind}, .* computes as in an eval", partial(compute_as_in_evaluation, kind=kind))
+        for kind in ("batch_norm", "fused_batch_norm_act", "fused_bn_add_activation_grad")
+    ],
+    ("loss scale", "half"): [
+        ("moves 2 times a step, not once", lambda b: change(b, MOVE, "_set_bool_attr", "stop_update", False)),
+        ("moves 0 times a step, not once", lambda b: change(b, MOVE, "_set_bool_attr", "stop_update", True)),
+        ("incr_every_n_steps of .* is 10, not 1000", lambda b: change(b, MOVE, "_set_attr", "incr_every_n_steps", 10)),
+        ("decr_ratio of .* is 0.5, not 0.8", lambda b: change(b, MOVE, "_set_float32_attr", "decr_ratio", 0.5)),
+    ],
     ("values", "full"): [  # what is read then lies in the buffer of another variable, or is of the step before
         ("pool2d reads .*, which no operator before it computes", lambda b: remove(b, ops(b, "relu")[0])),
         ("batch_norm_grad reads .*, which no operator before", lambda b: remove(b, ops(b, "relu_grad")[0])),
@@ -431,21 +451,8 @@ def test_another_device_or_communicator_is_refused() -> None:
     half = programs.build(**HALF)
     with pytest.raises(Refused, match="no cpu kernel of"):
         kernels.check(half.main, "cpu")
-    verify.check_communicator(half.startup, ranks=RANKS)
+    verify.check_communicator(half.startup, half.main, ranks=RANKS)
     with pytest.raises(Refused, match=r"the communicators join \[8\] ranks, not one all 16"):
-        verify.check_communicator(half.startup, ranks=16)
+        verify.check_communicator(half.startup, half.main, ranks=16)
     with pytest.raises(Refused, match="the communicators join no ranks, not one all 8"):
-        verify.check_communicator(half.main, ranks=RANKS)
-
-
-@pytest.mark.parametrize(
-    ("channels", "outputs", "is_taken"), [(8, 32, True), (16, 64, True), (4, 32, False), (8, 48, False)]
-)
-def test_a_unit_takes_channels_in_the_multiples_of_its_kernel(channels: int, outputs: int, is_taken: bool) -> None:
-    paddle.enable_static()
-    main = static.Program()
-    with static.program_guard(main, static.Program()):
-        image = static.data("image", [2, 4, 4, channels], "float32")
-        static.nn.conv2d(image, outputs, 1, bias_attr=False, data_format="NHWC")
-    block = main.global_block()
-    assert resnet_unit.takes_convolution(ops(block, "conv2d")[0], block) == is_taken
+        verify.check_communicator(half.main, half.main, ranks=RANKS)
