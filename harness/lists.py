@@ -157,6 +157,24 @@ class Folders:
         fault_by_name = self._faults_by_folder[folder]  # as {"1.jpg": "", "old": "is a folder, not a file"}
         return fault_by_name.get(name, _ABSENT)  # no such name in the folder, or no such folder: "is absent"
 
+    def end_that_is_there(self, path: str) -> str:
+        """Return the longest end of an absent path that is the path of a file below the root; "" if there is none.
+
+        For example "train/1.jpg" of "/home/me/set/train/1.jpg" or "set/train/1.jpg", as lists have it that were made on
+        another machine, or in the folder above.
+
+        Args:
+            path: A path, absolute or relative to the root.
+        """
+        if not self._is_absent(path):
+            return ""
+        parts = path.replace("\\", "/").strip("/").split("/")
+        for first in range(len(parts)):
+            end = "/".join(parts[first:])
+            if self.has(end):
+                return end
+        return ""
+
     def _is_absent(self, path: str) -> bool:
         """Tell whether nothing is at a path; false if a folder or a broken link is there, which is no file."""
         return self.fault(path) == _ABSENT

@@ -262,9 +262,14 @@ def _existing_pair(listed: Listed, folders: lists.Folders, root: Path) -> tuple[
     for path in (image, label):
         fault = folders.fault(path)
         if fault:
-            if path.endswith(LABEL_END):
+            fix = "restore it or remove it from the list"
+            end = folders.end_that_is_there(path)
+            if end:
+                fault += f", {end} is there"
+                fix = f"write the paths as they count from {root}"
+            elif path.endswith(LABEL_END):
                 fault += f" (its {LABEL_IDS_END} would do, too)"
-            raise ValueError(f"{listed.where}: {root / path} {fault}: restore it or remove it from the list")
+            raise ValueError(f"{listed.where}: {root / path} {fault}: {fix}")
     return image, label
 
 

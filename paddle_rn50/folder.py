@@ -252,6 +252,10 @@ def _require_file(where: str, root: Path, part: str, path: str, folders: Folders
     if not fault:
         return
     fix = "restore it or remove the line"
+    end = folders.end_that_is_there(path)
+    if end:
+        fault += f", {end} is there"
+        fix = f"write the paths as they count from {root}"
     if folders.has(f"{part}/{path}"):  # as the paths in the lists of Caffe
         fault += f", {part}/{path} is there"
         fix = f"write {part}/ before the paths, which count from {root}"

@@ -68,6 +68,15 @@ def test_a_name_with_a_comma_is_no_two_columns(root: Path) -> None:
     assert data.find(root, "train", CLASSES).pairs == (("a,b.png", "c.png"), ("d e.png", "c.png"))
 
 
+def test_paths_of_another_machine_are_said_to_be_so(root: Path) -> None:
+    """Each line of such a list was to be removed."""
+    (image, label), *_ = data.find(root, "train", CLASSES).pairs
+    (root / "train.txt").write_text(f"/home/me/set/{image} /home/me/set/{label}\n")
+    said = rf"train.txt:1: /home/me/set/{image} is absent, {image} is there: write the paths as they count from {root}"
+    with pytest.raises(ValueError, match=said):
+        data.find(root, "train", CLASSES)
+
+
 def test_an_image_with_the_label_of_another_is_noted(root: Path) -> None:
     images = [f"leftImg8bit/train/town/t{i}_leftImg8bit.png" for i in range(3)]
     label = "gtFine/train/town/t0_gtFine_labelTrainIds.png"

@@ -86,6 +86,15 @@ def test_paths_that_are_relative_to_the_part_are_said_to_be_so(root: Path) -> No
         data.find(root, "val", 10)
 
 
+@pytest.mark.parametrize("before", ["/home/me/set/", "set/", "C:\\data\\"])
+def test_paths_of_another_machine_are_said_to_be_so(root: Path, before: str) -> None:
+    """Each line of such a list was to be removed."""
+    (root / "val_list.txt").write_text(f"{before}val/00.jpeg 0\n")
+    said = rf"is absent, val/00\.jpeg is there: write the paths as they count from {root}"
+    with pytest.raises(ValueError, match=said):
+        data.find(root, "val", 10)
+
+
 def test_a_file_outside_is_read_by_its_absolute_path(root: Path, tmp_path: Path) -> None:
     (root / "train/07.jpeg").rename(tmp_path / "else where.jpeg")
     (root / "train_list.txt").write_text(f"{tmp_path}/else where.jpeg 6\n")
