@@ -318,8 +318,8 @@ def _variables_after_config(system: str, environ: Mapping[str, str]) -> dict[str
         ValueError: There is no such file, or bash fails or ends in it.
     """
     config = ROOT / f"config_{system}.sh"
-    if not config.is_file():
-        systems = sorted(path.stem.removeprefix("config_") for path in ROOT.glob("config_*.sh"))
+    systems = sorted(path.stem.removeprefix("config_") for path in ROOT.glob("config_*.sh") if path.is_file())
+    if system not in systems:
         if "/" in system:
             raise ValueError(
                 f"DGXSYSTEM={system}: is a path, must be the SYSTEM of a config_SYSTEM.sh in {ROOT}: name one of "

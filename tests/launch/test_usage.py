@@ -20,6 +20,7 @@ RANKS = pytest.mark.xdist_group("ranks")
     ("variables", "message"),
     [
         ({"DGXSYSTEM": "DGX9"}, "error: DGXSYSTEM=DGX9: there is no config_DGX9.sh; there are: "),
+        ({"DGXSYSTEM": "x" * 300}, "xxx.sh; there are: 2xCPU"),  # no name of a file is so long
         ({"DGXSYSTEM": "../x"}, "error: DGXSYSTEM=../x: is a path, must be the SYSTEM of a config_SYSTEM.sh in /"),
         ({"RECIPE": "adam"}, "error: RECIPE='adam': must be one of digits_small"),
         ({"PRECISION": "amp_o2"}, "error: PRECISION=amp_o2: a CPU has no kernels for it"),
