@@ -5,6 +5,7 @@ One pipeline function of a workload serves CPU and GPU, the device being its par
 """
 
 import dataclasses
+import socket
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -35,6 +36,7 @@ class ReaderConfig:
     device_id: int | None
     threads: int  # CPU threads of the pipeline
     seed: int  # of the run
+    node: str = ""  # which reads, of a job of several nodes; empty: there is one node
 
     @classmethod
     def of_rank(
@@ -57,6 +59,7 @@ class ReaderConfig:
             device_id=local_rank if cluster.on_gpu else None,
             threads=data.threads or cluster.threads_per_rank,
             seed=seed,
+            node=socket.gethostname() if cluster.dgxnnodes > 1 else "",
         )
 
 
@@ -182,9 +185,19 @@ class Loader(ABC):
 
         Raises:
             StopIteration: The plan has ended.
-            RunError: A file cannot be read or decoded. The message names it, if it can be found.
+            RunError: A file cannot be read or decoded. The message names it, if it can be found, and in a job of
+                several nodes the node, as each may have its own copy.
             MemoryError: Memory ran out.
         """
+        try:
+            return self._next_batch()
+        except RunError as error:
+            if not self._reader.node:
+                raise
+            raise RunError(f"{self._reader.node}: {error}") from error
+
+    def _next_batch(self) -> Batch:
+        """Return the next batch, and raise errors as `__next__` does but for the node's name."""
         try:
             outputs = self._pipeline.run()
         except OSError as error:  # a thread could not read a file, which was there when the run began

@@ -5,6 +5,7 @@ import functools
 import itertools
 import json
 import shutil
+import socket
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -246,6 +247,22 @@ def test_a_file_that_goes_during_a_run_is_named(tmp_path: Path) -> None:
     images = data.find(small.data_set(tmp_path), "train", 10)
     (tmp_path / "train/17.jpeg").unlink()
     fails(images, r"^\S*train/17\.jpeg: no such file or folder: check the path; restore the data set and start again")
+
+
+def test_a_node_whose_copy_of_a_file_is_damaged_is_named(tmp_path: Path) -> None:
+    """Of a job of several nodes each may have its own copy, and the message told of none of them."""
+    images = write(tmp_path, [np.zeros((40, 40, 3), np.uint8)])
+    plan = sampling.training_plan(1, batch=1, rank=0, ranks=1, seed=SEED)
+    image = data.ImageFormat(size=32)
+    for nodes, named in ((1, ""), (2, f"{socket.gethostname()}: ")):
+        job = job_of(dgxnnodes=nodes, threads=1)
+        config = ReaderConfig.of_rank(job.data, job.cluster, 0, image, batch=1, seed=SEED)
+        (tmp_path / "0.jpeg").write_bytes(b"no image")
+        with pytest.raises(RunError, match=rf"^{named}{tmp_path}/0\.jpeg: cannot be decoded"):
+            taken(data.Loader(images, plan, config, augment=CROPS))
+        (tmp_path / "0.jpeg").unlink()
+        with pytest.raises(RunError, match=rf"^{named}{tmp_path}/0\.jpeg: no such file"):
+            taken(data.Loader(images, plan, config, augment=CROPS))
 
 
 def packed(form: str, folder: Path, source: Path) -> Path:
