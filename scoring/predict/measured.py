@@ -11,7 +11,7 @@ from runlog.digits import counted
 from scoring.figure import protocols, spread
 from scoring.figure import warnings as figure_warnings
 from scoring.figure.score import Score, score
-from scoring.importers import read_record
+from scoring.figure.systems import read_described
 from scoring.record import InputError, Record
 
 
@@ -53,16 +53,17 @@ def measure(args: argparse.Namespace) -> Measured:
 
     Args:
         args: The parsed options of `python -m scoring scale`. `measured` are the logs; `protocol` and `skip` say how to
-            score the logs. A log that does not say its batch per device takes `batch`, and a log that does not say its
-            nodes is taken to have at most `devices_per_node` devices on a node (None: 8).
+            score the logs. A log that does not say its devices takes `devices`, one that does not say its batch per
+            device takes `batch`, and one that does not say its nodes is taken to have at most `devices_per_node`
+            devices on a node (None: 8).
 
     Returns:
         Three values:
 
         - what was read from each log
         - the throughput of each shape, by ascending nodes
-        - warnings: the logs differ in math mode or software; `batch` is another one than the logs say; the spread of
-          the runs of a shape is not known
+        - warnings: the logs differ in math mode or software; `batch` is another one than the logs say, or all logs say
+          their devices; the spread of the runs of a shape is not known
 
     Raises:
         InputError: The protocol is unknown or invalid, or measures training times. A log cannot be read as a single
@@ -82,6 +83,8 @@ def measure(args: argparse.Namespace) -> Measured:
     batch_of_all_logs = records[0].batch_per_device  # images of a step on one device, the same in all logs by now
     if args.batch not in (None, batch_of_all_logs):  # --batch is only for logs that do not say their batch
         warnings.append(f"--batch {args.batch} is not taken: the logs say {batch_of_all_logs} images a device")
+    if args.devices is not None and not any("devices" in record.from_options for record in records):
+        warnings.append(f"--devices {args.devices} is not taken: the logs say their devices")
 
     points = []
     for shape, repeats in sorted(records_by_shape.items()):  # by ascending nodes, then by devices on each
@@ -124,8 +127,9 @@ def _records_by_shape(args: argparse.Namespace) -> dict[Shape, list[Record]]:
     --devices-per-node (or else 8) on each.
 
     Args:
-        args: The parsed options of `python -m scoring scale`: `measured` are the logs, `batch` is the batch of one
-            device for logs that do not say it, and `devices_per_node` the most devices of a node.
+        args: The parsed options of `python -m scoring scale`: `measured` are the logs, `devices` and `batch` the
+            number of devices and the batch of one for logs that do not say them, and `devices_per_node` the most
+            devices of a node.
 
     Returns:
         The runs as read from their logs by their shape, in the order of the command line.
@@ -137,14 +141,34 @@ def _records_by_shape(args: argparse.Namespace) -> dict[Shape, list[Record]]:
     most_devices_per_node = args.devices_per_node or 8  # 8 is the usual number of GPUs of a server
     records_by_shape: dict[Shape, list[Record]] = {}
     for log in args.measured:
-        record = read_record(log)
-        if record.batch_per_device is None and args.batch is not None:
-            record = read_record(log, batch_per_device=args.batch)
-        if record.devices is None or record.batch_per_device is None:
-            raise InputError(f"{log}: the log does not say devices or batch: the model needs both (--batch)")
+        record = _read_log(log, devices=args.devices, batch=args.batch)
+        if record.devices is None:
+            raise InputError(f"{log}: the log does not say how many devices ran; give --devices")
+        if record.batch_per_device is None:
+            raise InputError(f"{log}: the log does not say the batch of one device; give --batch")
         shape = _shape(log, record.devices, record.nodes, most_devices_per_node)
         records_by_shape.setdefault(shape, []).append(record)
     return records_by_shape
+
+
+def _read_log(log: str, *, devices: int | None, batch: int | None) -> Record:
+    """Return what a log says, or the description of its system, with the user's numbers for what neither says.
+
+    Args:
+        log: Path of the log.
+        devices: The number of devices of --devices, if given.
+        batch: The batch of one device of --batch, if given.
+
+    Raises:
+        InputError: The log cannot be read as a single run, or the batch does not fit the system's description.
+        OSError: The log cannot be opened.
+    """
+    record = read_described(log)
+    devices_unsaid = devices if record.devices is None else None
+    batch_unsaid = batch if record.batch_per_device is None else None
+    if devices_unsaid is None and batch_unsaid is None:
+        return record
+    return read_described(log, devices=devices_unsaid, batch_per_device=batch_unsaid)
 
 
 def _shape(log: str, devices: int, nodes: int | None, most_devices_per_node: int) -> Shape:

@@ -15,6 +15,7 @@ from scoring.published.table import Figure, read_published, systems_by_devices
 from tests.jobs import REPOSITORY
 from tests.scoring import samples
 from tests.scoring.samples import scoring
+from tests.scoring.test_report_content import submission
 
 ROWS = read_published()
 TABLES = published_tables(ROWS)
@@ -168,6 +169,24 @@ def test_a_batch_is_only_given_to_logs_that_do_not_say_it(tmp_path: Path) -> Non
         assert found["predictions"][0]["global_batch"] == 8 * batch
         other = [text for text in found["warnings"] if "--batch" in text]
         assert other == ([] if log is unsaid else ["--batch 32 is not taken: the logs say 64 images a device"])
+
+
+def test_devices_are_those_of_the_log_of_its_description_or_of_the_option(tmp_path: Path) -> None:
+    [folder] = submission(tmp_path, {"a100_n2": 16}, described=True)
+    described = folder / "result_0.txt"
+    said = write_log(tmp_path / "said.txt", devices=8, nodes=1, step_time_s=0.2)
+    text = samples.WRITERS["paddleclas_dygraph"](samples.run_of([0.2] * 100, devices=8))
+    unsaid = samples.write(tmp_path, "unsaid.log", "\n".join(line for line in text.splitlines() if "INFO:" in line))
+    for log, shape, taken in ((described, (2, 8), False), (said, (1, 8), False), (unsaid, (4, 8), True)):
+        done = command("--measured", log, "--devices", 32, "--nodes", "2", "--json")
+        assert done.returncode == 0, done.stderr
+        found = json.loads(done.stdout)
+        [measured] = found["measured"]
+        assert (measured["nodes"], measured["devices_per_node"]) == shape
+        assert ("--devices 32 is not taken: the logs say their devices" in found["warnings"]) is not taken
+    assert (
+        "unsaid.log: the log does not say how many devices ran; give --devices" in command("--measured", unsaid).stderr
+    )
 
 
 def test_of_two_figures_of_one_system_the_first_counts() -> None:
