@@ -19,7 +19,8 @@ _NO_HOSTS = ("None", "''")  # texts of `worker_hosts` that name no host
 _STRATEGIES_OF_NODES = ("multi_worker_mirrored", "parameter_server")  # the environment may name the hosts: TF_CONFIG
 
 # Keras's line at the end of an epoch that was evaluated: `625/625 - 340s - loss: 6.6 - val_loss: 6.4`.
-_EPOCH_WITH_EVALUATION = re.compile(r"\b(?P<steps>\d{1,9})/(?P=steps) .* - val_\w+: ")
+# So few characters, as a progress bar of many steps is one line and its search would take long.
+_EPOCH_WITH_EVALUATION = re.compile(r"\b(?P<steps>\d{1,9})/(?P=steps) .{0,1000} - val_\w+: ")
 _STAMP = re.compile(r"BatchTimestamp<batch_index: (\d{1,9}), timestamp: (\d+\.\d+)>")
 
 

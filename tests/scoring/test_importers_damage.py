@@ -365,6 +365,7 @@ def test_rows_made_to_take_long(tmp_path: Path, name: str) -> None:
         "paddleseg": "[TRAIN] epoch: 1, iter: 1/1, loss: 1 batch_cost: 1, reader_cost: 1, ",
         "mmseg": "Iter [1/1] time: 1 data_time: 1 memory: 1 ",
         "mm_epochs": "Epoch [1][1/1] time: 1 data_time: 1 memory: 1 ",
+        "keras": "1/1 - 1s - loss: 1 ",
     }
     piece = pieces.get(name, "DLL Epoch: 0 Iteration: 1  train.loss : 1 train: epoch 0, iter 1, loss: 1 (0, 1) ")
     tail = piece.split(" ", 3)[-1]
