@@ -18,6 +18,7 @@ from compliance.rules import Ruleset, load, verdict
 from compliance.submission.committed_code import REPOSITORY, code_of, committed_ms
 from compliance.submission.description import read_description
 from compliance.submission.group import SubmittedBenchmark, one_submission
+from compliance.submission.logging_code import refusals_by_logging_code
 from compliance.submission.official_answers import official_answers
 from compliance.submission.package_files import new_folder, strange_files
 from compliance.submission.package_logs import FRAMEWORK_LOG, CopiedLogs, PlacedLogs, copy_and_check, place_logs
@@ -214,7 +215,11 @@ def _fill_package(stage: Path, logs: Sequence[Path], description_path: Path, rul
     _write_code(code, commit)
     _raise_if_refused([f"code: {strange.found}" for strange in strange_files(code)])  # which `verify` would refuse
     first_run = reports[0].run  # stands for all: runs of different code are refused above
-    refusals_by_commit = [*refusals_by_code(first_run, code), *refusals_by_date(reports, committed_ms(commit))]
+    refusals_by_commit = [
+        *refusals_by_code(first_run, code),
+        *refusals_by_logging_code(reports, code),
+        *refusals_by_date(reports, committed_ms(commit)),
+    ]
     _raise_if_refused(_refusals_in_words(refusals_by_commit, original_by_name))
 
     (stage / MANIFEST).write_bytes(as_bytes(content.manifest))

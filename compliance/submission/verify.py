@@ -18,6 +18,7 @@ from compliance.rules import Ruleset, load, verdict
 from compliance.submission import committed_code, package
 from compliance.submission.description import read_object
 from compliance.submission.group import SubmittedBenchmark
+from compliance.submission.logging_code import refusals_by_logging_code
 from compliance.submission.official_answers import official_answers
 from compliance.submission.package import HASHES, MANIFEST, REPORT, code_folder, hashes
 from compliance.submission.package_files import Problems, hash_by_name, judge_differences, read_stated, strange_files
@@ -238,7 +239,8 @@ def _refusals_by_code_and_date(folder: Path, facts: _ManifestFacts, reports: Seq
         reports: The reports on the logs in the package.
     """
     first_run = reports[0].run  # stands for all: `package.contents_of` refuses runs of different code
-    refusals = list(refusals_by_code(first_run, folder / code_folder(facts.benchmark.name)))
+    code = folder / code_folder(facts.benchmark.name)
+    refusals = [*refusals_by_code(first_run, code), *refusals_by_logging_code(reports, code)]
     try:
         commit_made_ms = committed_code.committed_ms(str(facts.manifest.get("commit")))
     except ValueError:  # git does not give the commit: `_check_code` has the verdict on that

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -11,6 +12,8 @@ from typing import Any
 from compliance.submission.committed_code import REPOSITORY
 from compliance.submission.system import FIELDS
 from tests import make_log
+
+LOGGING_CODE = "harness/header.py"
 
 
 def description(folder: Path, **changes: str) -> Path:
@@ -26,15 +29,20 @@ def description(folder: Path, **changes: str) -> Path:
 
 def of_commit(log: str, commit: str) -> str:
     """The text of a log of `make_log`, as by the code and the lock of a commit."""
+    code = (REPOSITORY / LOGGING_CODE).read_text().splitlines()
+    line = 1 + next(index for index, text in enumerate(code) if "log.event(event, value)" in text)  # of any event
+    log = re.sub(r'"file": "[^"]+/make_log.py", "lineno": \d+', f'"file": "{LOGGING_CODE}", "lineno": {line}', log)
     lock_sha256 = hashlib.sha256((REPOSITORY / "locks/run.lock").read_bytes()).hexdigest()
     return log.replace("0" * 40, commit).replace("1" * 64, lock_sha256)
 
 
 def little(folder: Path) -> str:
-    """Makes a repository of the package `runlog`, the lock and the job; its commit."""
+    """Makes a repository of the package `runlog`, the lock, the job and the code that logs a header; its commit."""
     shutil.copytree(REPOSITORY / "runlog", folder / "runlog", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(REPOSITORY / "run_and_time.sh", folder)
-    (folder / "locks").mkdir()
+    for name in ("locks", "harness"):
+        (folder / name).mkdir()
+    shutil.copy(REPOSITORY / LOGGING_CODE, folder / LOGGING_CODE)
     shutil.copy(REPOSITORY / "locks/run.lock", folder / "locks")
     git = ["git", "-c", "user.name=Example", "-c", "user.email=example@example.org", "-C", str(folder)]
     for words in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "--message=one"]):

@@ -212,6 +212,11 @@ def _receipt_of_another(logs: Path) -> None:
         (_replaced('^# {"source".*\n', ""), "do not say of which commit"),
         (_replaced('"lock_sha256": "[0-9a-f]{8}', '"lock_sha256": "01234567'), "they ran with another locks/run.lock"),
         (_replaced(r'"gpus": \[\]', '"gpus": [{"name": "Null GPU (nothing is computed)"}]'), "run-mode line"),
+        (
+            _replaced('("run_start".*"lineno": )[0-9]+', r"\g<1>9"),
+            "run_start was logged by line 9 of harness/header.py",
+        ),
+        (_replaced('("seed".*"file": ")[^"]+', r"\g<1>../seed.py"), "of ../seed.py, which does not log it"),
         (_replaced('"time_ms": 2..', '"time_ms": 174'), "days before the commit that it names was made"),
         (_forge_source, "own-log"),
         (_receipt_of_another, "differs from what was checked (result_5.txt.checked)"),

@@ -108,6 +108,10 @@ def _cached(folder: Path) -> None:
         (in_text(LOG, '"key": "epoch_stop"', '"key": "epoch_stopp"'), "result_0.txt"),
         (in_text(LOG, '"dirty": false', '"dirty": true'), "the code differed from its commit"),
         (in_text(LOG, '"lock_sha256": "', '"lock_sha256": "0'), "they ran with another locks/run.lock"),
+        (
+            in_text(LOG, '"file": "harness/header.py"', '"file": "harness/loop.py"'),
+            "of harness/loop.py, which does not",
+        ),
         (lambda p: (p / "results/CPU/resnet/note").symlink_to("/etc/passwd"), "note is no regular file"),
         (lambda p: (p / "results/CPU/resnet/result_4.txt").unlink(), "result_4.txt is missing"),
         (lambda p: (p / CODE / "runlog/reader.py").write_text("# nothing\n"), "runlog/reader.py differs from commit"),
