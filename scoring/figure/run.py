@@ -22,6 +22,7 @@ from scoring.figure.rates import (
 from scoring.figure.selection import (
     nothing_left,
     refuse_marked_warm_up,
+    row_too_long,
     select,
     steps_done_before_log,
     steps_done_by_window,
@@ -383,15 +384,18 @@ def _rows_of_next_steps(
         start: The row at which the measurement starts. It is not returned.
 
     Raises:
-        InputError: No row is within `steps` steps after `start`, or the log has fewer than `steps` - 1 steps after it.
+        InputError: The log has fewer than `steps` - 1 steps after `start`, or its next row covers over `steps` steps.
     """
     rows = _rows_up_to(start.steps_done + steps, stamped, start)
     steps_left_in_log = max(0, stamped[-1].steps_done - start.steps_done)  # also those after the last of `rows`
     # One step may lack. For example, a log of 120 steps counts them from 0, and its warm-up ends at its row of step 20.
     # 21 steps are then done, so that 99 are left of 100.
-    least_steps_left = steps - 1
-    if not rows or steps_left_in_log < least_steps_left:
+    least_steps_left = max(1, steps - 1)
+    if steps_left_in_log < least_steps_left:
         raise too_short(record, steps, steps_left_in_log)
+    if not rows:
+        next_row = next(row for row in stamped if row.steps_done > start.steps_done)
+        raise row_too_long(record, steps, next_row.window, next_row.steps_done - start.steps_done)
     return rows
 
 

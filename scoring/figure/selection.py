@@ -259,8 +259,7 @@ def _first_windows(record: Record, chosen: Sequence[Window], steps: int) -> Sequ
     """
     totals = list(itertools.accumulate(window.steps or 1 for window in chosen))  # of the first, of the first two, ...
     if totals[0] > steps:
-        holds = f"the row of line {chosen[0].line} holds {totals[0]} steps and the protocol takes {steps}"
-        raise InputError(f"{record.file}: {holds}; take a protocol without `take`, such as window")
+        raise row_too_long(record, steps, chosen[0], totals[0])
     if totals[-1] < steps:
         raise too_short(record, steps, totals[-1])
     return [window for window, total in zip(chosen, totals, strict=True) if total <= steps]
@@ -276,6 +275,19 @@ def nothing_left(record: Record, warm_up: str, held: str) -> NothingMeasuredErro
     """
     says = "nothing is left to measure; take a longer run or a smaller --skip"
     return NothingMeasuredError(f"{record.file}: warm-up is {warm_up} and the run has {held}: {says}")
+
+
+def row_too_long(record: Record, steps: int, row: Window, held: int) -> InputError:
+    """Return, not raise, the error that a row covers more steps than the protocol takes.
+
+    Args:
+        record: The run as read from its log.
+        steps: How many steps the protocol takes after the warm-up.
+        row: The first row after the warm-up.
+        held: How many steps it covers.
+    """
+    holds = f"the row of line {row.line} holds {held} steps and the protocol takes {steps}"
+    return InputError(f"{record.file}: {holds}; take a protocol without `take`, such as window")
 
 
 def too_short(record: Record, steps: int, total: int) -> InputError:

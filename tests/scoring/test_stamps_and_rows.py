@@ -8,6 +8,7 @@ import pytest
 from scoring.figure import protocols
 from scoring.figure.score import Score, score
 from scoring.importers import read_record
+from scoring.record import InputError
 from tests.scoring import samples
 
 STAMPS = dataclasses.replace(protocols.find("dlperf"), runs=1)
@@ -40,3 +41,11 @@ def test_whole_seconds_of_many_short_epochs_contradict_no_row(tmp_path: Path) ->
     text = samples.mm_epochs(samples.run_of([0.1] * 700, epoch_steps=10, every=5))
     record = read_record(samples.write(tmp_path, "run.log", text))
     assert [(check.what, check.agree) for check in record.checks] == [("time", True)]
+
+
+def test_rows_that_hold_more_steps_than_a_protocol_takes_are_said_to(tmp_path: Path) -> None:
+    text = samples.mmseg(samples.run_of([0.5] * 600, every=150))
+    with pytest.raises(InputError, match=r"the row of line \d+ holds 150 steps and the protocol takes 100; take"):
+        score_by_stamps(tmp_path, text)
+    with pytest.raises(InputError, match="takes 100 steps after warm-up and the log has 0; take a longer run"):
+        score_by_stamps(tmp_path, samples.mmseg(samples.run_of([0.5] * 150, every=150)))
