@@ -375,15 +375,25 @@ def _begin_alike(one: Sequence[Window], other: Sequence[Window]) -> bool:
 
 
 def _are_alike(one: Window, other: Window) -> bool:
-    """Return whether two rows of training figures print the same epoch, step, rate, step time, loss and time stamp.
+    """Return whether two rows print the same epoch and step, and either one exact time stamp or the same figures.
+
+    An exact stamp has a fraction of a second. Rows of two runs do not share one, and so it shows that two rows are of
+    one run although one log prints their figures with fewer digits. Otherwise the same figures are the same rate, step
+    time and loss; and the time stamps must not differ.
 
     Args:
         one: One row.
         other: The other row. If one of the two lacks a time stamp, the stamps count as the same.
     """
-    if one.end_s is not None and other.end_s is not None and one.end_s != other.end_s:
+    if (one.epoch, one.step) != (other.epoch, other.step):
         return False
-    return (one.epoch, one.step) == (other.epoch, other.step) and _figures_of(one) == _figures_of(other)
+    if one.end_s is not None and other.end_s is not None:
+        if one.end_s != other.end_s:
+            return False
+        is_exact_stamp = not one.end_s.is_integer()
+        if is_exact_stamp:
+            return True
+    return _figures_of(one) == _figures_of(other)
 
 
 class _Figures(NamedTuple):

@@ -164,6 +164,18 @@ def test_rows_that_may_be_alike_by_chance_are_not_called_one_run(tmp_path: Path)
     assert not three.is_of_same_run(record_of("other_loss", [100.0, 101.0, 102.0, 103.0], 6.8))
 
 
+def test_the_standard_output_and_the_json_of_one_run_are_no_repeats(tmp_path: Path) -> None:
+    """DLLogger gives a row one time stamp for both, but rounds the figures of its standard output."""
+    run = samples.run_of(samples.steady(240))
+    logs = [write(tmp_path, "log", samples.nvidia_pytorch(run)), write(tmp_path, "json", samples.nvidia_json(run))]
+    records = [read_record(log) for log in logs]
+    assert records[0].windows[1].printed_rate != records[1].windows[1].printed_rate
+    status, _, error = command("score", *logs, "--protocol", "window")
+    assert status == 2 and "are of the same run: one run counts once" in error
+    later = samples.nvidia_json(run).replace('"datetime": "2023-07-28', '"datetime": "2023-07-29')
+    assert not records[0].is_of_same_run(read_record(write(tmp_path, "later", later)))
+
+
 @pytest.mark.parametrize(
     "ends", [[0, 100, 200, 225, 325], [0, 100, 200, 300, 325], [0, 25, 125, 225, 325], [0, 100, 125, 150, 250]]
 )
