@@ -45,6 +45,13 @@ LOST_PEER = re.compile(
 SIGNALS_OF_LOST_PEER = {signal.SIGABRT, signal.SIGTERM, signal.SIGPIPE, signal.SIGHUP}  # by which such a rank may end
 NO_MORE_PROCESSES = re.compile(r"can't start new thread|BlockingIOError: \[Errno 11\]|pthread_create failed")
 STATUS_OF_REFUSAL = 2  # a rank's and the trial's
+# Why the trial failed, by mpirun's words
+REASON_BY_WORDS = {
+    "unable to find network interfaces": "no network interface is up here, and ranks meet over the loopback: "
+    "ip link set lo up",
+    "SIGPIPE detected": "what reads the job's output has ended, as | head does or a lost ssh: write the output into a "
+    "file, > run.out",
+}
 # mpirun's words where there is no room for its files, of bytes or of files
 MPIRUN_CANNOT_WRITE = re.compile("PMIX_ERR_FILE_WRITE_FAILURE|unable to create the desired\\s+directory")
 # mpirun of Open MPI 5.0.11 may wait for ever, and not end at SIGTERM, where ranks end while they start MPI.
@@ -407,8 +414,9 @@ class Trial:
         """
         if 128 < status < 192:  # 128 + the number of a signal, of which Linux has 64
             return f"mpirun was ended by signal {status - 128}"
-        if "unable to find network interfaces" in messages.text:
-            return "no network interface is up here, and ranks meet over the loopback: ip link set lo up"
+        for words, reason in REASON_BY_WORDS.items():
+            if words in messages.text:
+                return reason
         if MPIRUN_CANNOT_WRITE.search(messages.text):
             folder = os.environ.get("TMPDIR") or "/tmp"
             return f"mpirun cannot write into {folder}: make room there, or set TMPDIR to another folder"

@@ -362,6 +362,7 @@ OF_KILL = r"process rank 1 with PID 17 on node n1 exited on signal {} .*"
             0,
             "mpirun cannot write into .*: make room there.*",
         ),
+        (["[n1:7] prterun: SIGPIPE detected - aborting"], 0, "what reads the job's output has ended, .*"),
         (["unable to create the desired directory"], 0, "mpirun cannot write into .*, or set TMPDIR to another folder"),
         (["Traceback"], 0, "a rank ended with status 14; what it said is in .*"),
         (["OpenBLAS: pthread_create failed"], 0, "a rank ended with status 14; .*: raise the limit on processes .*"),
