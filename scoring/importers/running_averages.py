@@ -82,7 +82,7 @@ def are_running_averages(groups: Sequence[Sequence[PrintedMean]], *, release_say
     last row. The first of these with an answer decides:
 
     - Mean x steps since the reset falls from a row to the next: row averages.
-    - The times that follow from the means fit the time stamps of the rows clearly better for one of the two kinds.
+    - The times that follow from the means fit the time stamps of the rows for one of the two kinds, or clearly better.
     - The release that printed the rows is known to print one kind.
     - The means get smoother with the steps since the reset: running averages. If they do not: row averages.
 
@@ -128,25 +128,34 @@ class _TimesToRow(NamedTuple):
     by_stamps_s: float
     if_running_s: float  # if the printed means are running averages
     if_of_rows_s: float  # if the printed means are row averages
+    steps_since_reset: int  # of the later row: the printed digits may be off by so many times their last place
 
 
 def _are_running_by_stamps(groups: Sequence[Sequence[PrintedMean]]) -> bool | None:
-    """Return which kind of averages fits the time stamps of the rows clearly better.
+    """Return which kind of averages the time stamps of the rows show, or None if they do not tell.
 
     The means give the time from the first row after a reset to a later row, another one for each kind. If the stamps
-    are 4 s apart, 4.4 s by running averages and 9 s by row averages show that the means are running averages.
+    are 4 s apart, 4.4 s by running averages and 9 s by row averages show that the means are running averages: training
+    steps cannot take more time than the clock shows. If neither kind takes more, one may still fit the stamps clearly
+    better.
 
     Args:
         groups: The rows from each reset of the averages up to the next one.
 
     Returns:
-        True for running averages, False for row averages, None if neither fits clearly better or no stamps are printed.
+        True for running averages, False for row averages, None if the stamps fit both kinds or neither, or if no stamps
+        are printed.
     """
     times: list[_TimesToRow] = []
     for rows in groups:
         times += _times_to_later_rows(rows)  # three times for each later row: 4 s, 4.4 s and 9 s
     if not times:  # no row with a stamp follows a first row with one
         return None
+
+    running_takes_too_long = any(_is_beyond_stamps(time.if_running_s, time) for time in times)
+    rows_take_too_long = any(_is_beyond_stamps(time.if_of_rows_s, time) for time in times)
+    if running_takes_too_long != rows_take_too_long:
+        return rows_take_too_long
 
     # The mean distances from the stamps. One is clearly larger if it is over 1 s and at least twice the other.
     error_if_running_s = statistics.fmean(abs(time.by_stamps_s - time.if_running_s) for time in times)
@@ -156,6 +165,18 @@ def _are_running_by_stamps(groups: Sequence[Sequence[PrintedMean]]) -> bool | No
     if _is_clearly_larger(error_if_running_s, error_if_of_rows_s):
         return False
     return None
+
+
+def _is_beyond_stamps(seconds: float, time: _TimesToRow) -> bool:
+    """Return whether training steps that lie between two rows would take more time than the rows' stamps show.
+
+    Args:
+        seconds: The time of the steps, by one kind of averages.
+        time: The times between the two rows. Those by the stamps may be off by up to 1 s, and the printed means are
+            rounded.
+    """
+    rounding_s = _DIGIT_S * time.steps_since_reset
+    return seconds > time.by_stamps_s + MOST_STAMP_ERROR_S + rounding_s
 
 
 def _is_clearly_larger(error_s: float, other_error_s: float) -> bool:
@@ -200,6 +221,7 @@ def _times_to_later_rows(rows: Sequence[PrintedMean]) -> list[_TimesToRow]:
                     by_stamps_s=row.end_s - first_end_s,
                     if_running_s=since_reset_s - first_since_reset_s,
                     if_of_rows_s=sum_of_rows_s,
+                    steps_since_reset=row.steps_since_reset,
                 )
             )
     return times

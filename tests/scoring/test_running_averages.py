@@ -109,6 +109,15 @@ def test_averages_of_rows_are_taken_as_they_are(tmp_path: Path, stamps: bool) ->
     assert record.windows[11].seconds == pytest.approx(sum(epochs[0][101:111]), rel=1e-4)
 
 
+@pytest.mark.parametrize("anew_at_rows", [False, True])
+def test_steps_cannot_take_more_time_than_the_clock_shows(tmp_path: Path, anew_at_rows: bool) -> None:
+    """In a run of 3.5 s no kind of averages lies 1 s off the stamps at the mean, but the wrong one ends 1 s too late."""
+    times = [0.054] * 20 + [0.018] * 137
+    record = read(tmp_path, log([times], anew_at_rows=anew_at_rows))
+    assert record.cumulative is not anew_at_rows
+    assert record.windows[3].seconds == pytest.approx(0.18, rel=1e-2)
+
+
 def test_score_of_averages_that_run_on(tmp_path: Path) -> None:
     """The mean of the running averages is 12 % lower than images over time, and its stamps contradict it."""
     times = epoch_times(1)
