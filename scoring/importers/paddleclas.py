@@ -16,10 +16,13 @@ dygraph  [Y/M/D h:m:s] ppcls INFO: [Train][Epoch 1/120][Iter: 10/626]lr(..): ..,
 `ips` is that of rank 0 alone in all of them. Averages are differenced.
 """
 
+import dataclasses
 import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
+from runlog.digits import four_digits
+from scoring.importers.checks import AGREES_WITHIN
 from scoring.importers.epoch_table import EpochFormatReader
 from scoring.importers.evidence import Fact
 from scoring.importers.lines import Lines
@@ -27,7 +30,7 @@ from scoring.importers.paddle import Launch
 from scoring.importers.resets import Resets, averaged_steps_of_epoch
 from scoring.importers.running_averages import NO_TOTALS, PrintedMean, Totals, are_running_averages
 from scoring.importers.table import Columns, RowPosition, RowTime
-from scoring.importers.text import RowPattern, field, integer, number, plausible, positive
+from scoring.importers.text import RowPattern, field, integer, lines_in_words, number, plausible, positive
 from scoring.record import Window
 
 _STAMP = r"(?:\[?(\d{4}[-/]\d\d[-/]\d\d \d\d:\d\d:\d\d)(?:,\d+)?\]? (?:\w+ )?INFO: )?"
@@ -283,15 +286,41 @@ class Dygraph(_PaddleClas):
         """Give each row the figures of the steps since the last row or reset, if the rows print running averages.
 
         A running average is over all steps since a reset. `steps_of_row` has supposed averages since the last row or
-        reset. All rows of the log together show which of the two is right.
+        reset. All rows of the log together show which of the two is right. If they do not, the rows keep their figures,
+        and a problem says by how much those would differ.
         """
         if self._resets is None:  # the first row sets it: the log has no row
             return
         rows = _averaged_rows(self.windows, self._resets, self.row_batch.batch)
         groups = _means_by_reset(rows, self._resets)
-        if are_running_averages(groups, release_says=self._release_averages_since_reset):
+        are_running = are_running_averages(groups, release_says=self._release_averages_since_reset)
+        if are_running:
             self.cumulative = True
             _set_figures_since_row_before(rows)
+        elif are_running is None:
+            self._note_if_kind_of_averages_matters(rows)
+
+    def _note_if_kind_of_averages_matters(self, rows: Sequence["_AveragedRow"]) -> None:
+        """Note a problem if the rows would take another time as running averages than as averages of their own steps.
+
+        Args:
+            rows: All rows of the log, in its order. Their windows have the figures of their own steps.
+        """
+        rows_if_running = [row._replace(window=dataclasses.replace(row.window)) for row in rows]
+        _set_figures_since_row_before(rows_if_running)
+        own_s = 0.0
+        running_s = 0.0
+        for row, other in zip(rows, rows_if_running, strict=True):
+            if row.window.seconds is not None and other.window.seconds is not None:
+                own_s += row.window.seconds
+                running_s += other.window.seconds
+        if own_s == 0 or abs(running_s / own_s - 1) <= AGREES_WITHIN:
+            return
+        self.note_problem(
+            f"{lines_in_words(self.windows)}: nothing shows whether each row averages its own steps, as after release "
+            "2.5 of PaddleClas, or all since the epoch's step 5, as in 2.4 and 2.5. They are read as their own; "
+            f"otherwise they took {four_digits(running_s / own_s)} times as long"
+        )
 
 
 def _averages_since_reset(text: str, unit: str | None) -> bool | None:

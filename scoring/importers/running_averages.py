@@ -75,7 +75,7 @@ class PrintedMean(NamedTuple):
     end_s: float | None  # time stamp of the row
 
 
-def are_running_averages(groups: Sequence[Sequence[PrintedMean]], *, release_says: bool | None) -> bool:
+def are_running_averages(groups: Sequence[Sequence[PrintedMean]], *, release_says: bool | None) -> bool | None:
     """Return whether the means that a log's rows print are running averages (True) or row averages (False).
 
     A running average is over all steps since a reset, early in the epoch. A row average is over the steps since the
@@ -85,6 +85,8 @@ def are_running_averages(groups: Sequence[Sequence[PrintedMean]], *, release_say
     - The times that follow from the means fit the time stamps of the rows for one of the two kinds, or clearly better.
     - The release that printed the rows is known to print one kind.
     - The means get smoother with the steps since the reset: running averages. If they do not: row averages.
+
+    Without an answer of any, the result is None.
 
     Args:
         groups: The rows from each reset of the averages up to the next one.
@@ -227,7 +229,7 @@ def _times_to_later_rows(rows: Sequence[PrintedMean]) -> list[_TimesToRow]:
     return times
 
 
-def _means_get_smoother(groups: Sequence[Sequence[PrintedMean]]) -> bool:
+def _means_get_smoother(groups: Sequence[Sequence[PrintedMean]]) -> bool | None:
     """Return whether the printed means get smoother with the number of steps since the reset, as running averages do.
 
     The roughness at a row is how sharply the means bend there: 1.0, 1.2 and 1.1 s of three successive rows give
@@ -239,8 +241,8 @@ def _means_get_smoother(groups: Sequence[Sequence[PrintedMean]]) -> bool:
         groups: The rows from each reset of the averages up to the next one.
 
     Returns:
-        True if the slope is below -0.5 (RUNNING_SLOPE). False also if the rows cannot tell: fewer than 40 have a
-        roughness above 0, or all have one n.
+        True if the slope is below -0.5 (RUNNING_SLOPE). None if the rows cannot tell: fewer than 40 have a roughness
+        above 0, or all have one n.
     """
     logs_of_steps: list[float] = []
     logs_of_roughness: list[float] = []
@@ -252,6 +254,6 @@ def _means_get_smoother(groups: Sequence[Sequence[PrintedMean]]) -> bool:
                 logs_of_roughness.append(math.log(roughness_s))
     have_one_n = len(set(logs_of_steps)) < 2  # all n are the same, or there is none: no line can be fitted
     if len(logs_of_roughness) < LEAST_ROWS_TO_FIT or have_one_n:
-        return False
+        return None
     slope, _ = statistics.linear_regression(logs_of_steps, logs_of_roughness)
     return slope < RUNNING_SLOPE
