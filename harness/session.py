@@ -112,12 +112,13 @@ def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
 def identity_of(model: ModelSettings, task: Task) -> dict[str, Any]:
     """Return the properties of a run that are stored in its checkpoints, and that decide whether a run may resume.
 
-    All but three must equal those in the checkpoint, or the run does not resume. These three may differ, which only
+    All but four must equal those in the checkpoint, or the run does not resume. These four may differ, which only
     gives a warning (MAY_CHANGE of harness/hooks/resume.py):
 
         "train_sha256":  the SHA-256 of the names, sizes and labels of the training files; None if it is unknown or if
                          the data are synthetic, and then there is no warning
         "eval_sha256":   that of the evaluation files, likewise
+        "train_order":   the form of the training samples, and a digest of their order; None for synthetic data
         "bn_span":       the number of images over which batch normalization takes its statistics
 
     Args:
@@ -132,9 +133,11 @@ def identity_of(model: ModelSettings, task: Task) -> dict[str, Any]:
     # were packed (None if unknown or not packed), and `train` of what is read, records or images.
     files = task.dataset.train_source or task.dataset.train
     evaluation_files = task.dataset.eval_source or task.dataset.eval
+    order: str | None = f"{task.dataset.form} {task.training_set.numbering()}"
     if task.dataset.synthetic:  # the data set may have files, but none of them is read
         files = None
         evaluation_files = None
+        order = None
     return {
         "workload": model.workload,
         "recipe": recipe.name,
@@ -145,6 +148,7 @@ def identity_of(model: ModelSettings, task: Task) -> dict[str, Any]:
         "epochs": task.epochs,
         resume.TRAIN_SHA256: files.sha256 if files else None,  # the key is "train_sha256"
         resume.EVAL_SHA256: evaluation_files.sha256 if evaluation_files else None,  # the key is "eval_sha256"
+        resume.TRAIN_ORDER: order,  # the key is "train_order"
         resume.BN_SPAN: task.workload.bn_span,  # the key is "bn_span"
     }
 

@@ -52,7 +52,7 @@ def _line_of_code(event: Event, code: Path) -> str:
     path = (code / file).resolve()
     if not path.is_relative_to(code.resolve()) or not path.is_file():
         return ""
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")  # as Python counts them
     return lines[int(number) - 1] if number <= len(lines) else ""
 
 

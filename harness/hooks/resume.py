@@ -38,12 +38,13 @@ FROM_STEP_0 = Start(position=Position(step=0, epoch=1, epoch_step=0, seed=-1, gl
 
 
 # Names in an identity of what may change, with a note: the digests of the training and of the evaluation files, as
-# where a damaged image is replaced during a run, and the images over which batch norm takes its statistics, as on
-# another number of ranks.
+# where a damaged image is replaced during a run, the order of the training files, as where a list is written anew, and
+# the images over which batch norm takes its statistics, as on another number of ranks.
 TRAIN_SHA256 = "train_sha256"
 EVAL_SHA256 = "eval_sha256"
+TRAIN_ORDER = "train_order"
 BN_SPAN = "bn_span"
-MAY_CHANGE = (TRAIN_SHA256, EVAL_SHA256, BN_SPAN)
+MAY_CHANGE = (TRAIN_SHA256, EVAL_SHA256, TRAIN_ORDER, BN_SPAN)
 
 
 def find(job: Job, ranks: Ranks, identity: dict[str, Any]) -> Start:
@@ -195,12 +196,29 @@ def _notes_on_changes(path: Path, there: dict[str, Any], here: dict[str, Any]) -
             notes.append(
                 f"{path}: its run {did} on other files: names, sizes or labels differ from those of this data set"
             )
+    # Other files are in another order anyway, and samples in another form are numbered by another digest.
+    is_reordered = TRAIN_ORDER in changed and TRAIN_SHA256 not in changed
+    if is_reordered and _form_of_order(there) == _form_of_order(here):
+        notes.append(
+            f"{path}: its run numbered the training files in another order, as where a list was written anew: in an "
+            "epoch that was cut, some are trained on twice and others not at all"
+        )
     if BN_SPAN in changed:
         notes.append(
             f"{path}: its run took the statistics of batch norm over {there[BN_SPAN]} images, this one takes them over "
             f"{here[BN_SPAN]}: the losses will differ from those of one straight run"
         )
     return notes
+
+
+def _form_of_order(identity: dict[str, Any]) -> str:
+    """Return the form of the training samples, such as "files", that stands before the digest of their order.
+
+    Args:
+        identity: What the state of a run depends on, by name, with the order of its training samples.
+    """
+    form, _, _ = str(identity[TRAIN_ORDER]).partition(" ")
+    return form
 
 
 def restore(start: Start, training: build.TrainingProgram, ranks: Ranks) -> None:

@@ -176,6 +176,24 @@ def test_other_files_of_either_part_are_noted(name: str, did: str, tmp_path, one
     assert f"its run {did} on other files: names, sizes or labels differ" in note
 
 
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({}, []),
+        ({"train_order": "files bb"}, ["its run numbered the training files in another order, as where a list"]),
+        ({"train_order": "files bb", "train_sha256": "b" * 64}, ["its run trained on other files"]),
+        ({"train_order": "recordio bb"}, []),  # in the order of the files that they were packed from
+        ({"train_order": None}, []),
+    ],
+)
+def test_files_in_another_order_are_noted(changed, said, tmp_path, one_rank):
+    """Of the epoch in which the run was stopped some would be trained on twice, and nothing was said."""
+    known = RUN | {"train_order": "files aa", "train_sha256": "a" * 64}
+    save(tmp_path, 10, run=known)
+    notes = resume.find(job(tmp_path), one_rank, known | changed).notes
+    assert [words in note for note, words in zip(notes, said, strict=True)] == [True] * len(said)
+
+
 def test_batch_norm_over_other_images_is_noted(tmp_path, one_rank):
     """As by STRATEGY=gradient_merge=2, or on twice as many ranks: the run went on otherwise, without a word."""
     saved = save(tmp_path, 10, run=RUN | {"bn_span": 32})

@@ -389,5 +389,6 @@ def test_a_checkpoint_of_synthetic_data_depends_on_no_files(kind: str, embedded:
     eval_source = task.dataset.eval_source
     assert source is not None and eval_source is not None
     identity = identity_of(job.model, task)
-    digests = (identity["train_sha256"], identity["eval_sha256"])
-    assert digests == ((source.sha256, eval_source.sha256) if kind == "real" else (None, None))
+    digests = (identity["train_sha256"], identity["eval_sha256"], identity["train_order"])
+    order = f"recordio {task.training_set.numbering()}"
+    assert digests == ((source.sha256, eval_source.sha256, order) if kind == "real" else (None, None, None))
