@@ -80,11 +80,13 @@ class Standing(NamedTuple):
         """Return the name of the result as it must stand in a table or a footnote.
 
         Returns:
-            The name, such as "Unverified MLPerf(R) v4.0 Training Closed ResNet". If the result is no MLPerf result, or
-            if the log states no benchmark or division, the text says this instead, with the reasons.
+            The name, such as "Unverified MLPerf(R) v4.0 Training Closed ResNet". If the result is no MLPerf result or
+            of MLPerf HPC, or if the log states no benchmark or division, the text says this instead, with the reasons.
         """
         if self.is_mlperf is False:
             return f"{NO_RESULT} ({'; '.join(self.contradictions)})"
+        if _is_of_hpc(self.facts):
+            return f"{IN_THE_FORM}; {printable(self.facts.benchmark, 60)} is of MLPerf HPC, whose rules are not read"
         if self.facts.benchmark is None or self.facts.division is None:
             return f"{IN_THE_FORM}; not known whether an MLPerf result (not stated: {', '.join(self.unknown)})"
         round_name = f" v{rounds.round_of(self.facts.ruleset)}" if self.facts.ruleset else ""
@@ -101,7 +103,9 @@ class Standing(NamedTuple):
     @property
     def uses_the_name(self) -> bool:
         """Whether `name` calls it a result of MLPerf, so that notes and the trademark's legend must accompany it."""
-        return self.is_mlperf is not False and None not in (self.facts.benchmark, self.facts.division)
+        if self.is_mlperf is False or _is_of_hpc(self.facts):
+            return False
+        return None not in (self.facts.benchmark, self.facts.division)
 
     @property
     def dataset_in_words(self) -> str:
@@ -268,8 +272,8 @@ def standing(facts: ResultFacts) -> Standing:
     is_mlperf: bool | None
     if contradictions:
         is_mlperf = False
-    elif any(fact in unknown for fact in ("benchmark", "division", "round")):  # an unknown data set is only noted
-        is_mlperf = None
+    elif _is_of_hpc(facts) or any(fact in unknown for fact in ("benchmark", "division", "round")):
+        is_mlperf = None  # an unknown data set is only noted
     else:
         is_mlperf = True
     return Standing(facts=facts, is_mlperf=is_mlperf, contradictions=tuple(contradictions), unknown=tuple(unknown))
@@ -382,12 +386,18 @@ def _against_benchmark(facts: ResultFacts) -> Iterable[str]:
     """
     if facts.benchmark is None:
         return
-    if not is_mlperf_benchmark(facts.benchmark):
+    is_of_training = is_mlperf_benchmark(facts.benchmark)
+    if not is_of_training and not _is_of_hpc(facts):
         yield f"{model_name(facts.benchmark)} is no MLPerf benchmark"
-    elif facts.ruleset is not None and facts.benchmark not in rounds.benchmarks(facts.ruleset):
+    if is_of_training and facts.ruleset is not None and facts.benchmark not in rounds.benchmarks(facts.ruleset):
         yield f"round v{rounds.round_of(facts.ruleset)} has no benchmark {printable(facts.benchmark, 60)}"
     if facts.division is not None and facts.division not in _DIVISIONS:
         yield f"division {printable(facts.division, 60)} is neither closed nor open"
+
+
+def _is_of_hpc(facts: ResultFacts) -> bool:
+    """Return whether the benchmark is one of MLPerf HPC, such as deepcam. Only rules of MLPerf Training are read."""
+    return facts.benchmark is not None and rounds.is_of_hpc(facts.benchmark)
 
 
 def _against_dataset(facts: ResultFacts) -> Iterable[str]:

@@ -94,6 +94,14 @@ def test_what_contradicts_a_benchmark_is_no_mlperf_result_and_has_no_legend(
     assert result.footnotes(derived_metric="images/s") == []
 
 
+@pytest.mark.parametrize("ruleset", ["3.0.0", None])
+def test_a_benchmark_of_mlperf_hpc_is_neither_called_a_result_nor_none(ruleset: str | None) -> None:
+    result = standing(ResultFacts(benchmark="openfold", division="closed", ruleset=ruleset))
+    assert (result.is_mlperf, result.status, result.unit("minutes")) == (None, "not known", "minutes")
+    assert result.name == "in the form of MLPerf logs; openfold is of MLPerf HPC, whose rules are not read"
+    assert result.footnotes() == []
+
+
 def test_bytes_say_nothing_where_the_numbers_of_samples_are_not_imagenets() -> None:
     small = (PartBytes("training", 4_000_000, is_exact=True),)
     assert standing(_imagenet(train_samples=None, bytes_of_parts=small)).is_mlperf is True
