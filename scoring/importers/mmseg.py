@@ -97,7 +97,7 @@ class MMSeg(FormatReader):
         r"|\bPyTorch: (?P<pytorch>\S+)|\bMMSegmentation: (?P<mmseg>\S+)|\bCuDNN (?P<cudnn>\d[\d.]*)"
         r"|\b(?:world_size ?= ?|GPU number: )(?P<devices>\d{1,9})"  # mmengine's `GPU number` is of all nodes
         r"|(?P<opened>[(])|(?P<closed>[)])"
-        r"|\b(?P<precision>fp16(?= ?= ?dict)|use_fp16 ?= ?True|(?:Fp16OptimizerHook|AmpOptimWrapper)(?='))"
+        r"|\b(?P<precision>fp16(?= ?= ?dict)|use_fp16 ?= ?True|(?:\w{0,40}Fp16OptimizerHook|AmpOptimWrapper)(?='))"
     )
     evaluation_pattern = re.compile(r"\bmIoU: (?P<value>[\d.]+)")
     quality_name = "mIoU"

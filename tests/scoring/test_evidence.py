@@ -120,6 +120,7 @@ HALF = [
     ("nvidia_tensorflow", "amp : False", "amp : False  use_tf_amp : True", "amp"),
     ("mmseg", "workflow:", "optimizer_config = dict(type='DistOptimizerHook', use_fp16=True)", "amp"),
     ("mmseg", "workflow:", "optimizer_config = dict(type='ApexOptimizerHook')", None),
+    ("mmseg", "workflow:", "optimizer_config = dict(type='GradientCumulativeFp16OptimizerHook')", "amp"),
     ("mmseg", "workflow:", "fp16 = dict(loss_scale=512.)", "amp"),
     ("mmseg", "workflow:", "", None),
     ("paddleclas_dygraph", "AMP :", "Global2 :\n[2023/07/28 07:49:52] ppcls INFO:     use_fp16 : True", "fp16"),
