@@ -422,11 +422,11 @@ class MXNetSpeed(MXNet):
     """Rows of MXNet's examples before they used DLLogger."""
 
     row_marker = "Epoch["
-    row_clue = " samples/sec\tLR: "
+    row_clue = "LR: "
     whole_line_marker = ":INFO: "
     row_pattern = RowPattern(
         re.compile(r"(?:(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+):INFO: )?Epoch\[(\d{1,9})\] Batch \[\d+-(\d{1,9})\]"),
-        (field(r"\tSpeed: ", r" samples/sec\tLR: "),),
+        (field("Speed: ", r" samples/sec\s+LR: "),),  # spaces for a tab: the log was copied from a terminal
         _OTHERS_OF_ROW,
     )
 

@@ -19,12 +19,13 @@ class GluonCV(EpochFormatReader):
     """Rows, and the command's arguments: `Namespace(batch_norm=False, batch_size=128, ..)`."""
 
     row_marker = "Epoch["
-    row_clue = "\tSpeed: "
+    row_clue = "Speed: "
     whole_line_marker = "poch"
     # `lr` shows that a row is of this format. Its value is not used, so its number may be cut off at the end of a log.
+    # Of a log that was copied from a terminal, spaces stand for a tab.
     row_pattern = RowPattern(
         re.compile(r"\bEpoch\[(\d{1,9})\] Batch \[(\d{1,9})\]"),
-        (field(r"\tSpeed: ", r" samples/sec\t"), re.compile(r"\tlr=(\S)")),
+        (field("Speed: ", r" samples/sec\s"), re.compile(r"(?<=\S)(?:\t| +)lr=(\S)")),
     )
     columns = "epoch step rate start_of_lr"
     required_column = "rate"
@@ -41,7 +42,7 @@ class GluonCV(EpochFormatReader):
         r"\[Epoch (?P<epoch>\d{1,9})\] [Vv]alidation(?:: |-)(?P<name>err-top1|top1|accuracy)=(?P<value>[\d.]+)"
     )
     epoch_end_pattern = re.compile(
-        rf"\[Epoch (?P<epoch>\d{{1,9}})\] [Ss]peed: (?P<rate>{NUMBER}) samples/sec\t"
+        rf"\[Epoch (?P<epoch>\d{{1,9}})\] [Ss]peed: (?P<rate>{NUMBER}) samples/sec\s+"
         rf"[Tt]ime cost(?:: |=)(?P<seconds>{NUMBER})"
     )
 

@@ -250,6 +250,8 @@ def test_a_log_without_its_start(tmp_path: Path, name: str) -> None:
         ("oneflow", r" \[(\S+)\]", r" \1"),
         ("nvidia_mxnet", r"train\.loss", r"train[1,0]<stdout>:.loss"),  # a prefix inside a line
         ("paddleclas_static", r"samples/sec\.\n", r"samples/sec."),  # two rows on one line
+        ("gluoncv", r"\t", r"  "),  # copied from a terminal
+        ("nvidia_mxnet_speed", r"\t", r"  "),
     ],
 )
 def test_other_releases_of_a_tool(tmp_path: Path, name: str, old: str, new: str) -> None:
