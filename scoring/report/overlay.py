@@ -12,6 +12,7 @@ from scoring.report.text import range_in_words
 
 MOST_OVERLAID = 16  # runs in one plot: more have no marker and dash of their own
 NO_RATES = "Throughput over time: not shown; the logs have neither rates nor images and seconds (give --batch)."
+NO_ROWS = "Throughput over time: not shown; the logs have no row of training figures."
 
 
 class _DrawnRun(NamedTuple):
@@ -62,7 +63,7 @@ def _plot_from_zero(report: Report, runs: Sequence[_DrawnRun]) -> Figure | Parag
     """
     drawn_runs = _with_points_on_same_axes(runs)  # at most 16 runs with the units of the first
     if not drawn_runs:
-        return Paragraph(text=NO_RATES, absent=True)
+        return Paragraph(text=why_no_plot(report.runs), absent=True)
     unit = unit_of_rates(drawn_runs[0].run)
     return Figure(
         name="overlay",
@@ -70,6 +71,12 @@ def _plot_from_zero(report: Report, runs: Sequence[_DrawnRun]) -> Figure | Parag
         caption=f"Throughput in {unit}: {_ranges_in_words(report, drawn_runs)}.",
         draw=_draw_function(report, drawn_runs, starts_at_zero=True),
     )
+
+
+def why_no_plot(runs: Sequence[ReportedRun]) -> str:
+    """Return why the throughput of runs over time cannot be drawn, with what to do if something can be done."""
+    some_log_has_rows = any(run.record.windows for run in runs)
+    return NO_RATES if some_log_has_rows else NO_ROWS
 
 
 def _plot_of_measured_windows(report: Report, runs: Sequence[_DrawnRun]) -> list[Figure]:

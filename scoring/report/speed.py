@@ -27,7 +27,7 @@ from scoring.report.content import (
     timeline,
     values_of,
 )
-from scoring.report.overlay import NO_RATES, unit_of_rates
+from scoring.report.overlay import unit_of_rates, why_no_plot
 from scoring.report.text import efficiency_in_words, interval_in_words, number, range_in_words, short_percent
 
 SHOWN_PANELS = 6  # plots of one kind; more are folded
@@ -54,7 +54,7 @@ def throughput(report: Report) -> Section:
         if rates.points:
             plots_of_runs.append(_plot_of_run(report, run, rates))
         else:
-            sentences.append(Paragraph(text=f"Run {run.number}: {NO_RATES}", absent=True))
+            sentences.append(Paragraph(text=f"Run {run.number}: {why_no_plot([run])}", absent=True))
     gist = _measured_rates_in_words(report.runs, rates_by_run)
     parts = [*_plot_blocks(plots_of_runs), *sentences]
     return Section(key="throughput", title="Throughput over time", gist=gist, blocks=parts)

@@ -46,6 +46,19 @@ def test_page_of_one_run_links_its_numbers_to_the_lines_that_hold_them(tmp_path:
     assert set(wanted) <= set(quoted) and f"#run-1-line-{window}" in page.hrefs
 
 
+def test_logs_without_rates_are_told_what_gives_a_plot(tmp_path: Path) -> None:
+    stopped_at_once = write_log(tmp_path / "result_0.txt")
+    lines = stopped_at_once.read_text().splitlines()
+    first_row = next(at for at, line in enumerate(lines) if "step_window" in line)
+    stopped_at_once.write_text("\n".join(lines[:first_row]))
+    for log, says in (
+        (stopped_at_once, "the logs have no row of training figures."),
+        (steady_log(tmp_path, "run.log", writer="paddle18"), "neither rates nor images and seconds (give --batch)."),
+    ):
+        page = page_of(tmp_path, log, code=1)
+        assert says in page.by_id["verdict"] and says in page.by_id["throughput"]
+
+
 def quoted_lines(page: Parsed) -> list[str]:
     return [page.by_id[identity] for identity in page.ids if identity and identity.startswith("run-1-line-")]
 
