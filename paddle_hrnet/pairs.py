@@ -235,7 +235,7 @@ def find(root: Path, part: str, classes: int) -> PairList:
         listed_pairs = _pairs_in_list(list_file, folders)
     else:
         images, others = _files_of_cities(root / "leftImg8bit" / part)
-        listed_pairs = _pairs_in_folders(root, part, images)
+        listed_pairs = _pairs_in_folders(root, part, images, others)
         notes = _notes_on_others(root / "leftImg8bit" / part, others) + _notes_on_lone_labels(root, part, images)
     pairs = tuple(_existing_pair(listed, folders, root) for listed in listed_pairs)
     return PairList(root=root, part=part, pairs=pairs, classes=classes, notes=notes)
@@ -410,7 +410,31 @@ def _notes_on_lone_labels(root: Path, part: str, images: list[Path]) -> tuple[st
     )
 
 
-def _pairs_in_folders(root: Path, part: str, images: list[Path]) -> Iterator[Listed]:
+def _hint_at_near(root: Path, part: str, others: list[Path]) -> str:
+    """Return words for a message on what may be meant where a folder has no images in Cityscapes' layout.
+
+    Args:
+        root: The folder that DATADIR names.
+        part: "train" or "val".
+        others: What else lies in the folder of the images.
+
+    Returns:
+        The words, as "; is /data/cityscapes meant, which has leftImg8bit/train/?"; empty if nothing is found.
+    """
+    if others:
+        return f"; {others[0]} is there, which is no */*{IMAGE_END}"
+    near = [root.parent] if root.name in ("leftImg8bit", "gtFine") else []
+    near += sorted(path.parents[1] for path in root.glob(f"*/leftImg8bit/{part}"))
+    for folder in near:
+        if (folder / "leftImg8bit" / part).is_dir() and (folder / "gtFine" / part).is_dir():
+            return f"; is {folder} meant, which has leftImg8bit/{part}/ and gtFine/{part}/?"
+    # The archive of the images, and that of the labels, each unpacked into a folder of its own name.
+    if near and near[0].parent == root:
+        return f"; is {near[0] / 'leftImg8bit'} meant? move it, and the folder gtFine/ of the labels, into {root}"
+    return ""
+
+
+def _pairs_in_folders(root: Path, part: str, images: list[Path], others: list[Path]) -> Iterator[Listed]:
     """Yield the pairs of a part of a data set in Cityscapes' folders.
 
     The label of leftImg8bit/PART/CITY/NAME_leftImg8bit.png is gtFine/PART/CITY/NAME_gtFine_labelTrainIds.png, whether
@@ -420,12 +444,13 @@ def _pairs_in_folders(root: Path, part: str, images: list[Path]) -> Iterator[Lis
         root: Folder of the data set.
         part: "train" or "val".
         images: Image files of the part, below `root`.
+        others: What else lies in the folder of the images.
 
     Yields:
         Paths of image and label relative to `root`, with the image's path for messages.
 
     Raises:
-        ValueError: There are no images.
+        ValueError: There are no images, or no folder of their labels.
     """
     folder = root / "leftImg8bit" / part
     if not images:
@@ -433,8 +458,12 @@ def _pairs_in_folders(root: Path, part: str, images: list[Path]) -> Iterator[Lis
         lists.require_no_table(root, part, instead=f"save its images and labels as files and list them in {part}.txt")
         raise ValueError(
             f"{root}: has neither {LISTS[0].format(part)} nor images {folder}/*/*{IMAGE_END}: "
-            "set DATADIR to a folder in Cityscapes' layout, or write the list, lines 'image label'"
+            f"set DATADIR to a folder in Cityscapes' layout, or write the list, lines 'image label'"
+            f"{_hint_at_near(root, part, others)}"
         )
+    folder_of_labels = root / "gtFine" / part
+    if not folder_of_labels.is_dir():
+        raise ValueError(f"{folder_of_labels}: no such folder: put the labels of the images in {folder} there")
     for image in images:
         label = f"gtFine/{part}/{image.parent.name}/{image.name.removesuffix(IMAGE_END)}{LABEL_END}"
         yield Listed(str(image), str(image.relative_to(root)), label)  # the first is for messages

@@ -1,6 +1,7 @@
 """Which pairs a segmentation set has, and what is said of it before a run."""
 
 import io
+import re
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,35 @@ from tests.paddle_hrnet.test_data import BLOCKS, CLASSES, PIXELS, write
 def test_a_folder_without_data_says_what_it_should_hold(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"has neither train\.txt nor images .* Cityscapes' layout"):
         data.find(tmp_path, "train", 19)
+
+
+def test_a_folder_near_cityscapes_says_which_is_meant(root: Path, tmp_path: Path) -> None:
+    """Each was told to write lists, though only a path or a place was wrong."""
+    above = tmp_path / "above"
+    above.mkdir()
+    (above / "set").symlink_to(root)
+    for named, meant in ((above, above / "set"), (root / "leftImg8bit", root), (root / "gtFine", root)):
+        said = re.escape(f"; is {meant} meant, which has leftImg8bit/train/ and gtFine/train/?")
+        with pytest.raises(ValueError, match=f"write the list, .*{said}$"):
+            data.find(named, "train", CLASSES)
+    unpacked = root / "leftImg8bit_trainvaltest"
+    unpacked.mkdir()
+    (root / "leftImg8bit").rename(unpacked / "leftImg8bit")
+    said = f"; is {unpacked}/leftImg8bit meant? move it, and the folder gtFine/ of the labels, into {root}"
+    with pytest.raises(ValueError, match=f"{re.escape(said)}$"):
+        data.find(root, "train", CLASSES)
+
+
+def test_images_without_a_folder_of_labels_and_of_another_name_are_said_to_be_so(root: Path) -> None:
+    """Each pair was to be removed from a list that is not there."""
+    (root / "gtFine/train").rename(root / "train")
+    with pytest.raises(ValueError, match=f"^{root}/gtFine/train: no such folder: put the labels of the images in"):
+        data.find(root, "train", CLASSES)
+    for image in (root / "leftImg8bit/train").glob("*/*.png"):
+        image.rename(image.with_suffix(".jpg"))
+    said = "train/town/t0_leftImg8bit.jpg is there, which is no */*_leftImg8bit.png"
+    with pytest.raises(ValueError, match=f"{re.escape(said)}$"):
+        data.find(root, "train", CLASSES)
 
 
 def test_a_table_of_hugging_face_is_said_not_to_be_read(tmp_path: Path) -> None:
