@@ -1,10 +1,22 @@
 """The losses of a log of this project: numbers that a training can have."""
 
+import math
 from collections.abc import Iterator, Sequence
+
+from compliance.logged_run import LoggedRun
+from runlog import schema, workloads
+from runlog.digits import counted, six_digits
+from runlog.reader import from_json
 
 _LEAST_EQUAL_LOSSES = 10  # that are no accident
 _REPEATED_LOSSES = 5  # in a row, each another one, that are no accident
 _LEAST_SPREAD = 1e-3  # of such losses, as a share of the largest: far above the last digit of a 32-bit number, 6e-8
+# The first window of a training from random weights, on data of which it is known how fast they are learned.
+_LEAST_FIRST_LOSS = 0.6  # of the loss of a guess
+_MOST_SHARE_OF_EPOCH = 0.25
+_MOST_STEPS_ON_DIGITS = 5  # the default of PRINT_STEPS
+_MOST_STEPS_ON_IMAGENET = 100
+_LEAST_BATCH = 16  # images of which the loss is a mean: that of a few may be low by chance
 
 
 def faults_of_losses(losses: Sequence[float | None], not_read: int) -> Iterator[str]:
@@ -28,6 +40,52 @@ def faults_of_losses(losses: Sequence[float | None], not_read: int) -> Iterator[
     if start is not None:
         last = losses[start + _REPEATED_LOSSES - 1]  # of these 5; helps the user to find them in the log
         yield f"{_REPEATED_LOSSES} losses in a row, up to {last}, are those of {_REPEATED_LOSSES} windows before"
+
+
+def describe_early_loss(run: LoggedRun) -> str:
+    """Return in words that the first loss of a ResNet run is one of a network that has learned; else an empty text.
+
+    A network with random weights guesses: with 10 classes its loss is about ln 10 = 2.3, and after 5 steps not below
+    1.4. A lower one shows that the run started from other weights, or that epochs before were cut off. Only runs on the
+    embedded digits and on ImageNet are looked at, because a user's data may be learned in 5 steps.
+
+    Args:
+        run: The facts that the log states of the run. Nothing is said of a resumed run, or if its first window has too
+            many steps, or no loss.
+    """
+    event = run.first_event(schema.STEP_WINDOW)
+    window = from_json(schema.StepWindow, event.value)  # None if there is no window, or it does not fit the schema
+    if window is None or window.loss is None or not _is_before_learning(run, window):
+        return ""
+    classes = run.whole_setting("RECIPE.classes") or 1
+    loss_of_guess = math.log(max(classes, 1))
+    if window.loss >= _LEAST_FIRST_LOSS * loss_of_guess:
+        return ""
+    steps = counted(window.steps, "step")
+    guess = f"a network of {classes} classes with random weights begins at about {six_digits(loss_of_guess)}"
+    return f"a loss of {six_digits(window.loss)} after the first {steps}; {guess}"
+
+
+def _is_before_learning(run: LoggedRun, first: schema.StepWindow) -> bool:
+    """Return whether a run's first window ends before a ResNet can have learned the digits, or ImageNet.
+
+    Args:
+        run: The facts that the log states of the run. A resumed run may have learned before its first window.
+        first: The first window of the log.
+    """
+    workload = workloads.find(run.workload_name)
+    is_resnet = workload is not None and workload.family == "resnet"
+    if workload is None or not is_resnet or run.is_resumed or run.settings.get("DATA") != "real":
+        return False
+    samples = run.stated_count(schema.TRAIN_SAMPLES)
+    if run.settings.get("DATADIR") == "":
+        most_steps = _MOST_STEPS_ON_DIGITS
+    elif samples == workload.train_samples:
+        most_steps = _MOST_STEPS_ON_IMAGENET
+    else:  # data of the user's own
+        return False
+    has_large_batch = first.images >= _LEAST_BATCH * first.steps
+    return has_large_batch and first.steps <= most_steps and first.images <= _MOST_SHARE_OF_EPOCH * samples
 
 
 def _losses_without_change(losses: Sequence[float | None]) -> Iterator[str]:

@@ -9,6 +9,7 @@ from compliance.logged_run import LoggedRun, is_number
 from compliance.rules import Benchmark
 from compliance.strict.accuracies import index_of_target
 from compliance.strict.header_claims import faults_of_claims
+from compliance.strict.losses import describe_early_loss
 from compliance.strict.measured import Fault
 from compliance.strict.own_evaluations import faults_of_evaluations
 from compliance.strict.own_log import own_log_rules
@@ -100,6 +101,7 @@ class ProjectLog:
         """
         yield from self._wrong_ending()
         yield from self.order.measured.faults  # kept before this call, such as those of windows and checkpoints
+        yield from self._early_loss()
         yield from rates_beyond_peak(self.run, self.order, self._described_nodes())
         yield from self._early_end()
         yield from faults_of_evaluations(self.run, self.order.last_epoch or 0, are_shares_of_samples=self._is_resnet)
@@ -280,6 +282,12 @@ class ProjectLog:
         """Return the nodes that the header's section `hardware` describes; empty if it does not fit the schema."""
         hardware = self.run.header_section(schema.HARDWARE)
         return hardware["nodes"] if fits(schema.Hardware, hardware) else []
+
+    def _early_loss(self) -> Iterator[Fault]:
+        """Yield a fault if the first loss is not one of a network that starts from random weights."""
+        what = describe_early_loss(self.run)
+        if what:
+            yield Fault(self.run.first_event(schema.STEP_WINDOW).line, what)
 
     def _repeated_mious(self) -> Iterator[Fault]:
         """Yield a fault if 3 evaluations in a row of an HRNet run have exactly the same mean IoU, above a half.

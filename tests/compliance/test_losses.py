@@ -1,0 +1,48 @@
+"""The losses of a log of this project are those of a training that begins with random weights."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import make_log
+from tests.compliance import altered as by
+from tests.compliance.altered import Altered, write
+from tests.compliance.test_check import check
+
+IMAGENET: dict[str, Any] = {"samples": (1281167, 50000), "batch": 32, "devices": 8, "epoch_ms": 500_000, "cores": 4096}
+
+
+@pytest.mark.parametrize(
+    ("made", "window", "is_refused"),
+    [
+        ({}, {"steps": 5, "images": 160, "loss": 1.3}, True),
+        ({}, {"steps": 5, "images": 160, "loss": 1.4}, False),
+        ({}, {"steps": 6, "images": 192, "loss": 0.1}, False),  # which PRINT_STEPS may ask for
+        ({}, {"steps": 5, "images": 480, "loss": 0.1}, False),  # a third of the epoch
+        ({}, {"steps": 5, "images": 40, "loss": 0.1}, False),  # 8 images, which may be easy ones
+        ({}, {"steps": 5, "images": 160, "loss": None}, False),
+        ({"summary": {"resumed": True}}, {"steps": 5, "images": 160, "loss": 0.1}, False),
+        ({"summary": {"data": "synthetic"}}, {"steps": 5, "images": 160, "loss": 0.1}, False),
+        ({"samples": (1437, 361)}, {"steps": 5, "images": 160, "loss": 0.1}, False),  # a user's own, and easy
+        (IMAGENET, {"steps": 5, "images": 1280, "loss": 4.1}, True),
+        (IMAGENET, {"steps": 100, "images": 25_600, "loss": 4.1}, True),
+        (IMAGENET, {"steps": 100, "images": 25_600, "loss": 4.2}, False),
+        (IMAGENET, {"steps": 101, "images": 25_856, "loss": 4.1}, False),
+        ({"benchmark": "hrnet", "batch": 2}, {"steps": 5, "images": 160, "loss": 0.1}, False),  # maybe pretrained
+    ],
+)
+def test_a_network_has_learned_nothing_after_its_first_steps(
+    made: dict[str, Any], window: dict[str, Any], is_refused: bool, tmp_path: Path
+) -> None:
+    """An open log on the digits whose first epoch was cut off, and all that follows numbered anew, had passed."""
+    log = Altered(make_log.run(**made)).inside("step_window", **window)
+    _, [file] = check(*write(tmp_path, log.text))
+    begins = [f["line"] for f in file["findings"] if "with random weights begins at about" in f["actual"]]
+    assert begins == ([log.at("step_window") + 1] if is_refused else [])
+
+
+def test_a_recipe_of_a_single_class_has_no_loss_to_begin_with(tmp_path: Path) -> None:
+    log = by.settings(Altered(make_log.run()), RECIPE_classes=1).inside("step_window", steps=5, images=160, loss=0.0)
+    _, [file] = check(*write(tmp_path, log.text))
+    assert "begins at about" not in str(file)
