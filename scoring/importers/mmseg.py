@@ -101,6 +101,7 @@ class MMSeg(FormatReader):
     )
     evaluation_pattern = re.compile(r"\bmIoU: (?P<value>[\d.]+)")
     quality_name = "mIoU"
+    framework = "PyTorch"
     precision_names = (("amp", "amp"),)
 
     def __init__(self, lines: Lines) -> None:
@@ -199,13 +200,14 @@ class MMSeg(FormatReader):
     def finish_facts(self) -> None:
         """Set batch, devices, software versions and framework, and convert what the log states to numbers and names."""
         self._set_batch()
+        version = self.value("pytorch")
+        if version:
+            self.set_if_unset("framework", f"PyTorch {version}", self.line_of("pytorch"))
         super().finish_facts()  # first: a number of devices that a line states goes before the list of GPUs
         self._set_devices_by_gpu_list()
         for name in ("pytorch", "mmseg", "cudnn"):
             if self.value(name):
                 self.software[name] = self.value(name)
-        version = self.value("pytorch")
-        self.set_if_unset("framework", f"PyTorch {version}" if version else "PyTorch")
 
     def _set_batch(self) -> None:
         """Set the batch size of one device, or note by a check that the printed configuration states several.

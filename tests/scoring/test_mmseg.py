@@ -20,6 +20,15 @@ def test_the_name_of_the_logger_is_any_or_none(tmp_path: Path, name: str, logger
     assert [window.end_s for window in read(tmp_path, text.replace(tool, logger)).windows] == stamps
 
 
+@pytest.mark.parametrize(
+    ("version", "framework", "line"), [("PyTorch: 1.11", "PyTorch 1.11", 2), ("", "PyTorch", None)]
+)
+def test_the_version_of_pytorch_is_of_its_line(tmp_path: Path, version: str, framework: str, line: int | None) -> None:
+    text = re.sub("PyTorch: .*", version, samples.mmseg(samples.run_of(samples.steady(240))))
+    record = read(tmp_path, text)
+    assert (record.framework, record.field_lines.get("framework")) == (framework, line)
+
+
 RESULT = "aAcc: 0.9512, mIoU: 0.6721, mAcc: 0.7512, IoU.road: 0.9700"
 
 
