@@ -21,9 +21,10 @@ from runlog.options import Parser
 from runlog.reader import HeldLog
 from scoring.figure import protocols
 from scoring.figure.score import Score, score
+from scoring.figure.window_warnings import waiting_share
 from scoring.importers import read_record
 from scoring.output import replace_whole_file
-from scoring.record import Record, TooFewRunsError
+from scoring.record import Record, TooFewRunsError, Window
 from scoring.report import render
 from scoring.report.build import GivenLog, build, read_findings
 
@@ -96,19 +97,16 @@ def _data_wait(records: Sequence[Record]) -> str:
     """Return as text which share of the step time the runs waited for data, over all runs without the warm-up.
 
     Args:
-        records: What the log of each run says. A window of steps that does not state a time counts as 0 s.
+        records: What the log of each run says.
 
     Returns:
-        Text such as "1.25 % of the step time".
+        Text such as "1.25 % of the step time". If no log states how long it waited, it is "not stated".
     """
-    waited_s = 0.0
-    time_s = 0.0
+    measured_windows: list[Window] = []
     for record in records:
-        for window in record.windows:
-            if window.phase != "warmup":
-                waited_s += window.data_wait_s or 0.0
-                time_s += window.seconds or 0.0
-    return f"{100 * waited_s / time_s:.2f} % of the step time"
+        measured_windows += [window for window in record.windows if window.phase != "warmup"]
+    share = waiting_share(measured_windows)
+    return "not stated" if share is None else f"{100 * share:.2f} % of the step time"
 
 
 def _measured_rows(records: Sequence[Record], job_score: Score, *, throughput_only: bool) -> dict[str, str]:

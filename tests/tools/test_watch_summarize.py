@@ -15,6 +15,7 @@ from rich.console import Console
 
 from scoring.record import Record, Window
 from tests import jobs, make_log
+from tests.scoring import samples
 from tools import summarize, watch
 
 LOG = make_log.run()  # three epochs of two windows
@@ -316,6 +317,13 @@ def test_a_log_that_is_not_there_is_named_with_what_to_do(tmp_path: Path) -> Non
         1,
         f"error: {tmp_path}/absent.txt: no such file or folder: check the path\n",
     )
+
+
+@pytest.mark.parametrize("writer", ["keras", "oneflow"])  # with the times of steps, and with rates alone
+def test_a_wait_for_data_that_a_log_does_not_state_is_not_0(tmp_path: Path, writer: str) -> None:
+    log = tmp_path / "run.log"
+    log.write_text(samples.WRITERS[writer](make_log.run_of([0.5] * 200)))
+    assert row(summarized("--throughput", log).stdout, "data wait") == "not stated"
 
 
 def test_the_wait_for_data_of_the_warm_up_does_not_count() -> None:
