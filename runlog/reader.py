@@ -36,7 +36,7 @@ PACKED = (b"\x1f\x8b", b"\xfd7zXZ", b"BZh", b"PK\3\4", b"\x28\xb5\x2f\xfd")  # g
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _UTF_16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 LARGEST_FLOAT = 1e300  # of a whole number that is taken as one: a float ends at 1.8e308
-LONGEST_PREFIX = 80  # bytes of what a launcher puts before a line
+LONGEST_PREFIX = 200  # bytes of what a launcher puts before a line; names of a pod and a container have up to 63 each
 # The tag of a launcher before a line: mpirun's `[1,3]<stdout>`, newer ones' `[prterun-host-1@1,3]<stdout>` and
 # `[1,3][host:4711]<stdout>` with the process, SageMaker's `[1,mpirank:3,algo-1]<stdout>`, Gloo's `[3]<stdout>`. The
 # group is the rank.

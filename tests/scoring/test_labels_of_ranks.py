@@ -55,6 +55,9 @@ def test_numbers_that_only_grow_are_no_labels(tmp_path: Path, number_of_line: Ca
 
 
 EVENT_LABELS = ["[default{}]:", "trainer-{}  | ", "[pod/trainer-{}-x7k2p/main] ", "node0{}: ", "(pid=471{}) "]
+EVENT_LABELS += [
+    "[pod/training-job-of-a-long-name-worker-{}-x7k2p/container-of-a-long-name-too-main] 2026-01-01T00:00:00.1Z "
+]
 EVENT_LABELS += ["trainer-{}  | 2026-01-01T00:00:00.123456789Z ", "2026-01-01 00:00:00,123 [algo-{}] "]
 
 
