@@ -437,8 +437,8 @@ def _shown(text: bytes) -> str:
 def _header(raw: bytes, line: int) -> Header | None:
     """Return the header section that a line of a log holds; None for any other line.
 
-    A header line is `# {"<section>": value}`. A file's byte-order mark, or a launcher's prefix such as
-    "[1,0]<stdout>:", may stand before the `#`. A line over MAX_LINE_BYTES gives None, because
+    A header line is `# {"<section>": value}`. A file's byte-order mark, or the label of a launcher, container or host
+    such as "[1,0]<stdout>:", may stand before the `#`. A line over MAX_LINE_BYTES gives None, because
     `read_stream` may have kept only a part of the line.
 
     Args:
@@ -449,7 +449,7 @@ def _header(raw: bytes, line: int) -> Header | None:
     if start < 0 or len(raw) > MAX_LINE_BYTES:
         return None
     prefix = raw[:start].removeprefix(_BYTE_ORDER_MARK).strip()
-    may_stand_there = prefix == b"" or _is_launcher_prefix(prefix)
+    may_stand_there = prefix == b"" or _is_label(prefix)
     if not may_stand_there:
         return None
     comment = raw[start:]
@@ -463,16 +463,17 @@ def _header(raw: bytes, line: int) -> Header | None:
     return Header(section, value, line)
 
 
-def _is_launcher_prefix(prefix: bytes) -> bool:
-    """Return whether a text before a line can be what a launcher puts there, such as mpirun's "[1,0]<stdout>:".
+def _is_label(prefix: bytes) -> bool:
+    """Return whether a text before a line can be what a launcher puts there, such as "[1,0]<stdout>:" or "node01:".
 
-    It begins with `[`, ends with `:`, `]` or `>`, and has less than LONGEST_PREFIX bytes.
+    Without time stamps it is empty or ends with `:`, `]`, `>` or `|`. It has at most LONGEST_PREFIX bytes.
 
     Args:
-        prefix: The bytes before the line, without spaces at both ends.
+        prefix: The bytes before the line, without spaces at both ends; not empty.
     """
-    is_tag = prefix.startswith(b"[") and prefix.endswith((b":", b"]", b">"))
-    return is_tag and len(prefix) < LONGEST_PREFIX
+    label = _prefix_of(prefix).label
+    is_time_stamp = label == "" and len(prefix) <= LONGEST_PREFIX
+    return is_time_stamp or label.endswith((":", "]", ">", "|"))
 
 
 class _RawEvent(NamedTuple):

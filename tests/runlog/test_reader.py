@@ -61,6 +61,19 @@ def test_prefixes_of_launchers_are_passed_over_and_their_rank_is_read(prefix: st
     assert (event.rank, event.line) == (rank, 2)
 
 
+@pytest.mark.parametrize(
+    ("label", "is_header"),
+    [
+        *(("0: ", True), ("node01: ", True), ("trainer-0  | ", True), ("[pod/trainer-0/main] ", True)),
+        *(("2026-01-01T00:00:00.123456789Z ", True), ("trainer-0  | 2026-01-01T00:00:00.1Z ", True)),
+        *(("value = 1  ", False), (f"{'a' * 200}: ", False)),
+    ],
+)
+def test_a_header_section_is_read_behind_any_label(label: str, *, is_header: bool) -> None:
+    headers = [entry for entry in read(f"{label}{SECTION}") if isinstance(entry, Header)]
+    assert len(headers) == is_header
+
+
 def test_line_ends_of_windows_and_progress_bars_end_an_event_but_only_newlines_count() -> None:
     entries = read(f"{LINE}\r\n{LINE}\r 45 %\r 50 %\n{LINE}")
     assert [entry.line for entry in entries] == [1, 2, 3]
