@@ -94,7 +94,10 @@ class PyTorch(EpochFormatReader):
         rf"{_EPOCH}(?:(?=.*\btrain\.epoch_time : (?P<seconds>{NUMBER})))?"
         rf".*?\btrain\.(?:total_)?ips : (?P<rate>{NUMBER})(?=\s|$)"
     )
-    evaluation_pattern = re.compile(rf"{_EPOCH}.*?\b(?P<name>val\.(?:top1|accuracy)) : (?P<value>{NUMBER})")
+    # TensorFlow's example prints `() top1_accuracy : ..`, without the epoch.
+    evaluation_pattern = re.compile(
+        rf"(?:{_EPOCH}.*?\b(?=val\.)|\b)(?P<name>val\.(?:top1|accuracy)|top1_accuracy) : (?P<value>{NUMBER})"
+    )
     last_fact_counts = True
     batch_field = "batch_per_device"  # the field of the record that the parameter `batch_size` states
     steps_run_on = False  # steps count through the whole run, and not anew in each epoch
@@ -429,6 +432,9 @@ class MXNetSpeed(MXNet):
         (field("Speed: ", r" samples/sec\s+LR: "),),  # spaces for a tab: the log was copied from a terminal
         _OTHERS_OF_ROW,
     )
+    evaluation_pattern = re.compile(
+        rf"Epoch\[(?P<epoch>\d{{1,9}})\] Validation (?P<name>accuracy) *: (?P<value>{NUMBER})"
+    )
 
 
 class Dialect(NamedTuple):
@@ -555,4 +561,5 @@ class NvLog(TensorFlow):
     recognised_by = RowPattern(re.compile(_NVLOG + "(?= total_ips)"), (field(r" total_ips: ", r"(?=\s|$)"),))
     columns = "stamp step rate"
     figure_words = (row_clue,)
+    evaluation_pattern = re.compile(rf":::NVLOG.* (?P<name>Top-1 Accuracy): (?P<value>{NUMBER})")
     steps_of_row = FormatReader.steps_of_row

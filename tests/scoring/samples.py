@@ -250,7 +250,8 @@ nvidia_tensorflow = sample(
     "batch_size : {run.batch}  display_every : 10  amp : False \n"
     "Num GPUs {run.devices}\nPer-GPU Batch Size {run.batch}",
     row=DLL + "(0, {step_before}) total_ips : {rate!r} ",
-    end="Ending Model Training ...\n" + DLL + "() train_throughput : {mean_rate!r} images/s",
+    end="Ending Model Training ...\n" + DLL + "() train_throughput : {mean_rate!r} images/s\n"
+    "" + DLL + "() top1_accuracy : 0.71234 top5_accuracy : 0.9 eval_throughput : 2000.0 images/s",
 )
 
 NVLOG = ":::NVLOGv0.2.3 resnet {unix:.9f} (benchmark_hooks.py"
@@ -262,7 +263,8 @@ nvidia_nvlog = sample(
 :::NVLOGv0.2.3 None 1621940020.961197376 (runner.py:393) Num GPUs: {run.devices}
 :::NVLOGv0.2.3 None 1621940020.961632444 (runner.py:394) Per-GPU Batch Size: {run.batch}""",
     row=NVLOG + ":59) iteration: {step_before}\n" + NVLOG + ":60) total_ips: {rate!r}",
-    end=NVLOG + ":66) Average total_ips: {mean_rate!r}",
+    end=NVLOG + ":66) Average total_ips: {mean_rate!r}\n"
+    ":::NVLOGv0.2.3 resnet 1621940099.5 (runner.py:600) Top-1 Accuracy: 71.234",
 )
 
 # What NVIDIA's MXNet benchmark.py prints last.
@@ -291,6 +293,7 @@ ARGUMENTS = (
 nvidia_mxnet_speed = sample(
     head=ARGUMENTS.format(rank=0) + "\n" + ARGUMENTS.format(rank="{last_rank}"),
     row=SPEED.format(rank=1) + "\n" + SPEED.format(rank=0),
+    epoch_end="[1,0]<stderr>:2023-07-28 08:49:58,467:INFO: Epoch[{epoch}] Validation accuracy            : 0.71234",
     end="[1,0]<stderr>:2023-07-28 08:49:59,467:INFO: Experiment took: 146.61724376678467 sec\n"
     "train.total_ips\n" + CLOSING_TABLE,
 )

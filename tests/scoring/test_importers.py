@@ -72,6 +72,9 @@ QUALITY: dict[str, tuple[float, int | None, int | None]] = {
     "oneflow": (0.71234, 0, None),
     "nvidia_pytorch": (71.234, 0, None),
     "nvidia_json": (71.234, 0, None),
+    "nvidia_tensorflow": (0.71234, 0, None),
+    "nvidia_nvlog": (71.234, None, 239),
+    "nvidia_mxnet_speed": (0.71234, 1, None),
     "keras": (0.76, None, 240),
     "mm_epochs": (71.234, 2, None),
     "gluoncv": (0.24, 1, None),  # the log's own word is the error
