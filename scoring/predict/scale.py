@@ -62,11 +62,14 @@ def predict(
     low_factor, high_factor = scaling_loss.relative_interval_95(base.nodes, nodes, base.half_width_95 or 0.0)
     an_error_is_known = low_factor < high_factor  # both are 1 without any error
     if an_error_is_known:
-        # The upper end may be above the limit of the input.
-        interval_95 = [images_per_s * low_factor, images_per_s * high_factor]
+        # The limit of the input holds at both ends, too. Where both lie above it, the limit alone is the interval.
+        low = min(images_per_s_without_limit * low_factor, nodes * input_limit)
+        high = min(images_per_s_without_limit * high_factor, nodes * input_limit)
+        interval_95 = [low, high]
         # On other numbers of nodes, published times were outside such intervals.
         if time.minutes is not None and nodes == base.nodes:
-            minutes_95 = [time.minutes / high_factor, time.minutes / low_factor]  # a high rate takes little time
+            # A high rate takes little time.
+            minutes_95 = [time.minutes * images_per_s / high, time.minutes * images_per_s / low]
     return {
         "nodes": nodes,
         "devices": devices,

@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 
 from scoring.predict.loss import ScalingLoss, back_test, fit_scaling_loss, median_errors, published_tables
+from scoring.predict.measured import Point
+from scoring.predict.scale import predict
+from scoring.predict.training import Training
 from scoring.published.table import Figure, read_published, systems_by_devices
 from tests.jobs import REPOSITORY
 from tests.scoring import samples
@@ -126,6 +129,7 @@ def test_the_command_plans_from_the_logs(logs: list[Path]) -> None:
     bound = command("--measured", *logs, "--nodes", "2", "--epochs", "90", "--input-images-per-s", "1000", "--json")
     [slow] = json.loads(bound.stdout)["predictions"]
     assert slow["images_per_s"] == pytest.approx(2000) and slow["input_wait_s"] > 0
+    assert slow["interval_95"] == [2000, 2000]  # of 4,674 images/s without the limit, +-7 %
     assert any("published tables" in text for text in found["assumptions"])
     printed = command("--measured", *logs).stdout
     for text in ("nodes  devices", "1024", "assumed:", "past the largest reference convergence point"):
@@ -158,6 +162,22 @@ def test_a_single_run_is_said_not_to_show_how_far_runs_lie_apart(tmp_path: Path)
         scored = json.loads(scoring("score", "--protocol", "window", *given, "--json").stdout)
         assert predicted["predictions"][0]["nodes"] == 1
         assert predicted["predictions"][0]["interval_95"] == pytest.approx(scored["interval_95"], rel=1e-12)
+
+
+def test_no_end_of_an_interval_lies_above_the_limit_of_the_input() -> None:
+    """A rate of 1,000 +-10 % is 909 to 1,050 where the input delivers at most 1,050."""
+    loss = ScalingLoss(loss=0.08, spread=0.03, tables=10)
+    base = Point(nodes=1, devices_per_node=8, images_per_s=1000, half_width_95=math.log(1.1))
+    training = Training(
+        epochs=90, train_samples=1000, eval_samples=8, eval_images_per_s_device=1, is_resnet_on_imagenet=False
+    )
+    rows = {}
+    for limit in (math.inf, 1050, 950):
+        rows[limit] = predict(base, loss, training, nodes=1, batch_per_device=32, input_limit=limit)
+    assert rows[math.inf]["interval_95"] == pytest.approx([1000 / 1.1, 1100])
+    assert rows[1050]["interval_95"] == pytest.approx([1000 / 1.1, 1050])
+    assert rows[950]["interval_95"] == pytest.approx([1000 / 1.1, 950])
+    assert rows[950]["time_to_train_95_min"][0] == rows[950]["time_to_train_min"]  # at the limit it is fastest
 
 
 def test_a_batch_is_only_given_to_logs_that_do_not_say_it(tmp_path: Path) -> None:
