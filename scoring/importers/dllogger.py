@@ -279,6 +279,7 @@ def _as_text(text: str) -> str:
 
         DLLL {.., "step": "PARAMETER", "data": {"amp": true}}          -> PARAMETER amp : True
         DLLL {.., "step": [3], "data": {"val.top1": 70.1}}             -> Epoch: 3  val.top1 : 70.1
+        DLLL {.., "step": [3, 10], "data": {"val.top1": 68.0}}         -> Epoch: 3 Iteration: 10  val.top1 : 68.0
         DLLL {.., "step": [], "data": {"train.total_ips": 2600.0}}     -> Summary: train.total_ips : 2600.0
 
     Args:
@@ -297,8 +298,9 @@ def _as_text(text: str) -> str:
     if step == "PARAMETER":
         return f"PARAMETER {fields} "
     if isinstance(step, list) and step:
-        epoch = step[0]
-        return f"Epoch: {epoch}  {fields} "
+        names = ("Epoch", "Iteration", "Validation Iteration")
+        place = " ".join(f"{name}: {number}" for name, number in zip(names, step, strict=False))
+        return f"{place}  {fields} "
     return f"Summary: {fields} "
 
 

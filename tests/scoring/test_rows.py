@@ -83,6 +83,15 @@ def test_last_steps_that_are_faster_than_the_others_make_no_figure(tmp_path: Pat
     assert status == 2 and "steps, batch and rate against time: " in error
 
 
+@pytest.mark.parametrize("step", ["[0, 10]", "[0, 240, 10]"])  # of NVIDIA's examples for Paddle and for PyTorch
+def test_the_accuracy_of_a_single_batch_is_not_that_of_an_evaluation(tmp_path: Path, step: str) -> None:
+    text = samples.nvidia_json(samples.run_of(samples.steady(240)))
+    of_batch = f'DLLL {{"type": "LOG", "step": {step}, "data": {{"val.top1": 60.0, "val.top5": 80.0}}}}\n'
+    summary = text.rindex("DLLL")
+    quality = read_record(samples.write(tmp_path, "a.log", text[:summary] + of_batch + text[summary:])).quality
+    assert [(result.epoch, result.value) for result in quality] == [(0, 71.234)]
+
+
 @pytest.mark.parametrize(("hosts", "nodes"), [("None", 1), ("'a:5000,b:5000,c:5000'", 3)])
 def test_keras_names_the_gpus_of_a_node_and_its_hosts(tmp_path: Path, hosts: str, nodes: int) -> None:
     text = samples.keras(samples.run_of(samples.steady(60)))
