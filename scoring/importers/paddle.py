@@ -150,6 +150,8 @@ class Paddle18(Launch, EpochFormatReader):
     quality_name = "acc1"
 
 
+# Between an option and its value: of a command line, or of the list of arguments that Paddle's launcher prints.
+_BEFORE_VALUE = "(?:[ =]|', ')"
 # A launcher's label, such as `0: `, may stand before it. A key `model:` that is indented is in another section.
 _HEAD_OF_MODEL_SECTION = re.compile(r"(?P<label>(?: *\S(?:.*\S)? ?)?)model:\s*")
 
@@ -188,8 +190,11 @@ class PaddleSeg(Launch):
     segmentation = True
     precision_names = (("fp32", "fp32"), ("fp16", "amp"))  # PaddleSeg's `fp16` means AMP
     fact_pattern = re.compile(
-        r"(?<![\w.])batch_size: (?P<batch_of_config>\d{1,9})\s*$|--batch_size[ =](?P<batch_per_device>\d{1,9})\b"
-        r"|--precision[ =](?P<precision>\w+)|--amp_level[ =](?P<level>\w+)"
+        r"(?<![\w.])batch_size: (?P<batch_of_config>\d{1,9})\s*$"
+        rf"|--batch_size{_BEFORE_VALUE}(?P<batch_per_device>\d{{1,9}})\b"
+        rf"|--precision{_BEFORE_VALUE}(?P<precision>\w+)"
+        rf"|(?:--amp_level{_BEFORE_VALUE}|AMP level = )(?P<level>\w+)"
+        r"|(?P<amp>(?<!\[)--fp16\b|\buse (?:amp|AMP) to train)"  # `[--fp16]` is in the usage that a wrong call prints
     )
     evaluation_pattern = re.compile(r"\[EVAL\].*?\bmIoU[:=] ?(?P<value>[\d.]+)")
     quality_name = "mIoU"
@@ -251,20 +256,22 @@ class PaddleSeg(Launch):
             word: The precision as `--precision` states it.
 
         Returns:
-            "amp_" and the level for "fp16" with `--amp_level`, and "amp" for "fp16" without it. "fp32" for "fp32". None
-            for any other word.
+            "amp_" and the level for "fp16" with a level, and "amp" for "fp16" without one. "fp32" for "fp32". None for
+            any other word.
         """
-        level = self.value("level")  # of `--amp_level`; None without this option
+        level = self.value("level")  # of `--amp_level`, or of the trainer's line `AMP level = O2`; None without them
         if word == "fp16" and level:
             return f"amp_{level.lower()}"
         return super().name_of_precision(word)  # by the pairs of `precision_names`
 
     def finish_facts(self) -> None:
-        """Set model, batch size, devices, software versions and math mode from what the log states.
+        """Set model, batch size, precision, devices, software versions and math mode from what the log states.
 
         Call this after the last line.
         """
         self._set_model()
+        if "amp" in self.facts_by_name:  # the option `--fp16` of older releases, or the trainer's own words
+            self.set_if_unset("precision", "fp16", self.line_of("amp"))
         # A line with the option `--batch_size` of the command line has set the field already, and counts.
         self.set_if_unset_from("batch_per_device", "batch_of_config")
         super().finish_facts()  # last: it also turns the text of the batch size into a number
