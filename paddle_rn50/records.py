@@ -167,7 +167,10 @@ class Records:
         """
         first = self.format.first_label
         last = first + self.classes - 1
-        return f"{self.name(number)}: its label is not one of {first} to {last}: the recipe has {self.classes} classes"
+        return (
+            f"{self.name(number)}: its label is not one of {first} to {last}, the recipe's {self.classes} classes: "
+            f"number the classes from {first}, or choose another RECIPE"
+        )
 
     def name(self, number: int) -> str:
         """Name the file and the record, for a message."""

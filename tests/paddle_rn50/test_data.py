@@ -310,7 +310,7 @@ def test_packed_images_give_the_folders_batches_bit_for_bit(embedded: Path, tmp_
 
 def test_a_packed_label_that_the_recipe_lacks_is_named(embedded: Path, tmp_path: Path) -> None:
     pack.pack(embedded, tmp_path, "train")
-    fails(data.find(tmp_path, "train", 9), r"train\.rec, record \d+ .*the recipe has 9 classes")
+    fails(data.find(tmp_path, "train", 9), r"train\.rec, record \d+ .*the recipe's 9 classes: number")
 
 
 def test_the_decoder_is_told_of_the_largest_image(tmp_path: Path) -> None:

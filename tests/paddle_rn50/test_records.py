@@ -152,7 +152,7 @@ NO_PART = "no whole part at its byte 0"
         (43, b"\x60", NO_PART),  # flag 3, the last of several parts
         (44, b"\x02", "it holds labels and no image"),
         (48, struct.pack("<f", 1.5), "its label is not one of 0 to 9"),
-        (48, struct.pack("<f", 10), "its label is not one of 0 to 9: the recipe has 10 classes"),
+        (48, struct.pack("<f", 10), "its label is not one of 0 to 9, the recipe's 10 classes: number the classes"),
         (71, b"", NO_PART),  # the last byte is cut off
     ],
 )
