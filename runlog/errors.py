@@ -49,10 +49,14 @@ def one_line(main: Callable[_P, int]) -> Callable[_P, int]:
 def message_of(error: BaseException) -> str:
     """Return the message of an error on one line; the name of its class if the message is empty.
 
+    Blanks within a line stay, as a path may have several, or another than ASCII's.
+
     Args:
         error: The error.
     """
-    return " ".join(str(error).split()) or type(error).__name__
+    lines = [line.strip() for line in str(error).splitlines()]
+    text = " ".join(line for line in lines if line)
+    return text or type(error).__name__
 
 
 def drop_output() -> None:

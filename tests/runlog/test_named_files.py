@@ -83,6 +83,11 @@ def test_a_name_with_a_line_break_is_one_line_too() -> None:
     jobs.refused(jobs.called(pack.main, "ab\nsent", "packed"), "ab sent: no such folder: give the folder")
 
 
+def test_a_name_keeps_its_blanks_in_a_message() -> None:
+    """Several became one, and an ideographic space one of ASCII, so that no file had the name in the message."""
+    jobs.refused(jobs.called(pack.main, "a  b\u3000c", "packed"), "error: a  b\u3000c: no such folder")
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
