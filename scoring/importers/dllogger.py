@@ -383,13 +383,33 @@ class MXNet(PyTorch):
         if table is not None:
             counts["the closing table"] = table.devices
 
+        least_devices = self._least_devices_by_ranks()
+        gpus = counts.get("gpus")
+        if least_devices is not None and gpus is not None and self._are_ranks_of_whole_nodes(gpus, least_devices):
+            nodes = least_devices.value // gpus.value
+            del counts["gpus"]
+            counts[f"gpus of each of {nodes} nodes"] = Fact(nodes * gpus.value, gpus.line)
         # Ranks 0 and 5 show that there are at least 6 devices. That confirms a place that states 6, and contradicts one
         # that states 4. Of 8 it says nothing.
-        least_devices = self._least_devices_by_ranks()
         stated = [count.value for count in counts.values() if count.value is not None]
         if least_devices is not None and stated and least_devices.value >= max(stated):
             counts["mpirun's ranks"] = least_devices
         return {} if self._are_of_one_node(counts) else counts
+
+    def _are_ranks_of_whole_nodes(self, gpus: Fact, least_devices: Fact) -> bool:
+        """Return whether mpirun's ranks are those of several nodes, on each of which a process runs on each GPU.
+
+        With Horovod and `gpus : [0, 1, 2, 3]`, ranks 0 to 7 are those of two nodes, if each of them printed something.
+
+        Args:
+            gpus: The number of GPUs that the parameter lists.
+            least_devices: How many devices there are at least, by the ranks.
+        """
+        if self.value("kv_store") != "horovod" or gpus.value is None or gpus.value == 1:
+            return False
+        has_each_rank = all(rank in self.lines.ranks for rank in range(least_devices.value))
+        has_several_nodes = least_devices.value > gpus.value
+        return has_each_rank and has_several_nodes and least_devices.value % gpus.value == 0
 
     def _are_of_one_node(self, counts: Mapping[str, Fact]) -> bool:
         """Return whether the stated devices may be those of one of several nodes, as `gpus` lists them with Horovod.

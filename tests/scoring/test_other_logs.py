@@ -128,6 +128,20 @@ def test_with_horovod_a_list_of_gpus_is_of_one_node(tmp_path: Path, gpus: str, d
         assert read(tmp_path, with_rank(text, 7)).devices == 8
 
 
+@pytest.mark.parametrize(("silent", "devices"), [(None, 16), (11, None)])
+def test_with_horovod_each_rank_of_several_nodes_shows_their_number(
+    tmp_path: Path, silent: int | None, devices: int | None
+) -> None:
+    """The older example prints from each rank, on two nodes of eight GPUs. If one rank is silent, it is not known."""
+    text = samples.nvidia_mxnet_speed(samples.run_of(samples.steady(60), devices=16)).split("train.total_ips")[0]
+    text = text.replace(", 8, 9, 10, 11, 12, 13, 14, 15]", "], kv_store='horovod'")
+    first_line = text.splitlines()[0]
+    others = [first_line.replace("[1,0]", f"[1,{rank}]") for rank in range(1, 16) if rank != silent]
+    record = read(tmp_path, "\n".join([*others, text]))
+    assert (record.devices, record.batch_per_device) == (devices, devices and 32)
+    assert [check.agree for check in record.checks if check.what == "devices"] == [devices is not None]
+
+
 def test_a_list_of_gpus_in_quotes(tmp_path: Path) -> None:
     text = samples.nvidia_mxnet_speed(run()).split("train.total_ips")[0]
     text = re.sub(r"\[1,\d\]<stderr>:", "", text)
