@@ -218,7 +218,8 @@ def _has_line_between(ascending_lines: Sequence[int], first: int, last: int) -> 
 def slow_rows_after_evaluations(windows: Sequence[Window], evaluation_lines: Sequence[int]) -> list[Window]:
     """Return the rows that follow an evaluation and whose steps take longer than usual by more than PAUSE_RATIO.
 
-    With steps of usually 0.3 s, a row that prints 2.3 s as their mean, right behind an evaluation, is returned.
+    With steps of usually 0.3 s, a row that prints 2.3 s as their mean, right behind an evaluation, is returned. A row
+    of another epoch than the row before is not: programs time the steps of each epoch by itself.
 
     Args:
         windows: Rows of training figures, in the order of the log. Those without steps or seconds are skipped.
@@ -231,7 +232,8 @@ def slow_rows_after_evaluations(windows: Sequence[Window], evaluation_lines: Seq
     found = []
     for before, row in itertools.pairwise(timed):
         follows_evaluation = _has_line_between(evaluation_lines, before.line, row.line)
-        if follows_evaluation and _step_s(row) > PAUSE_RATIO * usual_step_s:
+        is_within_epoch = before.epoch == row.epoch
+        if follows_evaluation and is_within_epoch and _step_s(row) > PAUSE_RATIO * usual_step_s:
             found.append(row)
     return found
 

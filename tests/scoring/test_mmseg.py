@@ -92,3 +92,16 @@ def test_a_row_that_takes_in_an_evaluation_is_told_and_does_not_wait_for_data(
     _, out, _ = samples.command("score", record.file, "--protocol", "window")
     assert "data_stall" not in [warned["rule"] for warned in out["warnings"]]
     assert out["value"] == pytest.approx(8 * 460 / (0.2 * 460 + evaluated_s), rel=0.005)
+
+
+def test_a_slow_start_of_an_epoch_behind_an_evaluation_is_a_wait_for_data(tmp_path: Path) -> None:
+    """mmcv's timer starts anew in each epoch, whose first rows are slow as the loader's processes start."""
+    times, waits = [0.2] * 240, [0.004] * 240
+    for first_of_epoch in range(0, 240, 60):
+        times[first_of_epoch] += 3
+        waits[first_of_epoch] += 3
+    made = dataclasses.replace(samples.run_of(times, epoch_steps=60), waits=waits)
+    record = read(tmp_path, samples.mm_epochs(made))
+    assert len(record.quality) == 4
+    assert not [check for check in record.checks if check.what == "evaluations within rows"]
+    assert [window.data_wait_s for window in record.windows if window.step == 10][1:] == [pytest.approx(3.04)] * 3
