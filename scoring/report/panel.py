@@ -38,6 +38,7 @@ MARKERS = (  # as many as SERIES_COLORS, because one index chooses a colour and 
     Marker("X", "✖", "✕"),
     Marker("*", "★", "☆"),
 )
+MOST_LINES = 2 * len(MARKERS)  # of a plot of runs: the legend shows full and hollow markers, and no dashes
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (2, 1.5)), (0, (6, 2, 1.5, 2)))
 DASHED = (0, (5, 2))
 GREATEST_DRAWN = 1e15  # values beyond are not drawn, because no axis has ticks for them

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 from runlog.digits import six_digits
 from scoring.report.blocks import Figure
 from scoring.report.content import Point, stretches
-from scoring.report.panel import GREATEST_DRAWN, MOST_MARKERS, Plot
+from scoring.report.panel import GREATEST_DRAWN, MOST_LINES, MOST_MARKERS, Plot
 from scoring.report.svg import INK, MUTED, SERIES_COLORS, for_page
 from scoring.report.text import time_unit
 
@@ -174,6 +174,9 @@ def lines(
 ) -> None:
     """Draw a line through each of several series of points, over whole numbers such as steps or epochs.
 
+    Only the first 16 (MOST_LINES) series are drawn, because the marks of others would repeat. The legend says how many
+    are not drawn.
+
     Args:
         drawing: The plot to draw on.
         series: Label and points (x, y) of each line.
@@ -184,13 +187,17 @@ def lines(
     """
     from matplotlib.ticker import MaxNLocator
 
-    for style_index, (label, points) in enumerate(series):
+    drawn_series = series[:MOST_LINES]
+    for style_index, (label, points) in enumerate(drawn_series):
         drawing.draw_series(style_index, label, points)
+    not_drawn = len(series) - len(drawn_series)
+    if not_drawn > 0:
+        drawing.add_to_legend("…", MUTED, f"{not_drawn} more not drawn")
     if target is not None and abs(target) < GREATEST_DRAWN:
         drawing.draw_level(target)
         drawing.add_to_legend("╌", INK, f"target {six_digits(target)}")
     if starts_at_zero:
-        drawing.start_at_zero(_values_of(series))
+        drawing.start_at_zero(_values_of(drawn_series))
     drawing.axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
     drawing.name_axes(x=x, y=y)
 

@@ -206,6 +206,15 @@ def test_an_axis_of_throughput_has_two_labels_or_more(lowest: float, spans: floa
     assert 2 <= len(labels) == len(set(labels)) <= 9
 
 
+@pytest.mark.parametrize("runs, left_out", [(16, []), (17, ["1 more not drawn"]), (50, ["34 more not drawn"])])
+def test_no_two_runs_of_a_plot_have_one_mark_in_its_legend(runs: int, left_out: list[str]) -> None:
+    series = [(f"run {number}", [(0.0, 1.0), (1.0, 2.0)]) for number in range(1, runs + 1)]
+    draw = functools.partial(plots.lines, series=series, x="step", y="loss")
+    legend = plots.drawn(Figure(name="loss", title="", caption="", draw=draw)).legend
+    assert [entry.label for entry in legend] == [label for label, _ in series[:16]] + left_out
+    assert len({(entry.mark, entry.variable) for entry in legend}) == len(legend)
+
+
 @pytest.mark.parametrize("rate", [19.98, 2497.2, 19_981.0, 155_000.0, 1_057_103.0])
 @pytest.mark.parametrize("deviation", [1e-5, 1e-4, 1e-3])
 def test_the_labels_of_an_axis_that_spans_the_rates_differ_and_are_not_cut(rate: float, deviation: float) -> None:
