@@ -24,7 +24,6 @@ from runlog.strict_json import DuplicateKeyError, parse_json, scan_value
 TOKEN = b":::MLLOG"  # begins an event
 _TOKEN_AND_SPACE = ":::MLLOG "  # as the official parser wants it before the JSON
 _OLD_EVENT = re.compile(rb":::MLPv0\.|:::MLL ")  # v0.5 and v0.6 wrote their events so
-_HEAD_BYTES = 1 << 16
 HEADER = b"# {"  # begins a section of the header
 BLOCK_BYTES = 1 << 20  # read at a time
 _LINE_ENDS = (b"\n", b"\r")
@@ -248,17 +247,22 @@ def ends_with_line_end(path: str | os.PathLike[str]) -> bool:
 
 
 def has_old_events(path: str | os.PathLike[str]) -> bool:
-    """Return whether a log begins with events of MLPerf v0.5 or v0.6, whose forms are not read.
+    """Return whether a log has events of MLPerf v0.5 or v0.6, whose forms are not read.
 
     Args:
-        path: Path of the log, of which the first 64 KiB are searched.
+        path: Path of the log.
 
     Raises:
         OSError: The file cannot be opened.
         ValueError: The path leads to something that is no regular file, such as a folder or a pipe.
     """
+    end_of_block = b""  # of the block before: an event may begin there
     with open_log(path) as stream:
-        return _OLD_EVENT.search(stream.read(_HEAD_BYTES)) is not None
+        while block := stream.read(BLOCK_BYTES):
+            if _OLD_EVENT.search(end_of_block + block) is not None:
+                return True
+            end_of_block = block[-len(":::MLPv0") :]
+    return False
 
 
 def read_log(path: str | os.PathLike[str]) -> Iterator[Entry]:

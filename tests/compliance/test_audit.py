@@ -346,7 +346,11 @@ def test_rounds_whose_form_is_not_read_are_not_judged(name: str, line: str, tmp_
 
 @pytest.mark.parametrize(
     "line",
-    [':::MLL 1558630022.123 run_start: {"value": null}', ":::MLPv0.5.0 resnet 1541635000.1 (train.py:1) run_start"],
+    [
+        ':::MLL 1558630022.123 run_start: {"value": null}',
+        ":::MLPv0.5.0 resnet 1541635000.1 (train.py:1) run_start",
+        f"{'packages of the image' * 100_000}\n:::MLPv0.5.0 resnet 1541635000.1 (train.py:1) run_start",
+    ],
 )
 def test_the_check_and_the_importer_say_of_a_log_of_v05_or_v06_that_its_form_is_not_read(
     line: str, tmp_path: Path
