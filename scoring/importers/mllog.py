@@ -519,8 +519,8 @@ class MLLog(FormatReader):
     def _read_evaluations(self) -> None:
         """Fill `evaluation_spans` with the times of the logged evaluations, and `qualities` with the logged accuracies.
 
-        An evaluation is left out if its start or stop is missing or if its duration is not positive. An accuracy that
-        is no finite number is left out, too.
+        An evaluation is left out if its start or stop is missing or if its duration is not positive. An accuracy is
+        left out if it is no finite number, or repeats the one before it, as where several ranks log it.
         """
         for evaluation in self.events.evaluations:
             start = evaluation.start
@@ -528,9 +528,12 @@ class MLLog(FormatReader):
             if start and stop and stop.time_ms > start.time_ms:
                 self.evaluation_spans.append(TimeSpan(start.time_ms / 1000, stop.time_ms / 1000))
 
+        before: run.Accuracy | None = None
         for accuracy in self.events.accuracies:
             value = real(accuracy.value)
-            if value is not None:
+            is_repeated = before is not None and _is_same_evaluation(accuracy, before)
+            before = accuracy
+            if value is not None and not is_repeated:
                 epoch = epoch_number(accuracy.number)
                 self.qualities.append(Quality(line=accuracy.line, name=accuracy.key, value=value, epoch=epoch))
 
@@ -563,3 +566,9 @@ class MLLog(FormatReader):
                 )
             )
         return windows
+
+
+def _is_same_evaluation(accuracy: run.Accuracy, before: run.Accuracy) -> bool:
+    """Return whether two accuracies are equal, and of one epoch, which both state."""
+    states_epoch = accuracy.number is not None
+    return states_epoch and accuracy._replace(line=before.line) == before

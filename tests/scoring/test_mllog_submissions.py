@@ -207,6 +207,7 @@ def test_ranks_without_labels_are_one_run(tmp_path: Path, later_ms: int) -> None
     log = Submission()
     for number in range(1, EPOCHS + 1):
         log.epoch(number)
+        log.log.event(schema.EVAL_ACCURACY, 0.7, schema.InEpoch(epoch_num=number))
     lines = []
     for line in log.log.text.getvalue().splitlines():
         time_ms = re.search(r'"time_ms": (\d+)', line)
@@ -216,6 +217,7 @@ def test_ranks_without_labels_are_one_run(tmp_path: Path, later_ms: int) -> None
     record = read_record(write(tmp_path, "log.txt", "\n".join(lines)))
     figure = score([record], protocols.find("window").skipping(1))
     assert figure.value == pytest.approx(10_000, rel=1e-3) and len(record.windows) == EPOCHS
+    assert [quality.epoch for quality in record.quality] == list(range(1, EPOCHS + 1))
     assert [problem.partition(",")[0] for problem in record.problems] == [
         f"line {at}: run_start again" for at in (10, 11, 12)
     ]
