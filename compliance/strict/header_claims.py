@@ -28,6 +28,7 @@ _GB_IN_NAME = re.compile(r"\b(\d+) ?GB\b")
 # The GeForce RTX 2050 is a later one: it has 8.6.
 _WITHOUT_TF32 = re.compile(r"\b(?:G?V100\w?|T\d+G?|[PMK]\d+\w?|GTX|TITAN|Quadro RTX|RTX 20[678]0)\b")
 _TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"
+_CHOICE_OF_GPU = "FLAGS_selected_gpus"
 _LEAST_READINGS = 20  # windows with a power, and telemetry's samples: fewer may all be of a moment without work
 _MOST_ENERGY_RATIO = 3.0  # of the energy and the windows' power over the run's time: nodes and moments differ
 _LEAST_POWER_W = 10  # of a GPU in the window of the most power; an A100 that does nothing takes some 50
@@ -150,6 +151,7 @@ class _GpuClaims(NamedTuple):
         Args:
             summary: The value of the event run_summary: the precision, and the number of devices and nodes.
         """
+        yield from self._signs_of_cpu()
         yield from self._memory_beyond_names()
         yield from self._memory_beyond_cards()
         if self.sensors.line_of_less_memory:  # each window states the most since the run began, which cannot fall
@@ -160,6 +162,17 @@ class _GpuClaims(NamedTuple):
         if fits(schema.TelemetrySummary, telemetry.value):  # None does not fit
             yield from self._less_memory_than_held(telemetry.value["peak_gpu_memory_mib"], telemetry.line)
             yield from self._energy_beyond_power(telemetry.value["energy_j"], telemetry.line)
+
+    def _signs_of_cpu(self) -> Iterator[Fault]:
+        """Yield a fault for each sign that rank 0 computed on a CPU, and not on one of the GPUs.
+
+        A rank on a GPU states in its windows how much of the GPU's memory was held. It also tells Paddle which GPU to
+        take, by a variable that the header has among those of the libraries.
+        """
+        if self.sensors.line_without_memory and self.sensors.first_memory_mib is None:
+            yield Fault(self.sensors.line_without_memory, "step_windows without a GPU's memory, of a run on GPUs")
+        if not self.run.header_section(schema.ENVIRONMENT).get(_CHOICE_OF_GPU):
+            yield Fault(_line(self.run), f"a run on GPUs, and no {_CHOICE_OF_GPU} in the environment")
 
     @property
     def _cards(self) -> list[JsonObject]:

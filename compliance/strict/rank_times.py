@@ -68,7 +68,11 @@ class RankTimesOfWindows:
             times: The value of an event rank_times.
         """
         summary = self._run.summary
-        return summary is not None and are_possible_rank_times(times, ranks=summary.devices, hosts=self._hosts)
+        is_on_gpus = self._run.header_section(schema.HARDWARE).get("device") == "gpu"
+        was_computing_measured = times.compute_most_s is not None
+        if summary is None or (is_on_gpus and was_computing_measured):  # on GPUs it is never measured
+            return False
+        return are_possible_rank_times(times, ranks=summary.devices, hosts=self._hosts)
 
     @functools.cached_property
     def _hosts(self) -> frozenset[str] | None:

@@ -17,6 +17,7 @@ class Sensors:
 
     def __init__(self) -> None:
         self.line_of_gpu = 0  # of the first window with a figure of GPUs
+        self.line_without_memory = 0  # of the first window that states no memory
         self.first_memory_mib: float | None = None  # of the first window that states it
         self.least_memory_mib = math.inf
         self.most_memory_mib: float | None = None
@@ -40,6 +41,8 @@ class Sensors:
 
         if window.gpu_memory_mib is not None:
             self._take_memory(line, window.gpu_memory_mib)
+        elif not self.line_without_memory:
+            self.line_without_memory = line
 
         if window.power_w is not None:
             self.windows_with_power += 1

@@ -51,7 +51,10 @@ def on_gpus(*, devices: int = 8, precision: str = "amp_o2", card: dict[str, Any]
     _node(log, gpus=[CARD | (card or {})] * devices)
     power_w = 300.0 * devices
     by.each(log, "step_window", lambda fields: fields["value"].update(gpu_memory_mib=20_000.0, power_w=power_w))
+    computing = dict.fromkeys(f"compute_{name}" for name in ("least_s", "median_s", "most_s", "rank", "host"))
+    by.each(log, "rank_times", lambda fields: fields["value"].update(computing))  # it is not measured
     log.inside("telemetry_summary", peak_gpu_memory_mib=30_000.0, peak_gpu_temperature_c=71.0)
+    _header(log, "environment", FLAGS_selected_gpus="0")
     if precision == "fp32":
         _header(log, "environment", NVIDIA_TF32_OVERRIDE="0")
     return _with_energy(log, power_w * 450)
