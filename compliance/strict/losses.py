@@ -70,12 +70,14 @@ def _is_before_learning(run: LoggedRun, first: schema.StepWindow) -> bool:
     """Return whether a run's first window ends before a ResNet can have learned the digits, or ImageNet.
 
     Args:
-        run: The facts that the log states of the run. A resumed run may have learned before its first window.
+        run: The facts that the log states of the run. False for a resumed run, which may have learned before its first
+            window, and for one that failed, which nobody may publish.
         first: The first window of the log.
     """
     workload = workloads.find(run.workload_name)
-    is_resnet = workload is not None and workload.family == "resnet"
-    if workload is None or not is_resnet or run.is_resumed or run.settings.get("DATA") != "real":
+    if workload is None or workload.family != "resnet":
+        return False
+    if run.is_resumed or run.status != "success" or run.settings.get("DATA") != "real":
         return False
     samples = run.stated_count(schema.TRAIN_SAMPLES)
     if run.settings.get("DATADIR") == "":

@@ -22,6 +22,7 @@ IMAGENET: dict[str, Any] = {"samples": (1281167, 50000), "batch": 32, "devices":
         ({}, {"steps": 5, "images": 480, "loss": 0.1}, False),  # a third of the epoch
         ({}, {"steps": 5, "images": 40, "loss": 0.1}, False),  # 8 images, which may be easy ones
         ({}, {"steps": 5, "images": 160, "loss": None}, False),
+        ({"status": "aborted"}, {"steps": 5, "images": 160, "loss": 0.1}, False),
         ({"summary": {"resumed": True}}, {"steps": 5, "images": 160, "loss": 0.1}, False),
         ({"summary": {"data": "synthetic"}}, {"steps": 5, "images": 160, "loss": 0.1}, False),
         ({"samples": (1437, 361)}, {"steps": 5, "images": 160, "loss": 0.1}, False),  # a user's own, and easy
