@@ -52,6 +52,7 @@ def with_evaluations(text: str, line: str) -> str:
         f"{{start}} Iter [63/240]{{end}} {RESULT}, decode.loss_seg: 0.5525, loss: 0.5525",
         f"{{start}} Iter [63/240]{{end}} {RESULT}, {'IoU.wall: 0.7016, ' * 200}loss: 0.5525",
     ],
+    ids=["2020", "2020, twice", "2021", "2021, of many classes"],
 )
 def test_an_evaluation_in_place_of_a_row_makes_no_row_missing_and_no_other_run(tmp_path: Path, line: str) -> None:
     """mmsegmentation of 2020 and 2021 printed the result in place of the row (mmcv #1248, mmsegmentation #694)."""
