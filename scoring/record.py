@@ -210,7 +210,11 @@ class Record:
         if self.format == "keras":
             # A row of this format shows the step at which it begins. The rule for other formats compares the lengths of
             # rows, and could be misled by a short row, or by a log of one row.
-            return _step_before(first_row) == last_of_earlier.step
+            step_before = _step_before(first_row)
+            if step_before is None or last_of_earlier.step is None:
+                return False
+            # A row between the two is left out if an evaluation is in it.
+            return 0 <= step_before - last_of_earlier.step <= (first_row.steps or 0)
 
         earlier_has_end = earlier.run_stop_s is not None
         if earlier_has_end or not self._lacks_beginning(last_of_earlier):

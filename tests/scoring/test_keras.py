@@ -74,3 +74,15 @@ def test_a_log_of_nothing_but_rows_with_evaluations_has_no_figure(tmp_path: Path
     log = samples.write(tmp_path, "a.log", log_text(60))
     status, _, error = samples.scoring("score", log, "--protocol", "window")
     assert status == 2 and "nothing was measured; line 10 and 1 more: an evaluation within the time" in error
+
+
+def test_a_log_that_was_cut_before_a_row_with_an_evaluation_is_in_parts(tmp_path: Path) -> None:
+    lines = log_text(625).splitlines(keepends=True)
+    [cut] = [place for place, line in enumerate(lines, 1) if line.endswith("and 600\n")]
+    parts = []
+    for name, part in (("log.1", lines[:cut]), ("log", lines[cut:])):
+        path = samples.write(tmp_path, name, "".join(part) + "ImageNet\n")
+        parts.append(read_record(path, devices=8, batch_per_device=32))
+    earlier, later = parts
+    assert later.windows[0].step == 800  # the row of steps 600 to 700 is left out
+    assert later.is_continuation_of(earlier) and not earlier.is_continuation_of(later)
