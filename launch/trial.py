@@ -34,6 +34,7 @@ from harness.processes import (
 )
 from launch.times import TIMES
 from runlog.errors import RunError
+from runlog.text import encodable
 from runlog.writer import close_log_of_killed_run
 
 # What a rank says that failed only because it lost another one: it is not to blame.
@@ -498,7 +499,7 @@ def report(pipe: Path, reason: str) -> None:
         reason: Why, in one line.
     """
     with contextlib.suppress(BrokenPipeError):
-        pipe.write_text(reason)
+        pipe.write_text(encodable(reason))
 
 
 def end_failed(trial: Trial, status: int, begin: float) -> str:

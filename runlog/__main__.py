@@ -7,6 +7,7 @@ from pathlib import Path
 from runlog.errors import RunError, one_line, print_to_reader
 from runlog.json_schema import json_schema
 from runlog.options import Parser
+from runlog.text import encodable
 from runlog.writer import close_log_of_killed_run
 
 
@@ -37,9 +38,9 @@ def main() -> int:
         why_run_ended = close_log_of_killed_run(args.log, args.reason)
     except RunError as error:  # the log cannot be read or written: "REASON; the log cannot be closed as aborted: ..."
         # Printed on stdout, where launch/trials.sh reads why the run ended. @one_line would print it on stderr.
-        print(error)
+        print(encodable(str(error)))
         return 1
-    print(why_run_ended)
+    print(encodable(why_run_ended))
     return 0
 
 

@@ -43,6 +43,11 @@ def visible(value: object, limit: int = 600) -> str:
     return f"{escaped}… ({left_out:,} more characters)"
 
 
+def encodable(text: str) -> str:
+    """Return a text in which escapes replace what UTF-8 cannot encode, as `\\udcff` for a byte of a name in Latin-1."""
+    return text.encode(errors="backslashreplace").decode()
+
+
 def _escaped(character: str) -> str:
     if character.isprintable():
         return character

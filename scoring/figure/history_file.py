@@ -13,6 +13,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from runlog.text import encodable
 from scoring.figure.levels import hosts_of_nodes
 from scoring.figure.run_start import start_of
 from scoring.figure.score import Score
@@ -111,11 +112,11 @@ def row_of(result: Score, index: int, system: str | None) -> Row:
         file=_path_as_text(record.file),
         date=date.isoformat(timespec="seconds"),
         date_of=started.source,
-        revision=_storable(str(commit)) if commit else None,
-        system=_storable(f"{machine}, {record.devices or 'unknown'} devices, {record.framework_name}"),
-        workload=_storable(f"{record.model or 'model unsaid'}, batch {record.global_batch or 'unsaid'}"),
-        precision=_storable(record.math_mode or record.precision or "precision unsaid"),
-        protocol=_storable(f"{result.protocol.name}: {result.protocol.describe()}"),
+        revision=encodable(str(commit)) if commit else None,
+        system=encodable(f"{machine}, {record.devices or 'unknown'} devices, {record.framework_name}"),
+        workload=encodable(f"{record.model or 'model unsaid'}, batch {record.global_batch or 'unsaid'}"),
+        precision=encodable(record.math_mode or record.precision or "precision unsaid"),
+        protocol=encodable(f"{result.protocol.name}: {result.protocol.describe()}"),
         images_per_s=images_per_s,
         unit=result.unit,
     )
@@ -138,11 +139,6 @@ def _identity_of_run(record: Record) -> str:
 def _path_as_text(file: str) -> str:
     """Return the absolute path of a file. Bytes of its name that are not UTF-8 become escapes, such as `\\xff`."""
     return os.fsencode(Path(file).resolve()).decode("utf-8", "backslashreplace")
-
-
-def _storable(text: str) -> str:
-    """Return a log's text, in which escapes replace the characters that UTF-8 cannot encode: SQLite refuses these."""
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 @contextmanager

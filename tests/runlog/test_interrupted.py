@@ -1,4 +1,4 @@
-"""Ctrl-C in a command that reads a long log."""
+"""Ctrl-C in a command that reads a long log, and the words with which a job ends."""
 
 import signal
 import sys
@@ -7,6 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from launch import trial
 from tests import jobs, make_log
 
 
@@ -28,3 +29,13 @@ def test_ctrl_c_is_told_in_one_line(tmp_path: Path, words: tuple[str, ...], call
     job.send_signal(signal.SIGINT)
     _, stderr = job.communicate(timeout=jobs.LIMIT_S)
     assert (job.returncode, stderr) == (130, f"{called}: stopped by signal INT\n")
+
+
+def test_a_reason_with_a_name_that_is_no_utf_8_is_passed_on(tmp_path: Path) -> None:
+    """Of a damaged image with a name in Latin-1 the job ended in a traceback, and its table did not say why."""
+    reason = "\udcff.jpeg: cannot be decoded"
+    trial.report(tmp_path / "said", reason)
+    assert (tmp_path / "said").read_text() == r"\udcff.jpeg: cannot be decoded"
+    close = [sys.executable, "-m", "runlog", "close", str(tmp_path / "result_0.txt"), reason]
+    done = jobs.run(close, PYTHONIOENCODING="utf-8:strict")  # as where the locale is not C
+    assert (done.returncode, done.stdout) == (0, "\\udcff.jpeg: cannot be decoded\n"), done.stderr
