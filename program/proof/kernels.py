@@ -29,7 +29,7 @@ _FP32_SLOTS = {
 }
 _FLOATS = {"float16", "float32", "float64"}
 # Paddle selects the kernel by the type of the first of these operands (GetExpectedKernelType in its sources).
-_SELECTORS = ("X", "Input", "Logits", "Param", "Out@GRAD", "Output@GRAD", "Y@GRAD", "Loss@GRAD")
+_SELECTORS = ("X", "Input", "Logits", "Param", "W", "Out@GRAD", "Output@GRAD", "Y@GRAD", "Loss@GRAD")
 # Operators whose kernel is selected by the type of what they write. `coalesce_tensor` only measures its inputs.
 _TYPED_BY_OUTPUT = {"fill_constant", "coalesce_tensor"}
 # Of a tensor: "limited to 2 Giga-elements" (cuDNN's API reference, cudnnSetTensor4dDescriptor), whose sizes are int.

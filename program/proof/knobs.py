@@ -238,22 +238,24 @@ def _count_sums_for_convolutions(block: Block) -> int:
     for op in block.ops:
         if op.type in _SUMS:
             # The sum reads the gradients as their last writers left them. One writer that could add is enough.
-            writers = [last_writer[name] for name in op.input_arg_names if name in last_writer]
-            if any(_could_add(writer) for writer in writers):
+            written = [name for name in op.input_arg_names if name in last_writer]
+            if any(_could_add(last_writer[name], name) for name in written):
                 count += 1
         # After the test, so that no sum counts as the writer of a gradient that it reads.
         last_writer |= dict.fromkeys(op.output_arg_names, op)
     return count
 
 
-def _could_add(writer: Operator) -> bool:
+def _could_add(writer: Operator, gradient: str) -> bool:
     """Tell whether an operator is a convolution's gradient that could still add its result to a gradient.
 
     Args:
         writer: Operator that writes a gradient.
+        gradient: The gradient. Only that of the image is added to, not that of weights which convolutions share.
     """
     # One that adds to a gradient already cannot add to another.
-    return writer.type in ops.ADDING and not ops.added_to(writer)
+    is_of_image = gradient in ops.operands(writer, "Input@GRAD", "X@GRAD")
+    return writer.type in ops.ADDING and is_of_image and not ops.added_to(writer)
 
 
 def _is_relu(op: Operator | None) -> bool:
