@@ -28,6 +28,7 @@ from program.precision import Precision
 from program.proof import kernels, verify
 from program.proof.gradients import check_gradients
 from program.proof.knobs import check_knobs
+from program.proof.network import Network, as_written, check_network
 from program.proof.values import check_values
 from program.strategy import Strategy, resolve
 from runlog.digits import six_digits
@@ -174,6 +175,7 @@ def minimize(loss: static.Variable, optimizer: OptimizerConfig, schedule: Schedu
         # Before fleet adds the gradients: Paddle knows the gradient of the fused operator.
         resnet_unit.initialize(startup, resnet_unit.fuse(main))
 
+    network = as_written(named_loss)
     paddle_optimizer = _paddle_optimizer(optimizer, schedule, main, plan)
     # Fleet is Paddle's layer for several ranks. For NCCL it can wait until the other ranks listen on their ports. CPU
     # ranks have no NCCL and never listen.
@@ -189,7 +191,7 @@ def minimize(loss: static.Variable, optimizer: OptimizerConfig, schedule: Schedu
         verified = _describe_auto(main, optimizer, ranks=fleet.worker_num())
     else:
         verify.check_learning_rate(main, paddle_schedule._var_name)
-        verified = _verify(update, startup, optimizer, plan)
+        verified = _verify(update, startup, optimizer, plan, network)
 
     if plan.device == "cpu":
         _fit_to_cpu(update, startup)
@@ -261,6 +263,7 @@ def _apply_passes(main: static.Program, startup: static.Program, plan: Plan) -> 
 
     if knobs.fuse_elewise_add_act_ops:
         # Needed with this option because the gradient of Paddle's fused add + relu writes one gradient twice.
+        gradients.mend_fused_relus(main)
         gradients.simplify_sums(main)
     gradients.spread_mean_gradients(main)  # a cheaper operator for the gradient of a global average pooling
 
@@ -338,7 +341,9 @@ def keep_communicators(startup: static.Program) -> None:
     edit.remove(startup, lambda op: op.type in ("c_gen_nccl_id", "c_comm_init"))
 
 
-def _verify(update: Update, startup: static.Program, optimizer: OptimizerConfig, plan: Plan) -> list[str]:
+def _verify(
+    update: Update, startup: static.Program, optimizer: OptimizerConfig, plan: Plan, network: Network
+) -> list[str]:
     """Prove that a built program is data-parallel training by the optimizer, precision and options of the plan.
 
     Not for Paddle's automatic mode (STRATEGY=auto), in which Paddle chooses what to build.
@@ -348,6 +353,7 @@ def _verify(update: Update, startup: static.Program, optimizer: OptimizerConfig,
         startup: Start-up program.
         optimizer: The optimizer asked for.
         plan: Device, precision and options asked for.
+        network: The network as written.
 
     Returns:
         A phrase for each proof, such as "161 gradients summed over 8 ranks once, scaled by 1/8 once".
@@ -359,7 +365,7 @@ def _verify(update: Update, startup: static.Program, optimizer: OptimizerConfig,
     options_set_by_user = plan.strategy
     options_decided = plan.knobs  # those set by the user, and what was decided for the others
     ranks = fleet.worker_num()
-    proved = _verify_training(update, optimizer, plan)
+    proved = _verify_training(update, optimizer, plan, network)
     if ranks > 1:  # a single rank has no communicator and sums nothing over ranks
         verify.check_communicator(startup, main, ranks=ranks)
         proved += _verify_normalizations(main, plan)
@@ -391,7 +397,7 @@ def _verify_normalizations(main: static.Program, plan: Plan) -> list[str]:
     return [f"{count} normalizations summed over {fleet.worker_num()} ranks, forward and backward"]
 
 
-def _verify_training(update: Update, optimizer: OptimizerConfig, plan: Plan) -> list[str]:
+def _verify_training(update: Update, optimizer: OptimizerConfig, plan: Plan, network: Network) -> list[str]:
     """Prove that gradients, optimizer and arithmetic types of an update are those of the job.
 
     Args:
@@ -399,6 +405,7 @@ def _verify_training(update: Update, optimizer: OptimizerConfig, plan: Plan) -> 
             last one has the optimizer.
         optimizer: The optimizer asked for.
         plan: Precision and options asked for.
+        network: The network as written.
 
     Returns:
         Phrases for what was proved, such as "161 gradients summed over 8 ranks once, scaled by 1/8 once".
@@ -414,7 +421,9 @@ def _verify_training(update: Update, optimizer: OptimizerConfig, plan: Plan) -> 
         check_values(program)
         verify.check_training_mode(program)
     verify.check_loss_scaling(main)
-    gradient_count = check_gradients(update, ranks=ranks, scale=loss_scale)  # each a mean over ranks and micro-steps
+    of_network = check_network(update, network)
+    # Each gradient is a mean over ranks and micro-steps.
+    gradient_count = check_gradients(update, ranks=ranks, scale=loss_scale, of_network=of_network)
     parameters_by_operator = verify.check_optimizer(main, optimizer)  # {"momentum": 161}
     verify.check_compute_types(main, plan.precision.dtype)
 

@@ -266,6 +266,45 @@ def _rename(block: Block, kept_by_dropped: dict[str, str]) -> None:
             op.desc._rename_output(name, kept_by_dropped[name])
 
 
+# ---- relu
+
+
+def mend_fused_relus(main: static.Program) -> int:
+    """Replace the operator by which Paddle fuses the gradients of x + relu(y), which exchanges the two.
+
+    Paddle 2.6.2 makes it where `fuse_elewise_add_act_ops` is on. It gives y the whole gradient, as if there were no
+    relu, and x what a relu lets through.
+
+        before    fused_elemwise_add_activation_grad(dz) -> dx, dy, wrong
+        after     elementwise_add_grad(dz) -> dx, d relu(y)     relu_grad(d relu(y)) -> dy
+
+    Args:
+        main: Training program with its gradients; changed in place.
+
+    Returns:
+        How many operators were replaced.
+    """
+    block = main.global_block()
+
+    def substitute(op: Operator) -> list[Step] | None:
+        is_fused = op.type == "fused_elemwise_add_activation_grad"
+        if not is_fused or op.attr("functor_list") != ["elementwise_add_grad", "relu_grad"]:
+            return None  # the operator stays
+        # In the slot Y the operator has x, and in X@GRAD it writes dy.
+        (relu,) = op.input("IntermediateOut")
+        declared = block.var(relu)
+        by_relu = block.create_var(name=f"{relu}@GRAD", shape=declared.shape, dtype=declared.dtype).name
+        read = {"X": op.input("Y"), "Y": [relu], "Out@GRAD": op.input("Out@GRAD")}
+        written = {"X@GRAD": op.output("Y@GRAD"), "Y@GRAD": [by_relu]}
+        of_relu = {"Out": [relu], "Out@GRAD": [by_relu]}
+        return [
+            Step("elementwise_add_grad", read, written, {"axis": op.attr("axis")}),
+            Step("relu_grad", of_relu, {"X@GRAD": op.output("X@GRAD")}, {}),
+        ]
+
+    return rewrite(main, substitute)
+
+
 # ---- mean pooling
 
 
@@ -290,7 +329,8 @@ def spread_mean_gradients(main: static.Program) -> int:
         height_axis = op.attr("data_format").index("H")  # the width's axis is the next one
         image_sides = block.var(op.input("X")[0]).shape[height_axis : height_axis + 2]
         mean_sides = block.var(op.input("Out")[0]).shape[height_axis : height_axis + 2]
-        is_global = mean_sides == (1, 1)
+        is_whole_image = op.attr("adaptive") or op.attr("global_pooling") or tuple(op.attr("ksize")) == image_sides
+        is_global = mean_sides == (1, 1) and is_whole_image
         if not is_global:
             return None  # the operator stays
         return [_spreading_pooling(op, image_sides)]

@@ -37,7 +37,13 @@ _LINEAR = {*_SUMS, "scale", "cast", "assign", "depend", "pool2d"}  # `pool2d`: p
 _LINEAR |= {"concat", "split", "stack", "slice", "reshape2", "transpose2", "flip", "squeeze2", "unsqueeze2"}
 
 
-def check_gradients(update: Sequence[static.Program], *, ranks: int, scale: float = 1.0) -> int:
+def check_gradients(
+    update: Sequence[static.Program],
+    *,
+    ranks: int,
+    scale: float = 1.0,
+    of_network: frozenset[Operator] = frozenset(),
+) -> int:
     """Prove that an update trains each parameter by the mean of its gradients over all ranks and micro-steps.
 
     Args:
@@ -45,6 +51,8 @@ def check_gradients(update: Sequence[static.Program], *, ranks: int, scale: floa
             gradient accumulation it is the only one.
         ranks: Number of data-parallel processes.
         scale: The fixed loss scale, at which the gradient of the loss must start; 1 without one.
+        of_network: Operators that are proved to compute what the network as written does. What they do to a gradient
+            belongs to the gradient, as the weight of an auxiliary loss.
 
     Returns:
         How many parameters the optimizer updates, each by one gradient.
@@ -54,8 +62,8 @@ def check_gradients(update: Sequence[static.Program], *, ranks: int, scale: floa
             data-parallel training. The message names the first difference.
     """
     main = update[-1]
-    dynamic_scales = _dynamic_scales(main)
-    tracker = _GradientTracker(ranks=ranks, loss_scale=scale, dynamic_scales=dynamic_scales)
+    dynamic_scales = _dynamic_scales(main, of_network)
+    tracker = _GradientTracker(ranks=ranks, loss_scale=scale, dynamic_scales=dynamic_scales, of_network=of_network)
     # 4 micro-steps are 3 runs of one program and then 1 run of `main`. Each program is read once.
     for program in dict.fromkeys(update):
         tracker.follow(program.global_block(), runs=update.count(program))
@@ -112,18 +120,19 @@ def _check_is_mean(parameter: str, history: GradientHistory, *, ranks: int, micr
     prove(power == 0, f"{subject} still has the loss scale on it ({power:+d})")
 
 
-def _dynamic_scales(main: static.Program) -> set[str]:
+def _dynamic_scales(main: static.Program, of_network: frozenset[Operator]) -> set[str]:
     """Return the variables by which Paddle's mixed precision (AMP) multiplies the loss of a program.
 
     Args:
         main: Training program.
+        of_network: Operators of the network as written, whose loss may be a product too.
 
     Returns:
         Their names; empty without a dynamic loss scale.
     """
     scales: set[str] = set()
     for op in main.global_block().ops:
-        if op.attr("op_role") == ops.LOSS and op.type == "elementwise_mul":
+        if op.attr("op_role") == ops.LOSS and op.type == "elementwise_mul" and op not in of_network:
             scales.update(op.input("Y"))
     return scales
 
@@ -135,18 +144,22 @@ class _GradientTracker:
     not data-parallel training.
     """
 
-    def __init__(self, *, ranks: int, loss_scale: float, dynamic_scales: set[str]) -> None:
+    def __init__(
+        self, *, ranks: int, loss_scale: float, dynamic_scales: set[str], of_network: frozenset[Operator]
+    ) -> None:
         """Start without any gradient.
 
         Args:
             ranks: Number of data-parallel processes.
             loss_scale: The fixed loss scale; 1 without one.
             dynamic_scales: Variables by which mixed precision multiplies the loss.
+            of_network: Operators of the network as written, and of its gradients.
         """
         self.at_optimizer: dict[str, GradientHistory] = {}  # by parameter: of the gradient that the optimizer reads
         self._ranks = ranks
         self._loss_scale = loss_scale
         self._dynamic_scales = dynamic_scales
+        self._of_network = of_network
         # By the variable that holds the gradient now. A variable without a history holds none: its gradient is not
         # computed yet, or it is an accumulator of zeros.
         self._histories: dict[str, GradientHistory] = {}
@@ -279,10 +292,11 @@ class _GradientTracker:
         """Raise Refused if an operator may do more to a gradient than hand on what is linear in it.
 
         Args:
-            op: The operator. All that Paddle names as the gradient of another operator are linear.
+            op: The operator. All that Paddle names as the gradient of another operator are linear, and all that it adds
+                as gradients to the network as written.
             gradient: Name of a gradient that it reads, for messages.
         """
-        is_linear = op.type.endswith("_grad") or op.type in _LINEAR
+        is_linear = op.type.endswith("_grad") or op.type in _LINEAR or op in self._of_network
         prove(is_linear, f"{op.type} reads {gradient}: it is not known to keep gradients in proportion")
         if op.type in _SUMS:
             for name in op.input_arg_names:
@@ -348,13 +362,16 @@ class _GradientTracker:
         For example, a `scale` by 0.5 turns the factor 0.25 of the history into 0.125.
 
         Args:
-            op: The operator. All but a `scale` and the gradient of the loss's scaling leave the history as it is.
+            op: The operator. All but a `scale` and the gradient of the loss's scaling leave the history as it is, and
+                so do those of the network as written.
             history: History of the gradient that the operator reads.
             gradient: Name of this gradient, for the message.
 
         Raises:
             Refused: A `scale` adds something, or takes its factor from a variable.
         """
+        if op in self._of_network:
+            return history
         if op.type == "scale":
             bias = op.attr("bias")
             takes_factor_from_variable = len(op.input_arg_names) > 1
