@@ -46,13 +46,7 @@ LOST_PEER = re.compile(
 SIGNALS_OF_LOST_PEER = {signal.SIGABRT, signal.SIGTERM, signal.SIGPIPE, signal.SIGHUP}  # by which such a rank may end
 NO_MORE_PROCESSES = re.compile(r"can't start new thread|BlockingIOError: \[Errno 11\]|pthread_create failed")
 STATUS_OF_REFUSAL = 2  # a rank's and the trial's
-# Why the trial failed, by mpirun's words
-REASON_BY_WORDS = {
-    "unable to find network interfaces": "no network interface is up here, and ranks meet over the loopback: "
-    "ip link set lo up",
-    "SIGPIPE detected": "what reads the job's output has ended, as | head does or a lost ssh: write the output into a "
-    "file, > run.out",
-}
+NO_READER = "SIGPIPE detected"  # mpirun's word before it ends the ranks by TERM
 # mpirun's words where there is no room for its files, of bytes or of files
 MPIRUN_CANNOT_WRITE = re.compile("PMIX_ERR_FILE_WRITE_FAILURE|unable to create the desired\\s+directory")
 # mpirun of Open MPI 5.0.11 may wait for ever, and not end at SIGTERM, where ranks end while they start MPI.
@@ -329,7 +323,8 @@ class Trial:
         """Return why the trial failed, in one line: the first reason that is known, in the order below.
 
         These are tried in turn: the reason of launch/nodes.py, the signal that asked the trial to end, a folder of
-        results that was removed, a rank that a signal ended, what the ranks wrote, and how mpirun ended.
+        results that was removed, an output that nobody reads any more, a rank that a signal ended, what the ranks
+        wrote, and how mpirun ended.
 
         Args:
             status: Exit status of mpirun as `run` returned it, or 1 in place of 0.
@@ -342,6 +337,8 @@ class Trial:
             return self._reason_of_signal(self.signal, messages)
         if not self.stderr.exists():
             return f"{self.stderr.parent} was removed during the run"
+        if NO_READER in messages.text:
+            return self._reason_of_lost_reader(messages)
         return (
             self._reason_of_ended_rank(messages)
             or self._reason_by_ranks(messages)
@@ -364,6 +361,16 @@ class Trial:
         if said_by_ranks:
             return said_by_ranks[0]
         return killed or f"stopped by signal {number.name.removeprefix('SIG')}"
+
+    def _reason_of_lost_reader(self, messages: Messages) -> str:
+        """Return that nobody reads the output any more, and what the ranks wrote as mpirun ended them for it.
+
+        Args:
+            messages: What the ranks and mpirun have printed on stderr.
+        """
+        why = "what reads the job's output has ended, as | head does or a lost ssh: write the output into a file"
+        said_by_ranks = [line for line in messages.errors() if line.startswith("stopped by ")]
+        return f"{why}; {said_by_ranks[0]}" if said_by_ranks else why
 
     def _reason_of_ended_rank(self, messages: Messages) -> str:
         """Return which signal ended a rank; empty if there is no such rank, or it is not to blame.
@@ -415,9 +422,8 @@ class Trial:
         """
         if 128 < status < 192:  # 128 + the number of a signal, of which Linux has 64
             return f"mpirun was ended by signal {status - 128}"
-        for words, reason in REASON_BY_WORDS.items():
-            if words in messages.text:
-                return reason
+        if "unable to find network interfaces" in messages.text:
+            return "no network interface is up here, and ranks meet over the loopback: ip link set lo up"
         if MPIRUN_CANNOT_WRITE.search(messages.text):
             folder = os.environ.get("TMPDIR") or "/tmp"
             return f"mpirun cannot write into {folder}: make room there, or set TMPDIR to another folder"
