@@ -511,7 +511,7 @@ def report(pipe: Path, reason: str) -> None:
 def end_failed(trial: Trial, status: int, begin: float) -> str:
     """Return why a trial failed, in one line, after its log is closed as aborted if its ranks could not do that.
 
-    A reason that the log has already is preferred.
+    A reason that the log has already is preferred, unless the trial's says it and more.
 
     Args:
         trial: The trial, whose mpirun has ended.
@@ -527,9 +527,10 @@ def end_failed(trial: Trial, status: int, begin: float) -> str:
     if is_over_limit and trial.signal is None:  # a signal that came is the reason, even after the limit
         reason = f"it was not done after the {TIMES['ACCEPTANCE_END_S']} s that an acceptance may take"
     try:
-        return close_log_of_killed_run(args.result, reason)  # it prefers the log's own reason
+        logged_reason = close_log_of_killed_run(args.result, reason)  # the log's own where it has one
     except RunError as error:
         return str(error)
+    return reason if logged_reason in reason else logged_reason
 
 
 def arguments() -> argparse.Namespace:

@@ -1,5 +1,6 @@
 """Ctrl-C in a command that reads a long log, and the words with which a job ends."""
 
+import argparse
 import signal
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ import psutil
 import pytest
 
 from launch import trial
+from runlog.writer import close_log_of_killed_run
 from tests import jobs, make_log
 
 
@@ -29,6 +31,19 @@ def test_ctrl_c_is_told_in_one_line(tmp_path: Path, words: tuple[str, ...], call
     job.send_signal(signal.SIGINT)
     _, stderr = job.communicate(timeout=jobs.LIMIT_S)
     assert (job.returncode, stderr) == (130, f"{called}: stopped by signal INT\n")
+
+
+def test_a_job_whose_output_nobody_reads_says_so_and_what_its_log_says(tmp_path: Path) -> None:
+    """It was said to be stopped by a signal that nobody had sent."""
+    log = tmp_path / "result_0.txt"
+    log.write_text("a line\n")
+    saved = close_log_of_killed_run(log, "stopped by signal TERM after step 17")
+    one = trial.Trial(argparse.Namespace(result=log, nodes=1, limit=0))
+    one.stderr.write_text(f"[n1:7] prterun: SIGPIPE detected - aborting\nerror: {saved}\n")
+    said = trial.end_failed(one, 1, 0.0)
+    assert said.startswith("what reads the job's output has ended, ") and said.endswith(f"; {saved}")
+    one.stderr.write_text("error: another\n")
+    assert trial.end_failed(one, 1, 0.0) == saved
 
 
 def test_a_reason_with_a_name_that_is_no_utf_8_is_passed_on(tmp_path: Path) -> None:
