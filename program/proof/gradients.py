@@ -245,7 +245,8 @@ class _GradientTracker:
         Raises:
             Refused: The constant is not the fixed loss scale.
         """
-        constant = op.attr("value")
+        text = op.attr("str_value")  # Paddle reads it in place of the value, where it is not empty
+        constant = float(text) if text else op.attr("value")
         prove(
             is_close(constant, self._loss_scale),
             f"the gradients start at {six_digits(constant)}, not at the loss scale {six_digits(self._loss_scale)}",

@@ -27,7 +27,7 @@ _WITHOUT_MEANING = {
     *("save_intermediate_out", "mkldnn_data_type", "use_quantizer"),
 }
 _OF_NORM = ("momentum", "epsilon", "data_layout", "is_test", "use_global_stats", "trainable_statistics")
-_READ_BY_NORM_GRADIENT = ("X", "Scale", "Bias", "SavedMean", "SavedVariance")
+_READ_BY_NORM_GRADIENT = ("X", "Scale", "Bias", "SavedMean", "SavedVariance", "ReserveSpace")
 _FLOATS = {4: "float", 5: "float", 22: "float"}  # float16, float32 and bfloat16 by their numbers in Paddle
 _WITHOUT_VALUE = {"coalesce_tensor", "c_sync_calc_stream", "c_sync_comm_stream"}  # they compute no new value
 _RANDOM = ("dropout", "random", "bernoulli", "randint", "seed")  # parts of the types of operators that draw numbers

@@ -183,6 +183,7 @@ BROKEN = [
     (HALF, "conv2d_grad", exchange("conv2d_grad", "Input")),
     (HALF, "fused_bn_add_activation", exchange("fused_bn_add_activation", "Scale")),
     (HALF, "fused_batch_norm_act_grad", exchange("fused_batch_norm_act_grad", "SavedMean")),
+    (HALF, "batch_norm_grad", exchange("batch_norm_grad", "ReserveSpace")),
     (FULL, "pool2d", lose("relu")),
     (FULL, "relu_grad", exchange("relu_grad", "Out")),
     (FULL, "label_smooth", set_floats("label_smooth", "epsilon", 0.5)),

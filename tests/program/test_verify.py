@@ -263,6 +263,7 @@ BROKEN: dict[tuple[str, str], list[tuple[str, Callable[[Any], Any]]]] = {
         ("goes through c_reduce_sum: this is not an all-reduce", lambda b: sum_anew(b, "c_reduce_sum", root_id=0)),
         ("goes through c_broadcast: this is not an all-reduce", lambda b: sum_anew(b, "c_broadcast", root=0)),
         ("start at 2, not at the loss scale 1", lambda b: start(b).desc._set_float32_attr("value", 2.0)),
+        ("start at 2, not at the loss scale 1", lambda b: start(b).desc._set_attr("str_value", "2.0")),
         (r"by 0\.0625, not by 1/8", lambda b: ops(b, UPDATE)[0].desc._set_float32_attr("rescale_grad", 0.5)),
         ("constant factor: bias 1", lambda b: scale_of_ranks(b).desc._set_float32_attr("bias", 1.0)),
         ("than a constant factor", lambda b: scale_of_ranks(b).desc.set_input("ScaleTensor", ["loss_scaling_0"])),
