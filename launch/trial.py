@@ -46,7 +46,8 @@ LOST_PEER = re.compile(
 SIGNALS_OF_LOST_PEER = {signal.SIGABRT, signal.SIGTERM, signal.SIGPIPE, signal.SIGHUP}  # by which such a rank may end
 NO_MORE_PROCESSES = re.compile(r"can't start new thread|BlockingIOError: \[Errno 11\]|pthread_create failed")
 STATUS_OF_REFUSAL = 2  # a rank's and the trial's
-NO_READER = "SIGPIPE detected"  # mpirun's word before it ends the ranks by TERM
+NO_READER = "SIGPIPE detected"  # mpirun's words before it ends the ranks by TERM
+NOBODY_READS = "what reads the job's output has ended, as | head does or a lost ssh: write the output into a file"
 # mpirun's words where there is no room for its files, of bytes or of files
 MPIRUN_CANNOT_WRITE = re.compile("PMIX_ERR_FILE_WRITE_FAILURE|unable to create the desired\\s+directory")
 # mpirun of Open MPI 5.0.11 may wait for ever, and not end at SIGTERM, where ranks end while they start MPI.
@@ -338,7 +339,7 @@ class Trial:
         if not self.stderr.exists():
             return f"{self.stderr.parent} was removed during the run"
         if NO_READER in messages.text:
-            return self._reason_of_lost_reader(messages)
+            return NOBODY_READS
         return (
             self._reason_of_ended_rank(messages)
             or self._reason_by_ranks(messages)
@@ -361,16 +362,6 @@ class Trial:
         if said_by_ranks:
             return said_by_ranks[0]
         return killed or f"stopped by signal {number.name.removeprefix('SIG')}"
-
-    def _reason_of_lost_reader(self, messages: Messages) -> str:
-        """Return that nobody reads the output any more, and what the ranks wrote as mpirun ended them for it.
-
-        Args:
-            messages: What the ranks and mpirun have printed on stderr.
-        """
-        why = "what reads the job's output has ended, as | head does or a lost ssh: write the output into a file"
-        said_by_ranks = [line for line in messages.errors() if line.startswith("stopped by ")]
-        return f"{why}; {said_by_ranks[0]}" if said_by_ranks else why
 
     def _reason_of_ended_rank(self, messages: Messages) -> str:
         """Return which signal ended a rank; empty if there is no such rank, or it is not to blame.
@@ -511,7 +502,8 @@ def report(pipe: Path, reason: str) -> None:
 def end_failed(trial: Trial, status: int, begin: float) -> str:
     """Return why a trial failed, in one line, after its log is closed as aborted if its ranks could not do that.
 
-    A reason that the log has already is preferred, unless the trial's says it and more.
+    A reason that the log has already is preferred. Where nobody reads the output any more it is the second one, as
+    the log names the signal by which mpirun ended the ranks for it.
 
     Args:
         trial: The trial, whose mpirun has ended.
@@ -530,7 +522,9 @@ def end_failed(trial: Trial, status: int, begin: float) -> str:
         logged_reason = close_log_of_killed_run(args.result, reason)  # the log's own where it has one
     except RunError as error:
         return str(error)
-    return reason if logged_reason in reason else logged_reason
+    if reason == NOBODY_READS and logged_reason != reason:
+        return f"{reason}; {logged_reason}"
+    return logged_reason
 
 
 def arguments() -> argparse.Namespace:

@@ -362,7 +362,7 @@ OF_KILL = r"process rank 1 with PID 17 on node n1 exited on signal {} .*"
             0,
             "mpirun cannot write into .*: make room there.*",
         ),
-        (["prterun: SIGPIPE detected", "error: stopped by TERM; saved"], 0, "what reads .*; stopped by TERM; saved"),
+        (["prterun: SIGPIPE detected", "error: stopped by TERM; saved"], 0, "what reads the job's output has .*"),
         (["prterun: SIGPIPE detected", KILLED.format(15, "Terminated")], 0, "what reads the job's output has .*"),
         (["unable to create the desired directory"], 0, "mpirun cannot write into .*, or set TMPDIR to another folder"),
         (["Traceback"], 0, "a rank ended with status 14; what it said is in .*"),

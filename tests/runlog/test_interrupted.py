@@ -39,7 +39,7 @@ def test_a_job_whose_output_nobody_reads_says_so_and_what_its_log_says(tmp_path:
     log.write_text("a line\n")
     saved = close_log_of_killed_run(log, "stopped by signal TERM after step 17")
     one = trial.Trial(argparse.Namespace(result=log, nodes=1, limit=0))
-    one.stderr.write_text(f"[n1:7] prterun: SIGPIPE detected - aborting\nerror: {saved}\n")
+    one.stderr.write_text("[n1:7] prterun: SIGPIPE detected - aborting\n")
     said = trial.end_failed(one, 1, 0.0)
     assert said.startswith("what reads the job's output has ended, ") and said.endswith(f"; {saved}")
     one.stderr.write_text("error: another\n")
