@@ -6,6 +6,7 @@ Every line is on the disk before the next step begins.
 import contextlib
 import json
 import logging
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -81,7 +82,9 @@ class RunLog:
         self._lines = logger
         # mllog writes into each event the line of code that logged the event. STACK_OFFSET makes it pass over the
         # methods `event` and `mark` of this class, so that the line is the one that calls them.
-        self._mllogger = MLLogger(logger, default_stack_offset=STACK_OFFSET, root_dir=str(REPOSITORY))
+        # It takes `root_dir` for a regular expression, by which it shortens the file's path to that in the repository.
+        root = re.escape(str(REPOSITORY))
+        self._mllogger = MLLogger(logger, default_stack_offset=STACK_OFFSET, root_dir=root)
 
     def section(self, section: schema.Section[V], value: V) -> None:
         """Write a section of the header as one line, `# {"<section>": value}`.
