@@ -96,7 +96,7 @@ class PyTorch(EpochFormatReader):
     )
     # TensorFlow's example prints `() top1_accuracy : ..`, without the epoch.
     evaluation_pattern = re.compile(
-        rf"(?:{_EPOCH}.*?\b(?=val\.)|\b)(?P<name>val\.(?:top1|accuracy)|top1_accuracy) : (?P<value>{NUMBER})"
+        rf"(?:{_EPOCH}.*?\b(?=val\.)|\b(?=top1_))(?P<name>val\.(?:top1|accuracy)|top1_accuracy) : (?P<value>{NUMBER})"
     )
     last_fact_counts = True
     batch_field = "batch_per_device"  # the field of the record that the parameter `batch_size` states

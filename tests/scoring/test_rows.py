@@ -83,11 +83,23 @@ def test_last_steps_that_are_faster_than_the_others_make_no_figure(tmp_path: Pat
     assert status == 2 and "steps, batch and rate against time: " in error
 
 
-@pytest.mark.parametrize("step", ["[0, 10]", "[0, 240, 10]"])  # of NVIDIA's examples for Paddle and for PyTorch
-def test_the_accuracy_of_a_single_batch_is_not_that_of_an_evaluation(tmp_path: Path, step: str) -> None:
-    text = samples.nvidia_json(samples.run_of(samples.steady(240)))
-    of_batch = f'DLLL {{"type": "LOG", "step": {step}, "data": {{"val.top1": 60.0, "val.top5": 80.0}}}}\n'
-    summary = text.rindex("DLLL")
+BATCH_IN_JSON = 'DLLL {"type": "LOG", "step": %s, "data": {"val.top1": 60.0, "val.top5": 80.0}}\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "of_batch"),
+    [
+        ("nvidia_json", BATCH_IN_JSON % "[0, 10]"),  # of NVIDIA's example for Paddle
+        ("nvidia_json", BATCH_IN_JSON % "[0, 240, 10]"),  # and of that for PyTorch
+        (
+            "nvidia_pytorch",
+            "DLL 2023-07-28 07:52:00.0 - Epoch: 0 Iteration: 240 Validation Iteration: 10  val.top1 : 60.0 % \n",
+        ),
+    ],
+)
+def test_the_accuracy_of_a_single_batch_is_not_that_of_an_evaluation(tmp_path: Path, name: str, of_batch: str) -> None:
+    text = samples.WRITERS[name](samples.run_of(samples.steady(240)))
+    summary = text.rindex("DLLL" if name == "nvidia_json" else "DLL")
     quality = read_record(samples.write(tmp_path, "a.log", text[:summary] + of_batch + text[summary:])).quality
     assert [(result.epoch, result.value) for result in quality] == [(0, 71.234)]
 
