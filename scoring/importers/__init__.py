@@ -464,15 +464,19 @@ def _derive_devices_or_batch(reader: FormatReader) -> None:
     batch = reader.value("batch_per_device")
     line = reader.facts_by_name["batch_of_all"].line  # the source of what is derived
     if devices and batch:  # nothing to derive
-        # A set, because one line may state both.
-        lines_of_both = {str(reader.facts_by_name[name].line) for name in ("devices", "batch_per_device")}
+        places = {_place_of(reader.facts_by_name[name]) for name in ("devices", "batch_per_device")}  # may be one
         of_all = f"line {line}: {batch_of_all} over all devices"
-        of_each = f"line {' and '.join(sorted(lines_of_both))}: {devices} devices x {batch}"
+        of_each = f"{' and '.join(sorted(places))}: {devices} devices x {batch}"
         reader.checks.append(Check(what="batch", ways=(of_all, of_each), agree=devices * batch == batch_of_all))
     elif devices and batch_of_all % devices == 0:
         reader.set_if_unset("batch_per_device", batch_of_all // devices, line)
     elif batch and batch_of_all % batch == 0:
         reader.set_if_unset("devices", batch_of_all // batch, line)
+
+
+def _place_of(fact: Fact) -> str:
+    """Return where a value stands, for a message: "line 9", or "the options" of the command line."""
+    return f"line {fact.line}" if fact.line else "the options"
 
 
 def count(text: str) -> int:

@@ -63,7 +63,7 @@ def measure(args: argparse.Namespace) -> Measured:
         - what was read from each log
         - the throughput of each shape, by ascending nodes
         - warnings: the logs differ in math mode or software; `batch` is another one than the logs say, or all logs say
-          their devices; the spread of the runs of a shape is not known
+          their devices; what `score` warns of in a single log; the spread of the runs of a shape is not known
 
     Raises:
         InputError: The protocol is unknown or invalid, or measures training times. A log cannot be read as a single
@@ -90,6 +90,7 @@ def measure(args: argparse.Namespace) -> Measured:
     for shape, repeats in sorted(records_by_shape.items()):  # by ascending nodes, then by devices on each
         scored = score(repeats, protocol, skip=args.skip)
         points.append(_point(shape, scored))
+        warnings += _doubts_about_logs(scored)
         if not _knows_spread_of_runs(scored):  # a single run, or no interval
             doubt = "the spread of runs is unknown, and not in the prediction's interval"
             warnings.append(f"{shape.nodes} x {shape.devices_per_node}: {doubt}")
@@ -109,6 +110,22 @@ def _point(shape: Shape, scored: Score) -> Point:
         images_per_s=scored.value,
         half_width_95=None if scored.interval_95 is None else spread.half_width(scored.interval_95),
     )
+
+
+def _doubts_about_logs(scored: Score) -> list[str]:
+    """Return the warnings of a score that are about a single log, each behind the log's path.
+
+    Those on all runs together are left out, as the interval of the prediction tells them.
+
+    Args:
+        scored: The score.
+    """
+    texts = []
+    for doubt in scored.warnings:
+        is_of_a_log = bool(doubt.where)
+        if is_of_a_log and doubt.check != "system_unsaid":  # which is about the number of hosts, and names one log
+            texts.append(f"{doubt.where}: {doubt.found}")
+    return texts
 
 
 def _knows_spread_of_runs(scored: Score) -> bool:
@@ -145,10 +162,22 @@ def _records_by_shape(args: argparse.Namespace) -> dict[Shape, list[Record]]:
         if record.devices is None:
             raise InputError(f"{log}: the log does not say how many devices ran; give --devices")
         if record.batch_per_device is None:
-            raise InputError(f"{log}: the log does not say the batch of one device; give --batch")
+            raise InputError(f"{log}: {_why_no_batch(record.batch_of_all, record.devices)}")
         shape = _shape(log, record.devices, record.nodes, most_devices_per_node)
         records_by_shape.setdefault(shape, []).append(record)
     return records_by_shape
+
+
+def _why_no_batch(batch_of_all: int | None, devices: int) -> str:
+    """Return why the batch of one device is not known, and what to do.
+
+    Args:
+        batch_of_all: The batch over all devices; None if it is not known either.
+        devices: The number of devices.
+    """
+    if batch_of_all is None:
+        return "the log does not say the batch of one device; give --batch"
+    return f"{counted(devices, 'device')} cannot share a batch of {batch_of_all} evenly; check --devices"
 
 
 def _read_log(log: str, *, devices: int | None, batch: int | None) -> Record:

@@ -15,6 +15,7 @@ from scoring.predict.measured import Point
 from scoring.predict.scale import predict
 from scoring.predict.training import Training
 from scoring.published.table import Figure, read_published, systems_by_devices
+from tests import make_log
 from tests.jobs import REPOSITORY
 from tests.scoring import samples
 from tests.scoring.samples import scoring
@@ -207,6 +208,19 @@ def test_devices_are_those_of_the_log_of_its_description_or_of_the_option(tmp_pa
     assert (
         "unsaid.log: the log does not say how many devices ran; give --devices" in command("--measured", unsaid).stderr
     )
+
+
+def test_options_that_contradict_the_batch_of_all_devices_are_told(tmp_path: Path) -> None:
+    """The log says 3,264 images a step alone: 4 devices of 77 had another step time without a word."""
+    log = tmp_path / "result_0.txt"
+    of_ours = re.compile("^#|run_summary|step_window")  # which a log of somebody else does not have
+    log.write_text("\n".join(line for line in make_log.closed_run().splitlines() if not of_ours.search(line)))
+    contradicts = "3264 over all devices; the options: 4 devices x 77"
+    for batch, times in (("77", 1), ("816", 0)):
+        found = json.loads(command("--measured", log, "--devices", 4, "--batch", batch, "--json").stdout)
+        assert len([text for text in found["warnings"] if contradicts in text and str(log) in text]) == times
+    refused = command("--measured", log, "--devices", 5).stderr
+    assert f"{log}: 5 devices cannot share a batch of 3264 evenly; check --devices" in refused
 
 
 def test_of_two_figures_of_one_system_the_first_counts() -> None:
