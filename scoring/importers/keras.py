@@ -7,6 +7,7 @@ the last line has the Unix time of each row. Language models print the same rows
 """
 
 import re
+from typing import NamedTuple
 
 from runlog.digits import counted
 from scoring.importers.evidence import Fact
@@ -20,8 +21,15 @@ _STRATEGIES_OF_NODES = ("multi_worker_mirrored", "parameter_server")  # the envi
 
 # Keras's line at the end of an epoch that was evaluated: `625/625 - 340s - loss: 6.6 - val_loss: 6.4`.
 # So few characters, as a progress bar of many steps is one line and its search would take long.
-_EPOCH_WITH_EVALUATION = re.compile(r"\b(?P<steps>\d{1,9})/(?P=steps) .{0,1000} - val_\w+: ")
+_EPOCH_WITH_EVALUATION = re.compile(r"\b(?P<steps>[1-9]\d{0,8})/(?P=steps) .{0,1000} - val_\w+: ")
 _STAMP = re.compile(r"BatchTimestamp<batch_index: (\d{1,9}), timestamp: (\d+\.\d+)>")
+
+
+class _EvaluatedEpoch(NamedTuple):
+    """An epoch that was evaluated at its end."""
+
+    line: int  # the line that Keras prints of it, after the evaluation
+    steps: int  # the steps of an epoch
 
 
 class Keras(FormatReader):
@@ -55,8 +63,7 @@ class Keras(FormatReader):
     )
     summary_pattern = re.compile(r"'avg_exp_per_second': ([\d.]+)")
     _part = ""  # the data set whose section is read: "train" or "validation"
-    _evaluation_line: int | None = None  # of the last evaluation, if no row has come since
-    _steps_of_epoch = 0  # as the line of that evaluation prints them
+    _evaluated_epoch: _EvaluatedEpoch | None = None  # the last one, if no row has come since
 
     def __init__(self, lines: Lines) -> None:
         super().__init__(lines)
@@ -81,8 +88,7 @@ class Keras(FormatReader):
         """
         closed_epoch = _EPOCH_WITH_EVALUATION.search(text)
         if closed_epoch is not None:
-            self._evaluation_line = line
-            self._steps_of_epoch = int(closed_epoch["steps"])
+            self._evaluated_epoch = _EvaluatedEpoch(line, int(closed_epoch["steps"]))
 
     def take_fact(self, name: str, value: object, line: int) -> None:
         """Store a value of the printed configuration, in place of the value from an earlier line.
@@ -131,7 +137,10 @@ class Keras(FormatReader):
             window.end_s = stamps.get(window.step)  # None, for not known, if no stamp is of this step
 
     def finish_rows(self) -> None:
-        """Note a problem for the rows that an evaluation is in, and one if steps are in no row: rows lie end to end."""
+        """Note up to two problems: rows are left out because their times include an evaluation; steps are in no row.
+
+        The rows of a whole log lie end to end, so that steps in no row show that lines were lost.
+        """
         evaluations = self._evaluations_in_rows
         if evaluations:
             where = first_line_in_words(evaluations)
@@ -225,13 +234,13 @@ class Keras(FormatReader):
             step_before: The first step in the text of the row.
             last_step: The second step in it.
         """
-        evaluation_line = self._evaluation_line
-        self._evaluation_line = None
-        if evaluation_line is None or not self._steps_of_epoch:
+        epoch = self._evaluated_epoch
+        self._evaluated_epoch = None  # for the rows that follow this one
+        if epoch is None:
             return False
-        epochs_before = step_before // self._steps_of_epoch
-        epochs_before_last_step = (last_step - 1) // self._steps_of_epoch
+        epochs_before = step_before // epoch.steps
+        epochs_before_last_step = (last_step - 1) // epoch.steps
         is_within = epochs_before < epochs_before_last_step
         if is_within:
-            self._evaluations_in_rows.append(evaluation_line)
+            self._evaluations_in_rows.append(epoch.line)
         return is_within
