@@ -275,13 +275,21 @@ class _Reading:
         }
 
     def _values_of_addition(self, op: Operator) -> Computed:
-        """Return the values of an addition or its gradients. Tensors of one shape make a sum."""
+        """Return the values of an addition or its gradients."""
         if op.type == "elementwise_add_grad":
             return self._gradients_of_addition(op, self.value(op.input("Out@GRAD")[0]))
-        first, second = operands(op, "X", "Y")
-        if _shape(op, first) != _shape(op, second):
-            return self._values_of_any(op)
-        return {op.output("Out")[0]: self._numbers.sum([self.value(first), self.value(second)])}
+        return {op.output("Out")[0]: self._total(op, self.value(op.input("Y")[0]))}
+
+    def _total(self, op: Operator, addend: int) -> int:
+        """Return the number of what an operator adds up: its X and an addend of the shape of its Y, as Y itself.
+
+        Tensors of one shape make a sum. A smaller one, such as a bias, is added along an axis.
+        """
+        (x,) = op.input("X")
+        shapes = (_shape(op, x), _shape(op, op.input("Y")[0]))
+        if shapes[0] == shapes[1]:
+            return self._numbers.sum([self.value(x), addend])
+        return self._numbers.number("addition", op.attr("axis"), shapes, self.value(x), addend)
 
     def _gradients_of_addition(self, op: Operator, gradient: int) -> Computed:
         """Return the values of an addition's gradients. A smaller addend's is summed over what it is added to."""
@@ -301,10 +309,10 @@ class _Reading:
         outer, inner = op.attr("functor_list")
         if outer == "elementwise_add":  # x + function(y)
             changed = self._function(op, inner, self.value(op.input("Y")[0]))
-            total = self._numbers.sum([self.value(op.input("X")[0]), changed])
+            total = self._total(op, changed)
             return {op.output("Out")[0]: total} | dict.fromkeys(operands(op, "IntermediateOut"), changed)
         if inner == "elementwise_add":  # function(x + y)
-            total = self._numbers.sum(self._read_from(op, "X", "Y"))
+            total = self._total(op, self.value(op.input("Y")[0]))
             changed = self._function(op, outer, total)
             return {op.output("Out")[0]: changed} | dict.fromkeys(operands(op, "IntermediateOut"), total)
         gradient = self.value(op.input("Out@GRAD")[0])

@@ -75,6 +75,14 @@ class AddsARelu(Small):
         return cross_entropy(first + functional.relu(convolution(first, "second")), label)
 
 
+class HasBiases(Small):
+    """They are smaller than what they are added to, and the fusion takes them with what follows."""
+
+    def loss(self, image: Any, label: Any) -> Any:
+        first = functional.relu(static.nn.conv2d(image, 4, 3, param_attr=named("first.w"), bias_attr=named("first.b")))
+        return cross_entropy(first, label) * 0.5
+
+
 class ScalesASum(Small):
     def loss(self, image: Any, label: Any) -> Any:
         first, second = convolution(image, "first"), convolution(image, "second")
@@ -102,7 +110,7 @@ class Embeds(Small):
         return cross_entropy(pooled * paddle.squeeze(vectors, 1), label)
 
 
-NETWORKS = (WithAuxiliaryLoss, Attention, AddsARelu, ScalesASum, SharesWeights, PoolsAPart, Embeds)
+NETWORKS = (WithAuxiliaryLoss, Attention, AddsARelu, HasBiases, ScalesASum, SharesWeights, PoolsAPart, Embeds)
 
 
 @pytest.mark.parametrize("workload", NETWORKS)
