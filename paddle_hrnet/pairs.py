@@ -327,7 +327,7 @@ def _pairs_in_list(list_file: Path, folders: lists.Folders) -> Iterator[Listed]:
     for where, text in lists.lines(list_file):
         paths = text.split()
         columns = [column.strip() for column in SEPARATOR.split(text)]
-        comma_is_in_a_name = len(paths) == 2 and folders.has(folders.relative(paths[0]))
+        comma_is_in_a_name = len(paths) == 2 and folders.has(folders.relative(lists.unquoted(paths[0])))
         if len(columns) == 2 and not comma_is_in_a_name:  # of a spreadsheet: a path may have blanks then
             paths = columns
         if len(paths) != 2:
@@ -423,14 +423,14 @@ def _hint_at_near(root: Path, part: str, others: list[Path]) -> str:
     """
     if others:
         return f"; {others[0]} is there, which is no */*{IMAGE_END}"
-    near = [root.parent] if root.name in ("leftImg8bit", "gtFine") else []
-    near += sorted(path.parents[1] for path in root.glob(f"*/leftImg8bit/{part}"))
-    for folder in near:
+    above = root.absolute().parents[:2]  # of leftImg8bit/, or of a part in it
+    below = sorted(path.parents[1] for path in root.glob(f"*/leftImg8bit/{part}"))
+    for folder in (*below, *above):
         if (folder / "leftImg8bit" / part).is_dir() and (folder / "gtFine" / part).is_dir():
             return f"; is {folder} meant, which has leftImg8bit/{part}/ and gtFine/{part}/?"
     # The archive of the images, and that of the labels, each unpacked into a folder of its own name.
-    if near and near[0].parent == root:
-        return f"; is {near[0] / 'leftImg8bit'} meant? move it, and the folder gtFine/ of the labels, into {root}"
+    if below:
+        return f"; is {below[0] / 'leftImg8bit'} meant? move it, and the folder gtFine/ of the labels, into {root}"
     return ""
 
 
@@ -458,7 +458,7 @@ def _pairs_in_folders(root: Path, part: str, images: list[Path], others: list[Pa
         lists.require_no_table(root, part, instead=f"save its images and labels as files and list them in {part}.txt")
         raise ValueError(
             f"{root}: has neither {LISTS[0].format(part)} nor images {folder}/*/*{IMAGE_END}: "
-            f"set DATADIR to a folder in Cityscapes' layout, or write the list, lines 'image label'"
+            "set DATADIR to a folder in Cityscapes' layout, or write the list, lines 'image label'"
             f"{_hint_at_near(root, part, others)}"
         )
     folder_of_labels = root / "gtFine" / part

@@ -22,7 +22,8 @@ def test_a_folder_near_cityscapes_says_which_is_meant(root: Path, tmp_path: Path
     above = tmp_path / "above"
     above.mkdir()
     (above / "set").symlink_to(root)
-    for named, meant in ((above, above / "set"), (root / "leftImg8bit", root), (root / "gtFine", root)):
+    inside = [root / "leftImg8bit", root / "gtFine", root / "leftImg8bit/train"]
+    for named, meant in ((above, above / "set"), *((folder, root) for folder in inside)):
         said = re.escape(f"; is {meant} meant, which has leftImg8bit/train/ and gtFine/train/?")
         with pytest.raises(ValueError, match=f"write the list, .*{said}$"):
             data.find(named, "train", CLASSES)
@@ -94,8 +95,9 @@ def test_a_name_with_a_comma_is_no_two_columns(root: Path) -> None:
     (root / image).rename(root / "a,b.png")
     (root / label).rename(root / "c.png")
     (root / "d e.png").symlink_to("a,b.png")
-    (root / "train.txt").write_text("a,b.png c.png\nd e.png,c.png\n")
-    assert data.find(root, "train", CLASSES).pairs == (("a,b.png", "c.png"), ("d e.png", "c.png"))
+    (root / "train.txt").write_text('a,b.png c.png\n"a,b.png" "c.png"\nd e.png,c.png\n')
+    pair = ("a,b.png", "c.png")
+    assert data.find(root, "train", CLASSES).pairs == (pair, pair, ("d e.png", "c.png"))
 
 
 def test_paths_of_another_machine_are_said_to_be_so(root: Path) -> None:
