@@ -297,8 +297,10 @@ def mend_fused_relus(main: static.Program) -> int:
         read = {"X": op.input("Y"), "Y": [relu], "Out@GRAD": op.input("Out@GRAD")}
         written = {"X@GRAD": op.output("Y@GRAD"), "Y@GRAD": [by_relu]}
         of_relu = {"Out": [relu], "Out@GRAD": [by_relu]}
+        # It says which gradient is that of a parameter: x or y may be one.
+        parameters = {"op_role_var": op.attr("op_role_var")} if op.has_attr("op_role_var") else {}
         return [
-            Step("elementwise_add_grad", read, written, {"axis": op.attr("axis")}),
+            Step("elementwise_add_grad", read, written, {"axis": op.attr("axis")} | parameters),
             Step("relu_grad", of_relu, {"X@GRAD": op.output("X@GRAD")}, {}),
         ]
 

@@ -75,6 +75,12 @@ class AddsARelu(Small):
         return cross_entropy(first + functional.relu(convolution(first, "second")), label)
 
 
+class AddsAReluOfWeights(Small):
+    def loss(self, image: Any, label: Any) -> Any:
+        floor = paddle.create_parameter([4, 1, 1], "float32", name="floor")
+        return cross_entropy(convolution(image, "first") + functional.relu(floor), label)
+
+
 class HasBiases(Small):
     """They are smaller than what they are added to, and the fusion takes them with what follows."""
 
@@ -110,7 +116,17 @@ class Embeds(Small):
         return cross_entropy(pooled * paddle.squeeze(vectors, 1), label)
 
 
-NETWORKS = (WithAuxiliaryLoss, Attention, AddsARelu, HasBiases, ScalesASum, SharesWeights, PoolsAPart, Embeds)
+NETWORKS = (
+    WithAuxiliaryLoss,
+    Attention,
+    AddsARelu,
+    AddsAReluOfWeights,
+    HasBiases,
+    ScalesASum,
+    SharesWeights,
+    PoolsAPart,
+    Embeds,
+)
 
 
 @pytest.mark.parametrize("workload", NETWORKS)
