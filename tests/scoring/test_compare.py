@@ -243,7 +243,8 @@ def test_other_work_has_no_efficiency(tmp_path: Path, published_logs: Path) -> N
     said = {warning["rule"]: warning["message"] for warning in result["warnings"]}
     assert "ResNet50" in said["mixed_model"] and said["mixed_batch"] == "batch of one device differs: 8, 256"
     assert result["rows"][1]["efficiency"] is None
-    one, eight = (steady_log(tmp_path, f"{n}.log", writer="nvidia_pytorch", devices=n) for n in (1, 8))
+    one = steady_log(tmp_path, "1.log", 0.5, writer="nvidia_pytorch", devices=1)
+    eight = steady_log(tmp_path, "8.log", 0.55, writer="nvidia_pytorch", devices=8)
     flow = steady_log(tmp_path, "flow.log", writer="nvidia_tensorflow", devices=8)
     flow.write_text(flow.read_text().replace(" amp : False ", " amp : True "))
     _, result, _ = command("compare", one, eight, flow, "--protocol", "perf")
