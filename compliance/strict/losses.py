@@ -75,7 +75,7 @@ def _is_before_learning(run: LoggedRun, first: schema.StepWindow) -> bool:
         first: The first window of the log.
     """
     workload = workloads.find(run.workload_name)
-    if workload is None or workload.family != "resnet":
+    if workload is None or workload.benchmark != "resnet":  # its family may be that of a user's workload, too
         return False
     if run.is_resumed or run.status != "success" or run.settings.get("DATA") != "real":
         return False

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from runlog import workloads
 from tests import make_log
 from tests.compliance import altered as by
 from tests.compliance.altered import Altered, write
@@ -46,4 +47,13 @@ def test_a_network_has_learned_nothing_after_its_first_steps(
 def test_a_recipe_of_a_single_class_has_no_loss_to_begin_with(tmp_path: Path) -> None:
     log = by.settings(Altered(make_log.run()), RECIPE_classes=1).inside("step_window", steps=5, images=160, loss=0.0)
     _, [file] = check(*write(tmp_path, log.text))
+    assert "begins at about" not in str(file)
+
+
+def test_of_another_workload_with_a_resnet_nothing_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user's own may have made data that are learned in a few steps."""
+    mine = workloads.named("rn50")._replace(name="mine", benchmark="mine", embedded=None)
+    monkeypatch.setattr(workloads, "WORKLOADS", (*workloads.WORKLOADS, mine))
+    log = Altered(make_log.run()).inside("step_window", steps=5, images=160, loss=0.1)
+    _, [file] = check(*write(tmp_path, by.settings(log, WORKLOAD="mine").text))
     assert "begins at about" not in str(file)
