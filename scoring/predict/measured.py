@@ -84,7 +84,7 @@ def measure(args: argparse.Namespace) -> Measured:
     if args.batch not in (None, batch_of_all_logs):  # --batch is only for logs that do not say their batch
         warnings.append(f"--batch {args.batch} is not taken: the logs say {batch_of_all_logs} images a device")
     if args.devices is not None and not any("devices" in record.from_options for record in records):
-        warnings.append(f"--devices {args.devices} is not taken: the logs say their devices")
+        warnings.append(f"--devices {args.devices} is not taken: the logs or their systems' descriptions say it")
 
     points = []
     for shape, repeats in sorted(records_by_shape.items()):  # by ascending nodes, then by devices on each

@@ -204,7 +204,9 @@ def test_devices_are_those_of_the_log_of_its_description_or_of_the_option(tmp_pa
         found = json.loads(done.stdout)
         [measured] = found["measured"]
         assert (measured["nodes"], measured["devices_per_node"]) == shape
-        assert ("--devices 32 is not taken: the logs say their devices" in found["warnings"]) is not taken
+        assert (
+            "--devices 32 is not taken: the logs or their systems' descriptions say it" in found["warnings"]
+        ) is not taken
     assert (
         "unsaid.log: the log does not say how many devices ran; give --devices" in command("--measured", unsaid).stderr
     )
