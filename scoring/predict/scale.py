@@ -170,9 +170,9 @@ def _refuse_options_of_predictions(args: argparse.Namespace) -> None:
     """
     parser = argparse.ArgumentParser()
     add_arguments(parser)
-    allowed = parser.parse_args(["--back-test", *(["--json"] if args.json else [])])
-    for name, default in vars(allowed).items():
-        if getattr(args, name) != default:
+    defaults = parser.parse_args([])
+    for name, default in vars(defaults).items():
+        if name not in ("back_test", "json") and getattr(args, name) != default:
             option = "--" + name.replace("_", "-")
             raise InputError(f"--back-test predicts published figures alone: leave out {option}, or --back-test")
 
