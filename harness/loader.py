@@ -36,7 +36,7 @@ class ReaderConfig:
     device_id: int | None
     threads: int  # CPU threads of the pipeline
     seed: int  # of the run
-    node: str = ""  # which reads, of a job of several nodes; empty: there is one node
+    node: str = ""  # name of this node for messages; empty in a job of one node, where it tells nothing
 
     @classmethod
     def of_rank(
@@ -197,7 +197,7 @@ class Loader(ABC):
             raise RunError(f"{self._reader.node}: {error}") from error
 
     def _next_batch(self) -> Batch:
-        """Return the next batch, and raise errors as `__next__` does but for the node's name."""
+        """Return the next batch, and raise errors as `__next__` does but without the node's name."""
         try:
             outputs = self._pipeline.run()
         except OSError as error:  # a thread could not read a file, which was there when the run began

@@ -6,10 +6,10 @@
 #   --dry-run   list the commands and an estimate of the time, run nothing
 #   --shrink    run the whole grid tiny on CPU ranks, to see that every run goes through
 #
-# Environment: DGXSYSTEM (of one node), DATADIR, CONT, HOSTS or HOSTFILE as for the launchers; LOGDIR, the results (default:
-# results), to be seen from here and from the first host; REPEATS, trials of a run instead of the protocol's number. A job of one node is
-# one call of ./run_and_time.sh (of launch/container_node.sh where CONT is set), one of several nodes of launch/mpirun.sh over
-# the first of the hosts; RUNNER is a command to call instead of these.
+# Environment: DGXSYSTEM (of one node), DATADIR, CONT, HOSTS or HOSTFILE as for the launchers; LOGDIR, the results
+# (default: results), to be seen from here and from the first host; REPEATS, trials of a run instead of the protocol's
+# number. A job of one node is one call of ./run_and_time.sh (of launch/container_node.sh where CONT is set), one of
+# several nodes of launch/mpirun.sh over the first of the hosts; RUNNER is a command to call instead of these.
 # Exit status: 0 every run that this machine can do is done, 1 one failed, 2 wrong use.
 set -euo pipefail
 # SPDX-License-Identifier: Apache-2.0
@@ -22,7 +22,8 @@ take_options "--shrink WORDS" "$@"
 ((${#words[@]} == 1)) || refuse "which campaign? Name one campaign of: $(cd campaigns && echo *.yaml | sed 's/\.yaml//g')"
 name=${words[0]}
 
-[[ ${REPEATS:-1} =~ ^0*[1-9][0-9]{0,8}$ ]] || refuse "REPEATS=$REPEATS: must be a whole number above 0 and below 1000000000"
+[[ ${REPEATS:-1} =~ ^0*[1-9][0-9]{0,8}$ ]] ||
+  refuse "REPEATS=$REPEATS: must be a whole number above 0 and below 1000000000"
 
 hosts=""
 results=${LOGDIR:-results}/campaigns
