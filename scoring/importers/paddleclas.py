@@ -523,6 +523,9 @@ class Static(_PaddleClas, EpochFormatReader):
             The steps, their seconds and their wait, as `Totals.since` returns them. Of a release that prints no
             averages, the seconds are known for rows of a single step alone.
         """
+        if row["rate"] is not None:  # the first row may have none although its release prints rates: it was torn
+            self.prints_mean_times = True
+            self.cumulative = True
         if not self.prints_mean_times:
             return super().time_of_row(last, position, row)
         totals = self._totals_of_row(position, row)

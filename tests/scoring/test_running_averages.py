@@ -176,6 +176,18 @@ def test_the_averages_of_2020_begin_anew_at_step_5_of_each_epoch(tmp_path: Path)
     assert printed == pytest.approx([*epochs[0][5:], *epochs[1][5:]], rel=1e-2)
 
 
+def test_a_first_row_that_is_torn_before_its_rate_hides_no_running_averages(tmp_path: Path) -> None:
+    rows = [
+        f"epoch:0   train step:{step}   loss:  6.9 elapse: 0.100s ips: 2560.0 images/sec." for step in range(0, 200, 10)
+    ]
+    whole = "ImageNet\n" + "\n".join(f"2020-11-01 10:00:00 INFO: {row}" for row in rows) + "\n"
+    torn = whole.replace("s ips: ", "s\nW1101 of another process\n ips: ", 1)
+    records = [read_record(samples.write(tmp_path, "train.log", text)) for text in (whole, torn)]
+    seconds = [[window.seconds for window in record.windows[1:]] for record in records]
+    assert seconds[0] == seconds[1] and seconds[0][1] == pytest.approx(1.0)
+    assert [record.cumulative for record in records] == [True, True]
+
+
 def test_rows_of_2020_without_a_rate_print_the_time_of_their_last_step(tmp_path: Path) -> None:
     """As tools/program.py of release 1.x prints them: the first ten steps, then each tenth one."""
     epochs = [[4.0, *epoch_times(seed)[1:130]] for seed in range(2)]
