@@ -475,9 +475,11 @@ def _is_label(prefix: bytes) -> bool:
     Args:
         prefix: The bytes before the line, without spaces at both ends; not empty.
     """
+    if len(prefix) > LONGEST_PREFIX:
+        return False
     label = _prefix_of(prefix).label
-    is_time_stamp = label == "" and len(prefix) <= LONGEST_PREFIX
-    return is_time_stamp or label.endswith((":", "]", ">", "|"))
+    has_time_stamps_alone = label == ""
+    return has_time_stamps_alone or label.endswith((":", "]", ">", "|"))
 
 
 class _RawEvent(NamedTuple):
