@@ -30,8 +30,8 @@ _FP32_SLOTS = {
 _FLOATS = {"float16", "float32", "float64"}
 # Paddle selects the kernel by the type of the first of these operands (GetExpectedKernelType in its sources).
 _SELECTORS = ("X", "Input", "Logits", "Param", "W", "Out@GRAD", "Output@GRAD", "Y@GRAD", "Loss@GRAD")
-# Operators whose kernel is selected by the type of what they write. `coalesce_tensor` only measures its inputs.
-_TYPED_BY_OUTPUT = {"fill_constant", "coalesce_tensor"}
+# Operators whose kernel is selected by the type of what they write: their inputs are shapes, or are only measured.
+_TYPED_BY_OUTPUT = {"fill_constant", "coalesce_tensor", "uniform_random", "gaussian_random"}
 # Of a tensor: "limited to 2 Giga-elements" (cuDNN's API reference, cudnnSetTensor4dDescriptor), whose sizes are int.
 MOST_ELEMENTS = 2**31 - 1
 
@@ -155,7 +155,7 @@ def _selecting_type(op: Operator, declared_types: SlotTypes) -> str | None:
     Returns:
         The type, as "float16"; None if the operator has no tensors.
     """
-    # Of `fill_constant` and `coalesce_tensor`: the first output.
+    # Of `fill_constant` and its like: the first output.
     if op.type in _TYPED_BY_OUTPUT:
         return _first_type(declared_types, op.output_names)
     # Of most operators: the input in the slot "X", else in "Input", and so on through _SELECTORS.

@@ -81,6 +81,13 @@ class AddsAReluOfWeights(Small):
         return cross_entropy(convolution(image, "first") + functional.relu(floor), label)
 
 
+class DropsChannels(Small):
+    """It draws numbers of a shape that another operator tells."""
+
+    def loss(self, image: Any, label: Any) -> Any:
+        return cross_entropy(functional.dropout2d(convolution(image, "first"), 0.3), label)
+
+
 class HasBiases(Small):
     """They are smaller than what they are added to, and the fusion takes them with what follows."""
 
@@ -121,6 +128,7 @@ NETWORKS = (
     Attention,
     AddsARelu,
     AddsAReluOfWeights,
+    DropsChannels,
     HasBiases,
     ScalesASum,
     SharesWeights,
