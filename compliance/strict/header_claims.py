@@ -146,7 +146,7 @@ class _GpuClaims(NamedTuple):
     nodes: list[JsonObject]
 
     def faults(self, summary: schema.RunSummary) -> Iterator[Fault]:
-        """Yield what is wrong with the GPUs' memory, arithmetic, power and energy.
+        """Yield signs that no GPU computed, and what is wrong with the GPUs' memory, arithmetic, power and energy.
 
         Args:
             summary: The value of the event run_summary: the precision, and the number of devices and nodes.
