@@ -75,6 +75,7 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
     monkeypatch.setattr(package, "official_answers", lambda *_: [])
     monkeypatch.setattr(package, "code_of", lambda _: {"run_and_time.sh": CodeFile(b"", is_executable=True)})
     monkeypatch.setattr(package, "committed_ms", lambda _: 0.0)
+    monkeypatch.setattr(package, "refusals_by_logging_code", lambda *_: [])  # tests/make_log.py has logged the events
 
     def make(kind: str) -> Path:
         written = make_log.closed_run if kind == "imagenet" else make_log.run

@@ -65,9 +65,15 @@ def test_what_publishing_knows_of_a_recipe_is_what_training_does() -> None:
 
 
 def test_what_publishing_knows_of_the_embedded_data_sets_is_what_training_makes() -> None:
+    """Names and numbers of samples; the tests of each workload's data hold the digests of the files."""
     digits = embedded.digits()
-    assert named("rn50").embedded == (rn50_digits.NAME, len(digits.train), len(digits.evaluation))
-    assert named("hrnet").embedded == (hrnet_scenes.NAME, hrnet.SCENES_TRAIN, hrnet.SCENES_EVAL)
+    made = {
+        "rn50": (rn50_digits.NAME, len(digits.train), len(digits.evaluation)),
+        "hrnet": (hrnet_scenes.NAME, hrnet.SCENES_TRAIN, hrnet.SCENES_EVAL),
+    }
+    for workload_name, expected in made.items():
+        known = named(workload_name).embedded
+        assert known and (known.name, known.train_samples, known.eval_samples) == expected
 
 
 def test_every_recipe_of_a_source_is_compared_with_it() -> None:

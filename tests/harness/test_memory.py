@@ -101,7 +101,7 @@ def test_an_input_pipeline_without_memory_is_told_as_the_program_is(where: str, 
         pytest.raises(RunError, match="out of memory at BATCHSIZE=512 ") as error,
         memory.explain_exhaustion(512),
     ):
-        loader.Loader.__next__(source)
+        loader.Loader._next_batch(source)
     assert said in str(error.value) and "lower BATCHSIZE" in str(error.value)
     library = Path(dali_backend.__file__).with_name("libdali_core.so").read_bytes()
     assert b"Can't allocate %zu bytes on device %d." in library, "this DALI words it otherwise"
