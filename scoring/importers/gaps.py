@@ -228,19 +228,15 @@ def slow_rows_after_evaluations(windows: Sequence[Window], evaluation_lines: Seq
     timed = [row for row in windows if row.steps and row.seconds]
     if not timed:
         return []
-    usual_step_s = statistics.median(_step_s(row) for row in timed)
+    usual_step_s = statistics.median(row.step_s or 0.0 for row in timed)  # `or` is for the types
     found = []
     for before, row in itertools.pairwise(timed):
         follows_evaluation = _has_line_between(evaluation_lines, before.line, row.line)
         is_within_epoch = before.epoch == row.epoch
-        if follows_evaluation and is_within_epoch and _step_s(row) > PAUSE_RATIO * usual_step_s:
+        is_slow = (row.step_s or 0.0) > PAUSE_RATIO * usual_step_s
+        if follows_evaluation and is_within_epoch and is_slow:
             found.append(row)
     return found
-
-
-def _step_s(row: Window) -> float:
-    """Return the mean seconds of a row's steps; 0 if the row does not say its steps or seconds."""
-    return row.seconds / row.steps if row.seconds and row.steps else 0.0
 
 
 def without_pauses(gaps: Sequence[Gap], stamp_resolution_s: float) -> list[Gap]:
