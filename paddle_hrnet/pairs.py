@@ -327,9 +327,10 @@ def _pairs_in_list(list_file: Path, folders: lists.Folders) -> Iterator[Listed]:
     for where, text in lists.lines(list_file):
         paths = text.split()
         columns = [column.strip() for column in SEPARATOR.split(text)]
-        comma_is_in_a_name = len(paths) == 2 and folders.has(folders.relative(lists.unquoted(paths[0])))
-        if len(columns) == 2 and not comma_is_in_a_name:  # of a spreadsheet: a path may have blanks then
-            paths = columns
+        if len(columns) == 2:  # of a spreadsheet: a path may have blanks then
+            comma_is_in_a_name = len(paths) == 2 and folders.has(folders.relative(lists.unquoted(paths[0])))
+            if not comma_is_in_a_name:
+                paths = columns
         if len(paths) != 2:
             raise ValueError(f"{where}: {text!r} has not two paths: write 'image label', without blanks in them")
         yield Listed(where, lists.unquoted(paths[0]), lists.unquoted(paths[1]))
