@@ -69,6 +69,7 @@ while [[ -z $stopped ]] && IFS=$'\t' read -r -u 8 run trial folder command expor
   begin=$SECONDS status=0
   setpriv --pdeathsig TERM env "${assignments[@]}" "LOGDIR=$folder" "${command[@]}" >"$folder/run.out" 2>&1 9>&- &
   child=$!
+  [[ -z $stopped ]] || kill -TERM "$child" 2>/dev/null || true # a signal came before there was a run
   await "$child" || status=$?
   child=""
   [[ -z $stopped ]] || break

@@ -168,12 +168,14 @@ await() {
 }
 
 # Sends a signal to a child that is a Python program of launch/, once it listens, or after 10 s: while it loads its modules
-# Python would end at INT with a stack of its own. It listens to TERM, signal 15, as soon as to all.
+# Python would end at INT with a stack of its own. It listens to TERM, signal 15, as soon as to all. Before that the child is
+# a shell, which has the traps of this one for a moment, and setpriv.
 tell() { # SIGNAL PID
-  local caught turn
+  local program caught turn
   for ((turn = 0; turn < 200; turn++)); do
-    caught=$(sed -n 's/^SigCgt:[[:space:]]*//p' "/proc/$2/status" 2>/dev/null) || break # it has ended
-    if ((16#${caught:-0} >> 14 & 1)); then break; fi
+    program=$(readlink "/proc/$2/exe") || break # it has ended
+    caught=$(sed -n 's/^SigCgt:[[:space:]]*//p' "/proc/$2/status" 2>/dev/null) || break
+    if [[ ${program##*/} == python* ]] && ((16#${caught:-0} >> 14 & 1)); then break; fi
     sleep 0.05
   done
   kill -"$1" "$2" 2>/dev/null || true

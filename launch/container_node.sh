@@ -108,21 +108,35 @@ if [[ -n ${print} ]]; then
   exit 0
 fi
 
-# The job is told of a hang-up by HUP and else by TERM, so that its log and its exit status say which it was.
-stop() { # TERM | HUP
-  if [[ ${ENGINE} == apptainer ]]; then
-    kill "-$1" "${child}" 2>/dev/null || true # which it passes on
-  elif [[ $1 == HUP ]]; then # by hand, as not every engine's `stop` takes a signal
-    "${ENGINE}" kill --signal HUP "${name}" >/dev/null 2>&1 || true
+child="" asked=""
+ask_engine() { # TERM | HUP
+  if [[ $1 == TERM ]]; then
+    "${ENGINE}" stop --time ${CONTAINER_END_S} "${name}" >/dev/null 2>&1 || true
+  elif "${ENGINE}" kill --signal HUP "${name}" >/dev/null 2>&1; then # by hand, as not every engine's `stop` takes a signal
     timeout "${CONTAINER_END_S}" "${ENGINE}" wait "${name}" >/dev/null 2>&1 || true
     "${ENGINE}" kill "${name}" >/dev/null 2>&1 || true # one that has ended is gone
-  else
-    "${ENGINE}" stop --time ${CONTAINER_END_S} "${name}" >/dev/null 2>&1 || true
   fi
+}
+# The job is told of a hang-up by HUP and else by TERM, so that its log and its exit status say which it was.
+stop() { # TERM | HUP
+  local turn
+  asked=$1
+  [[ -n ${child} ]] || return 0 # called again once there is one
+  if [[ ${ENGINE} == apptainer ]]; then
+    kill "-$1" "${child}" 2>/dev/null || true # which it passes on
+    return
+  fi
+  # What docker has made and not yet started is not stopped, and starts then: so it is asked again until its client has ended.
+  for ((turn = 0; turn < 50; turn++)); do
+    kill -0 "${child}" 2>/dev/null || break
+    ask_engine "$1"
+    sleep 0.2
+  done
 }
 trap 'stop TERM' TERM INT
 trap 'stop HUP' HUP
 [[ ${ENGINE} == apptainer ]] || trap '"${ENGINE}" rm --force "${name}" >/dev/null 2>&1 || true' EXIT
 setpriv --pdeathsig TERM "${run[@]}" </dev/null & # the engine's client passes TERM on where this script is killed
 child=$!
+[[ -z ${asked} ]] || stop "${asked}" # a signal came before there was a client
 await "${child}"

@@ -158,6 +158,7 @@ run_nodes() {
     node[$!]=${rank}
   done
   exec {ending}<&-
+  ((stopped == 0)) || release # a signal came before there were nodes
   status=0 first_to_fail=""
   while ((${#node[@]})); do
     ended="" this=0

@@ -81,6 +81,7 @@ run_trial() { # RESULT MODULE [ARGUMENTS]
   exec {said}< <(exec setpriv --pdeathsig KILL .venv/bin/python -m launch.trial "$1" --launcher $$ \
     --nodes "${DGXNNODES}" --limit "${limit}" --reason /dev/fd/3 -- "${command[@]}" </dev/null 3>&1 >&"${out}")
   trial_pid=$!
+  [[ -z "${signal}" ]] || tell "${signal}" "${trial_pid}" # which came before there was a trial to tell
   await "${trial_pid}" 2>/dev/null || status=$? # where it was killed, bash says so here
   trial_pid=""
   reason="$(cat <&"${said}")"

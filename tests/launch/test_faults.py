@@ -6,7 +6,6 @@ A rank that trains nothing (tests/stand_in.py) serves where the launcher is aske
 import argparse
 import contextlib
 import fcntl
-import functools
 import os
 import re
 import shlex
@@ -85,64 +84,6 @@ def test_a_signal_ends_the_job_in_any_phase(
     assert re.search(reason.replace("$", r"\b"), ended(job, tmp_path))
     assert job.returncode == STATUS_AFTER[sent]
     assert re.match(reason, aborted(tmp_path))
-
-
-def test_ctrl_c_as_a_job_is_read_ends_it_without_pythons_words(tmp_path: Path) -> None:
-    """It printed where Python was in loading its modules, in 20 lines."""
-    begun = tmp_path / "begun"
-    slow = f"import pathlib, time; pathlib.Path({str(begun)!r}).touch(); time.sleep(2)"
-    checkout = jobs.checkout(tmp_path / "checkout", "harness", describe=slow)
-    job = jobs.run_and_time("--dry-run", cwd=checkout, start=functools.partial(jobs.begin, together=True))
-    jobs.until(begun.exists, job, every_s=0.01)
-    os.killpg(job.pid, signal.SIGINT)
-    assert job.communicate(timeout=jobs.LIMIT_S)[0] == ""
-    assert job.returncode == -signal.SIGINT
-
-
-def test_ctrl_c_as_a_trial_begins_ends_it_without_pythons_words(tmp_path: Path) -> None:
-    """The program that keeps a trial showed where Python was in loading its modules."""
-    begun = tmp_path / "begun"
-    checkout = jobs.standing_in(tmp_path / "checkout")
-    loads_slowly = f"import pathlib, time\npathlib.Path({str(begun)!r}).touch()\ntime.sleep(1)\n"
-    program = checkout / "launch" / "trial.py"
-    program.write_text(loads_slowly + program.read_text())
-    job = jobs.run_and_time(start=jobs.begin, cwd=checkout, **{**ENDLESS, "LOGDIR": tmp_path / "logs"})
-    jobs.until(begun.exists, job, every_s=0.01)
-    job.send_signal(signal.SIGINT)
-    assert job.communicate(timeout=jobs.LIMIT_S)[1] == "error: stopped by signal INT\n"
-    assert job.returncode == 130
-
-
-# An engine whose container says which signal it got, and ends by it.
-DOCKER = """#!/usr/bin/env bash
-cd "$(dirname "$0")"
-case $1 in
-  image) echo sha256:0 ;;
-  run)
-    trap 'echo "stopped by signal TERM" >&2; exit 143' TERM
-    trap 'echo "stopped by signal HUP" >&2; exit 129' HUP
-    echo $$ >pid
-    while :; do sleep 0.05; done
-    ;;
-  stop) kill -TERM "$(<pid)" ;;
-  kill) if [[ $2 == --signal ]]; then kill -"$3" "$(<pid)"; else kill -KILL "$(<pid)"; fi ;;
-  wait) while kill -0 "$(<pid)"; do sleep 0.05; done ;;
-esac
-"""
-
-
-@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP])
-def test_a_job_in_a_container_is_told_of_the_signal_that_its_launcher_got(
-    sent: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    jobs.script(tmp_path / "docker", DOCKER)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    launcher = jobs.begin(["launch/container_node.sh"], CONT="img", LOGDIR=str(tmp_path / "logs"))
-    jobs.until((tmp_path / "pid").exists, launcher)
-    launcher.send_signal(sent)
-    _, stderr = launcher.communicate(timeout=jobs.LIMIT_S)
-    assert launcher.returncode == STATUS_AFTER[sent]
-    assert stderr == f"stopped by signal {sent.name.removeprefix('SIG')}\n"
 
 
 def runs(module: str, logdir: Path) -> bool:
