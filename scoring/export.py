@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import importlib
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +20,8 @@ from scoring.record import FACTS, InputError, Quality, Record, Window
 SCALARS = ("loss", "data_wait_s", "gpu_memory_mib", "power_w")
 RUN_FACTS = (*FACTS, "platform", "mode")
 MOST_METRICS_OF_A_CALL = 1000  # MLflow takes no more
+# MLflow asks a server that does not answer 8 times, of which each may take 2 minutes: it said nothing for 4 minutes.
+PATIENCE_WITH_MLFLOW = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "30"}
 
 
 class Scalar(NamedTuple):
@@ -167,7 +170,8 @@ def to_mlflow(record: Record, uri: str, name: str) -> None:
     """Write a run to an MLflow tracking server, as a new run.
 
     Its facts, such as the number of devices, become parameters. Its figures over the steps and the results of its
-    evaluations become metrics. Runs of one model share an experiment.
+    evaluations become metrics. Runs of one model share an experiment. A server that does not answer is given up after
+    some seconds, or as the environment's variables of MLflow say.
 
     Args:
         record: What the log of the run says.
@@ -178,6 +182,8 @@ def to_mlflow(record: Record, uri: str, name: str) -> None:
         InputError: mlflow is not installed.
         MlflowException: MLflow refuses the run or cannot be reached.
     """
+    for variable, value in PATIENCE_WITH_MLFLOW.items():
+        os.environ.setdefault(variable, value)
     mlflow = _optional_package("mlflow")
     client = mlflow.MlflowClient(tracking_uri=uri)
     start_ms = None if record.run_start_s is None else int(record.run_start_s * 1000)

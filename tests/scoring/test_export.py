@@ -1,9 +1,12 @@
 """`scoring export`: what other tools read back is what the log says."""
 
+import contextlib
 import datetime
 import importlib.util
+import socket
 import struct
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +147,26 @@ def test_mlflow_has_a_run_each_without_a_server(pair: list[str], tmp_path: Path,
         assert run.data.params["devices"] == str(record.devices)
         history = client.get_metric_history(run.info.run_id, "images_per_s")
         assert [(point.step, point.value) for point in history] == [(w.step, w.images_per_s) for w in record.windows]
+
+
+def test_a_dead_mlflow_server_is_given_up_soon(pair: list[str], monkeypatch) -> None:
+    """It was asked 8 times, over 4 minutes without a word."""
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "0")
+    calls: list[object] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        uri = f"http://127.0.0.1:{server.getsockname()[1]}"
+        threading.Thread(target=_hang_up, args=(server, calls), daemon=True).start()
+        done = scoring("export", pair[0], "--mlflow", uri)
+    refused(done, uri)
+    assert len(calls) == 3
+
+
+def _hang_up(server: socket.socket, calls: list[object]) -> None:
+    with contextlib.suppress(OSError):  # the server is closed
+        while True:
+            connection, caller = server.accept()
+            connection.close()
+            calls.append(caller)
 
 
 def test_a_missing_package_is_named(pair: list[str], tmp_path: Path, monkeypatch) -> None:
