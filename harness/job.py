@@ -60,7 +60,7 @@ NODES = Form(
     words="names or IPv4 addresses, comma-separated, none empty or with a port: SSH_PORT is that of all",
 )
 OWN_ADDRESS = Form(pattern=r"[A-Za-z0-9_:][A-Za-z0-9_.:%-]*", words="the name or the IP address of a machine")
-NUMBERS = Form(pattern=r"[0-9]{1,4}(,[0-9]{1,4})*", words="whole numbers, comma-separated")
+NUMBERS = Form(pattern=r"[0-9]{1,4}(,[0-9]{1,4})*", words="whole numbers, comma-separated, of 4 digits at most")
 GROUP_NAMES = Form(pattern=r"[\w.-]+(,[\w.-]+)*", words="names of letters, digits, `_`, `.` and `-`, comma-separated")
 TRACED_STEPS = Form(pattern=r"steps:[0-9]{1,9}-[0-9]{1,9}", words="steps:a-b with 1 <= a <= b, as steps:20-25")
 COMMIT = Form(pattern=r"([0-9a-f]{7,64}(-dirty)?|unknown)", words="a git commit in hexadecimal, or one with `-dirty`")

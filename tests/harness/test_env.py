@@ -43,6 +43,7 @@ TF32 = libraries.TF32_OVERRIDE
         ({"HOSTS": "a,b,a", "DGXNNODES": "3"}, "HOSTS names a more than once: give each node once$"),
         ({"HOSTS": "a", "DGXNNODES": "2"}, "HOSTS names 1 node, but DGXNNODES is 2: set DGXNNODES=1, or unset HOSTS$"),
         ({"SWITCH_GROUPS": "1,2,3"}, "SWITCH_GROUPS=1,2,3: names 3 groups: give one for each of the 1 HOSTS$"),
+        ({"RANK_NUMA": "0,99999"}, "RANK_NUMA='0,99999': must be .*, of 4 digits at most"),
         ({"RANK_NUMA": "x,y"}, "RANK_NUMA='x,y': must be whole numbers, comma-separated"),
         ({"RANK_NUMA": "0,1", "DGXNGPU": "3"}, "RANK_NUMA=0,1: names 2 NUMA nodes: give one for each of .*DGXNGPU=3"),
         ({"SSH_ADDRESS": "not an address!"}, "SSH_ADDRESS='not an address!': must be the name or the IP address"),
