@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable
 from typing import ParamSpec
 
+from runlog.text import visible
+
 _P = ParamSpec("_P")
 
 INTERRUPTED = "stopped by signal INT"  # why a run ended by KeyboardInterrupt
@@ -49,14 +51,16 @@ def one_line(main: Callable[_P, int]) -> Callable[_P, int]:
 def message_of(error: BaseException) -> str:
     """Return the message of an error on one line; the name of its class if the message is empty.
 
-    Blanks within a line stay, as a path may have several, or another than ASCII's.
+    Blanks within a line stay, as a path may have several, or another than ASCII's. All else that does not print is
+    escaped, as the name of a file may hold what a terminal obeys.
 
     Args:
         error: The error.
     """
     lines = [line.strip() for line in str(error).splitlines()]
     text = " ".join(line for line in lines if line)
-    return text or type(error).__name__
+    safe_text = "".join(character if character.isspace() else visible(character) for character in text)
+    return safe_text or type(error).__name__
 
 
 def drop_output() -> None:

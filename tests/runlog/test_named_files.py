@@ -88,6 +88,10 @@ def test_a_name_keeps_its_blanks_in_a_message() -> None:
     jobs.refused(jobs.called(pack.main, "a  b\u3000c", "packed"), "error: a  b\u3000c: no such folder")
 
 
+def test_a_terminal_obeys_no_name() -> None:
+    jobs.refused(jobs.called(pack.main, "a\x1b[31m\x9b", "packed"), r"error: a\x1b[31m\x9b: no such folder")
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
