@@ -15,6 +15,7 @@ import numpy as np
 
 from harness.lists import Folders, lines, require_no_table, unquoted
 from harness.passport import Contents, OnProgress, digest_in_order, file_sizes
+from paddle_rn50 import tfrecord
 from program.arrays import Array
 from runlog import named_files
 from runlog.digits import counted
@@ -174,7 +175,9 @@ def _hint_at_near(root: Path, part: str) -> str:
 
 
 def _hint_at_tfrecord(root: Path, part: str) -> str:
-    """Return the end of an error message that names a TFRecord file to be renamed; empty if there is no such file.
+    """Return the end of an error message that names a TFRecord file of another name; empty if there is no such file.
+
+    The message is to rename it or, if its first record holds no image with a label, what the record holds.
 
     Callers have found no images of a part. TFRecord files may be there under a name that `tfrecord.files_of` does not
     look for. These patterns are looked for here, in this order, each with an example for the part "train":
@@ -195,6 +198,9 @@ def _hint_at_tfrecord(root: Path, part: str) -> str:
     for pattern in (f"*{part}*.tfrecord*", f"*{part}*-[0-9]*-of-*", f"{part}*/*.tfrecord*", f"{part}*/*-of-*"):
         files = [file for file in sorted(root.glob(pattern)) if file.suffix != ".idx" and file not in well_named]
         if files:  # the first file is named
+            fault = tfrecord.first_record_fault(files[0]) if files[0].is_file() else ""
+            if fault:  # to rename it would be of no help
+                return f"; {files[0]} is there, but {fault}: {tfrecord.INSTEAD}"
             return f"; is {files[0]} meant? TFRecord files are read as {root}/{part}*.tfrecord: rename them"
     return ""
 

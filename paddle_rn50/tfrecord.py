@@ -5,6 +5,7 @@ A record is a length (8 bytes), its checksum (4), a tf.train.Example and its che
 """
 
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ PATTERNS = {
 }
 OTHER_ENDS = (".idx", *TABLE_ENDS)  # of files that may have such names and are no TFRecord
 NUMBERED = re.compile(r".*-(?P<number>[0-9]{1,9})-of-(?P<count>[0-9]{1,9})(\.tfrecord)?")  # by TensorFlow's scripts
+FIELDS_OF_TFDS = {"image", "label"}  # of TensorFlow Datasets' sets for classification, whose labels count from 0
+INSTEAD = "save the images into class folders, or pack them as imagenet_to_gcs.py does"
 GZIP_HEAD_BYTES = 10
 # Its magic, method and last two fields. The magic alone may be the length of a first record: 35,615 + 65,536 n bytes.
 GZIP_HEAD = re.compile(rb"\x1f\x8b\x08.{5}[\x00\x02\x04][\x00-\x0d\xff]", re.DOTALL)
@@ -187,17 +190,57 @@ def parse(record: bytes) -> Parsed:
     message = _message(record)
     try:
         example = EXAMPLE.FromString(message)
-        features = {entry.key: entry.value for entry in example.features.feature}
+    except DecodeError as error:
+        raise ValueError("it is no tf.train.Example") from error
+    features = {entry.key: entry.value for entry in example.features.feature}
+    try:
         images = features["image/encoded"].bytes_list.value
         labels = features["image/class/label"].int64_list.value
         image = images[0]
         label = labels[0]
-    except (DecodeError, KeyError, IndexError) as error:
-        raise ValueError("it is no tf.train.Example with image/encoded and image/class/label") from error
+    except (KeyError, IndexError) as error:
+        raise ValueError(_other_fields(features)) from error
     for name, values in (("image/encoded", images), ("image/class/label", labels)):
         if len(values) > 1:
             raise ValueError(f"its {name} has {len(values)} values, not one")
     return Parsed(image, label - FORM.first_label)
+
+
+def _other_fields(names: Collection[str]) -> str:
+    """Return the message that a tf.train.Example lacks the image or the label, with the fields that it has.
+
+    Args:
+        names: Names of its fields.
+    """
+    fields = ", ".join(sorted(names)) or "no fields"
+    origin = ", as TensorFlow Datasets writes them" if FIELDS_OF_TFDS.issubset(names) else ""
+    return (
+        f"its tf.train.Example has {fields}{origin}, and not both the bytes image/encoded and the number "
+        "image/class/label"
+    )
+
+
+def first_record_fault(file: Path) -> str:
+    """Say why the first record of a file is no image with a label; return an empty text if it is.
+
+    Args:
+        file: A file whose name is that of a TFRecord; there need be no index. If it is empty or compressed, so that it
+            has no whole first record, the text is empty, too.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    with file.open("rb") as opened:
+        length = opened.read(LENGTH_BYTES)
+        message_bytes = int.from_bytes(length, "little")
+        if message_bytes + AROUND_MESSAGE > file.stat().st_size:
+            return ""
+        record = length + opened.read(message_bytes + AROUND_MESSAGE - LENGTH_BYTES)
+    try:
+        parse(record)
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def _message(record: bytes) -> bytes:
@@ -278,7 +321,7 @@ def _require_first_is_image(records: Records) -> None:
     try:
         label = parse(records.content(0)).label
     except ValueError as error:
-        raise ValueError(f"{records.name(0)}: {error}: pack the images as TensorFlow's own scripts do") from error
+        raise ValueError(f"{records.name(0)}: {error}: {INSTEAD}") from error
     if not 0 <= label < records.classes:
         raise ValueError(records.label_fault(0))
 

@@ -35,17 +35,22 @@ def write_recordio(folder: Path, images: list[bytes], labels: list[int]) -> reco
     return found
 
 
-def write_tfrecord(file: Path, images: list[bytes], labels: list[int], *, twice: str = "") -> None:
-    """Labels from 1, as TensorFlow's scripts write them, and the index by DALI's own script."""
+def write_tfrecord(
+    file: Path, images: list[bytes], labels: list[int], *, twice: str = "", names: dict[str, str] | None = None
+) -> None:
+    """Labels from 1, as TensorFlow's scripts write them, and the index by DALI's own script; `names` renames fields."""
     content = b""
+    renamed = names or {}
     for image, label in zip(images, labels, strict=True):
         example = tfrecord.EXAMPLE()
         features = example.features.feature
         features.add(key="image/format").value.bytes_list.value.append(b"JPEG")
         images_of_example = [image] * (2 if twice == "image/encoded" else 1)
-        features.add(key="image/encoded").value.bytes_list.value.extend(images_of_example)
+        features.add(key=renamed.get("image/encoded", "image/encoded")).value.bytes_list.value.extend(images_of_example)
         labels_of_example = [label] * (2 if twice == "image/class/label" else 1)
-        features.add(key="image/class/label").value.int64_list.value.extend(labels_of_example)
+        features.add(key=renamed.get("image/class/label", "image/class/label")).value.int64_list.value.extend(
+            labels_of_example
+        )
         message = example.SerializeToString()
         content += len(message).to_bytes(8, "little") + bytes(4) + message + bytes(4)
     file.write_bytes(content)
@@ -272,6 +277,28 @@ def test_an_example_with_two_images_or_labels_is_refused(tmp_path: Path, twice: 
         found.read(np.array([0]))
     with pytest.raises(ValueError, match=said):
         found.contents(print)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("train-00000-of-00001", r"train-00000-of-00001, record 0 at byte 0: "),
+        ("imagenet2012-train.tfrecord-00000-of-00001", r"; \S*imagenet2012-train\.\S*-of-00001 is there, but "),
+    ],
+)
+def test_records_of_tensorflow_datasets_are_said_to_be_so(tmp_path: Path, name: str, said: str) -> None:
+    """All files were to be renamed, then given an index, and then the records were said to be no tf.train.Example."""
+    file = tmp_path / name
+    write_tfrecord(file, [b"a"], [1], names={"image/encoded": "image", "image/class/label": "label"})
+    if name.startswith("imagenet2012"):
+        Path(f"{file}.idx").unlink()
+    fields = (
+        "its tf.train.Example has image, image/format, label, as TensorFlow Datasets writes them, and not both the "
+    )
+    with pytest.raises(
+        ValueError, match=rf"{said}{fields}.* image/class/label: save the images into class folders, or"
+    ):
+        data.find(tmp_path, "train", 10).contents(print)
 
 
 def test_labels_from_0_are_found_before_a_run_if_the_first_one_is_0(tmp_path: Path) -> None:
