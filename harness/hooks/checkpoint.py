@@ -31,6 +31,7 @@ from harness.hooks.checkpoint_file import (
     folder_of,
     half_written,
     hold,
+    let_go,
     newest_first,
     not_newer,
     write,
@@ -102,7 +103,7 @@ class Keeper(Hook):
 
         Raises:
             ValueError: On rank 0 of a run that writes checkpoints, if the folder has some and the run does not go on
-                from one of them, or if another run is writing into CHECKPOINT_DIR.
+                from one of them, or if another run is writing into it.
         """
         self._settings = job.checkpoints
         self._ranks = ranks
@@ -115,10 +116,11 @@ class Keeper(Hook):
         self._global_batch = job.global_batch
         self._folder = folder_of(job)
         self._writes_checkpoints = _writes_checkpoints(job)
-        self._lock: TextIO | None = None  # held on CHECKPOINT_DIR; a folder next to a log is of that log's run alone
+        # Held on the folder. Also one next to a log may be of two runs: the second goes on from the first in a new log.
+        self._lock: TextIO | None = None
         if self._writes_checkpoints and ranks.is_first:
-            if job.checkpoints.folder:
-                self._lock = hold(self._folder, patience_s=PATIENCE_S if start.is_from_checkpoint else 0.0)
+            may_go_on = job.checkpoints.resume == "auto"  # also where the run before has left no checkpoint
+            self._lock = hold(self._folder, patience_s=PATIENCE_S if may_go_on else 0.0)
             _prepare_folder(self._folder, start)
 
         # What makes a checkpoint due at the end of a window of steps.
@@ -136,15 +138,20 @@ class Keeper(Hook):
         self._copies: dict[str, Array] = {}
 
     def close(self) -> None:
-        """Wait for the last checkpoint, and leave the signals and CHECKPOINT_DIR to whoever wants them next."""
+        """Wait for the last checkpoint, and leave the signals and the folder to whoever wants them next.
+
+        A folder next to the log is removed if it holds no checkpoint.
+        """
         for number, handler in self._earlier_handlers.items():
             signal.signal(number, handler)
         self._wait_for_writer()
         self._report()
         if self._lock is not None:
-            with contextlib.suppress(OSError):  # the disk may have failed by now: the run ends as it would
-                Path(self._lock.name).unlink()
-            self._lock.close()
+            let_go(self._lock)
+            is_made_for_log = not self._settings.folder
+            if is_made_for_log:
+                with contextlib.suppress(OSError):  # as it holds checkpoints
+                    self._folder.rmdir()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._signal = number

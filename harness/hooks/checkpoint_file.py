@@ -5,6 +5,7 @@ holds the SHA-256 of header and arrays. A file is written under a temporary name
 that has a checkpoint's name is complete.
 """
 
+import contextlib
 import errno
 import fcntl
 import hashlib
@@ -265,26 +266,48 @@ def hold(folder: Path, *, patience_s: float) -> TextIO | None:
     Raises:
         ValueError: A run in another process holds the folder.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / LOCK).open("a")
-    except OSError:
-        return None
     deadline_s = time.monotonic() + patience_s
     while True:
         try:
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = (folder / LOCK).open("a")
+        except OSError:
+            return None
+        try:
             # Unlike a lock of `flock`, this one holds over NFS, and a child of this process does not inherit it.
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return lock
         except (BlockingIOError, PermissionError) as error:  # another has the lock; the file system decides which error
+            lock.close()
             if time.monotonic() >= deadline_s:
-                lock.close()
                 fix = f"wait for its end, set CHECKPOINT_DIR, or remove {LOCK} there if no run is at work"
                 raise ValueError(f"{folder}: another run writes its checkpoints there: {fix}") from error
+            time.sleep(min(patience_s, 1.0))
         except OSError:  # the file system has no locks
             lock.close()
             return None
-        time.sleep(min(patience_s, 1.0))
+        else:
+            if _has_name(lock):
+                return lock
+            lock.close()  # the run that had it has removed the file meanwhile, so the next one makes another
+
+
+def _has_name(lock: TextIO) -> bool:
+    """Return whether the file that was opened is still the one of its name; False if it was removed, or another is."""
+    try:
+        return os.path.samestat(os.fstat(lock.fileno()), Path(lock.name).stat())
+    except OSError:
+        return False
+
+
+def let_go(lock: TextIO) -> None:
+    """Let go of a folder that `hold` holds, and remove its file LOCK; nothing is done if the disk fails.
+
+    Args:
+        lock: The open file, as `hold` has returned it.
+    """
+    with contextlib.suppress(OSError):  # the disk may have failed by now: the run ends as it would
+        Path(lock.name).unlink()
+    lock.close()
 
 
 def file_of(folder: Path, step: int) -> Path:

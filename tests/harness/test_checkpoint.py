@@ -1,17 +1,20 @@
 """Checkpoints: the file, and the choice of one to go on from; writing: test_keeper.py; whole runs: test_going_on.py."""
 
+import contextlib
 import dataclasses
 import json
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 from mpi4py import MPI
 
-from harness.hooks import checkpoint_file, resume
-from harness.job import with_values
+from harness.hooks import checkpoint, checkpoint_file, resume
+from harness.job import job_of, with_values
 from harness.ranks import Ranks
 from tests import jobs
 from tests.harness.checkpoints import ARRAYS, METADATA, POSITION, RUN, job, keeper, keeper_of, save
@@ -114,13 +117,23 @@ def test_a_trial_does_not_go_on_from_the_checkpoint_of_another(tmp_path, one_ran
     keeper_of(with_values(of_second, resume="no"), one_rank, tmp_path / "second.txt")
 
 
-def test_a_folder_is_of_one_run_at_a_time(tmp_path, one_rank):
-    """Two runs that begin at once would write over each other's checkpoints, which have equal names."""
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Hold a folder of checkpoints as the run of another process does."""
     code = "import sys; from pathlib import Path; from harness.hooks import checkpoint_file\n"
-    code += "lock = checkpoint_file.hold(Path(sys.argv[1]), patience_s=0); print('held', flush=True); sys.stdin.read()"
-    command = [sys.executable, "-c", code, str(tmp_path / "new")]
+    code += (
+        "lock = checkpoint_file.hold(Path(sys.argv[1]), patience_s=0); print('held', flush=True); sys.stdin.read()\n"
+    )
+    code += "checkpoint_file.let_go(lock)"
+    command = [sys.executable, "-c", code, str(folder)]
     with subprocess.Popen(command, cwd=jobs.REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout and other.stdout.readline() == b"held\n"
+        yield other  # and end it after that, by closing its standard input
+
+
+def test_a_folder_is_of_one_run_at_a_time(tmp_path, one_rank):
+    """Two runs that begin at once would write over each other's checkpoints, which have equal names."""
+    with held(tmp_path / "new") as other:
         half_written = tmp_path / "new/.step_000000300.safetensors.tmp"
         half_written.write_bytes(b"half")
         with pytest.raises(ValueError, match="another run writes its checkpoints there"):
@@ -128,10 +141,38 @@ def test_a_folder_is_of_one_run_at_a_time(tmp_path, one_rank):
         assert half_written.exists(), "the other run is about to rename it"
         threading.Timer(1.5, other.kill).start()  # as the server of NFS, which learns late that a node is lost
         checkpoint_file.hold(tmp_path / "new", patience_s=jobs.LIMIT_S).close()
-        other.communicate()
     kept = keeper(one_rank, tmp_path / "new", tmp_path / "second.txt")
     assert not half_written.exists()
     kept.close()
+
+
+def test_who_waits_for_a_folder_holds_it_against_a_third_run(tmp_path):
+    """The run before removes its lock file at its end, while the next one has it open."""
+    with held(tmp_path / "new") as other:
+        assert other.stdin is not None
+        threading.Timer(0.5, other.stdin.close).start()
+        mine = checkpoint_file.hold(tmp_path / "new", patience_s=jobs.LIMIT_S)
+    assert [path.name for path in (tmp_path / "new").iterdir()] == [checkpoint_file.LOCK]
+    checkpoint_file.let_go(mine)
+
+
+def test_a_folder_next_to_the_log_is_of_one_run_and_goes_if_it_stays_empty(tmp_path, one_rank, monkeypatch):
+    """As without CHECKPOINT_DIR, where a second job with RESUME=auto writes a log of its own."""
+    monkeypatch.setattr(checkpoint, "PATIENCE_S", 0.0)
+    first, second = (
+        job_of(dgxngpu=1, batchsize=32, resume="auto", checkpoint_epochs=1, result_file=str(tmp_path / name))
+        for name in ("result_0.txt", "result_0.resumed_1.txt")
+    )
+    folder = tmp_path / "result_0.checkpoints"
+    with held(folder):
+        refusal = f"{folder}: another run writes its checkpoints there: wait for its end, set CHECKPOINT_DIR"
+        with pytest.raises(ValueError, match=refusal):
+            keeper_of(second, one_rank, tmp_path / "result_0.resumed_1.txt")
+    keeper_of(first, one_rank, tmp_path / "result_0.txt").close()
+    assert not folder.exists()
+    saved = save(folder, 10)
+    keeper_of(first, one_rank, tmp_path / "result_0.resumed_2.txt", resume.find(first, one_rank, RUN)).close()
+    assert list(folder.iterdir()) == [saved]
 
 
 def test_none_means_the_beginning(tmp_path, one_rank):

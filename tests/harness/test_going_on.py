@@ -101,6 +101,36 @@ def test_signal_saves_in_the_middle_of_an_epoch_and_fewer_ranks_go_on(tmp_path):
     assert all(np.isfinite(jobs.losses(third)))
 
 
+IMPATIENT = """
+import sys
+from harness import __main__ as rank
+from harness.hooks import checkpoint
+checkpoint.PATIENCE_S = 0.0
+sys.exit(rank.main())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ranks")
+def test_a_second_job_is_refused_the_checkpoints_of_one_that_runs(tmp_path: Path) -> None:
+    """Both have RESUME=auto. The second does not wait for the first as long as a job of users would."""
+    settings = {**small.TRAINING, "MAX_EPOCHS": 1000, "RESUME": "auto", "DATADIR": small.data_set(tmp_path / "data")}
+    log, second_log = tmp_path / "result_0.txt", tmp_path / "result_0.resumed_1.txt"
+    first = jobs.on_ranks(2, "-m", "harness", start=jobs.begin, cwd=small.checkout(), RESULT_FILE=log, **settings)
+    jobs.until(lambda: len(whole_losses(log)) >= 2, first)
+    (tmp_path / "impatient.py").write_text(IMPATIENT)
+    script = str(tmp_path / "impatient.py")
+    second = jobs.on_ranks(2, script, cwd=small.checkout(), RESULT_FILE=second_log, **settings)
+    folder = tmp_path / "result_0.checkpoints"
+    fix = "wait for its end, set CHECKPOINT_DIR, or remove .lock there if no run is at work"
+    assert second.returncode == 2, second.stderr
+    assert f"error: {folder}: another run writes its checkpoints there: {fix}" in second.stderr
+    first.send_signal(signal.SIGUSR1)  # as launch/trials.sh does
+    _, said = first.communicate(timeout=jobs.LIMIT_S)
+    assert "RESUME=auto goes on" in said, "the first one has gone on meanwhile, and saves its state"
+    assert [path.suffix for path in folder.iterdir()] == [".safetensors"]
+
+
 STOPS = 10
 # Rules of this project that a log breaks whose first epochs are in others.
 LATER_EPOCHS = ("event-order", "epochs-counted", "epoch-time", "throughput-agrees")
