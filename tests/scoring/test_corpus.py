@@ -292,3 +292,16 @@ def test_the_report_of_mlperf_logs_without_windows_has_their_time_to_train(tmp_p
     [group] = json.loads(done.stdout)["groups"]
     assert group["score"]["protocol"] == "mlperf" and group["score"]["unit"] == "minutes"
     assert group["score"]["value"] == pytest.approx(28.2422688, rel=1e-6)  # result_summarizer's
+
+
+def test_mxnet_figure_above_every_row_of_its_log(tmp_path: Path) -> None:
+    """The report prints 1471.9 images/s; no row of the log that was published with it is above 1376.8."""
+    path = "ResNet50V1.5/OtherReports/MxNet/logs/V100_LOG/mxnet_gpu1_amp_bs256.txt"
+    file = log(tmp_path, f"{PERF}/{path}")
+    record = read_record(file)
+    assert max(window.printed_rate or 0 for window in record.windows) == pytest.approx(1376.81, abs=0.01)
+    code, output, _ = command("reproduce", tmp_path)
+    [figure] = output["figures"]
+    assert code == 0 and figure["verdict"] == "not borne out" and figure["as_recorded"]
+    assert figure["recomputed"] == pytest.approx(1363.4338, abs=1e-4)
+    assert figure["notes"][-1].startswith("known: no row of its log of 2022-11-30 is above 1376.8")
