@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import os
 import re
+import resource
 import select
 import shutil
 import signal
@@ -50,6 +51,7 @@ NO_READER = "SIGPIPE detected"  # mpirun's words before it ends the ranks by TER
 NOBODY_READS = "what reads the job's output has ended, as | head does or a lost ssh: write the output into a file"
 # mpirun's words where there is no room for its files, of bytes or of files
 MPIRUN_CANNOT_WRITE = re.compile("PMIX_ERR_FILE_WRITE_FAILURE|unable to create the desired\\s+directory")
+ENOUGH_FOR_SHARED_MEMORY = 2**30  # bytes of a file: two ranks needed 5 to 20 MiB
 # mpirun of Open MPI 5.0.11 may wait for ever, and not end at SIGTERM, where ranks end while they start MPI.
 ALONE_S = 30.0  # it is killed where none of its processes has been alive for so long
 LOOK_S = 5.0  # between two looks at its processes
@@ -412,14 +414,15 @@ class Trial:
             messages: What the ranks and mpirun have printed on stderr.
         """
         if 128 < status < 192:  # 128 + the number of a signal, of which Linux has 64
-            return f"mpirun was ended by signal {status - 128}"
+            advice = _advice_on_file_size() if status == 128 + signal.SIGXFSZ else ""
+            return f"mpirun was ended by signal {status - 128}{advice}"
         if "unable to find network interfaces" in messages.text:
             return "no network interface is up here, and ranks meet over the loopback: ip link set lo up"
         if MPIRUN_CANNOT_WRITE.search(messages.text):
             folder = os.environ.get("TMPDIR") or "/tmp"
             return f"mpirun cannot write into {folder}: make room there, or set TMPDIR to another folder"
         if "An error occurred in MPI_Init" in messages.text:
-            return f"MPI could not start on a rank; what it said is in {self.stderr}"
+            return f"MPI could not start on a rank; what it said is in {self.stderr}{_advice_on_file_size()}"
         if "MPI_ERRORS_ARE_FATAL" in messages.text:
             return f"a rank was lost, of which another one heard before mpirun did; what it said is in {self.stderr}"
         if self.args.nodes > 1 and not messages.text:
@@ -486,6 +489,14 @@ def _advice(messages: Messages) -> str:
     if NO_MORE_PROCESSES.search(messages.text):
         return ": raise the limit on processes (ulimit -u, or a container's --pids-limit)"
     return ""
+
+
+def _advice_on_file_size() -> str:
+    """Return what to do where files may not become as large as MPI's shared memory, as the end of a reason, or ""."""
+    limit_bytes, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if limit_bytes == resource.RLIM_INFINITY or limit_bytes >= ENOUGH_FOR_SHARED_MEMORY:
+        return ""
+    return f": raise the limit on the size of files (ulimit -f), which is {limit_bytes // 1024} KiB"
 
 
 def report(pipe: Path, reason: str) -> None:

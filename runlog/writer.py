@@ -4,6 +4,7 @@ Every line is on the disk before the next step begins.
 """
 
 import contextlib
+import errno
 import json
 import logging
 import re
@@ -19,7 +20,32 @@ from runlog.text import MOST_OF_A_LINE, visible
 
 V = TypeVar("V")
 REPOSITORY = Path(__file__).resolve().parents[1]
+# {error number: what to do} of a log that cannot be written
+REMEDIES = {
+    errno.ENOSPC: "free some of its disk, or set LOGDIR to another",
+    errno.EDQUOT: "free some of your quota, or set LOGDIR to another disk",
+    errno.EFBIG: "raise the limit on the size of files (ulimit -f)",
+}
 STACK_OFFSET = 2  # frames of the call stack from mllog up to the caller of a method of RunLog
+
+
+class UnwritableLogError(RunError, OSError):
+    """A line of the log could not be written, which ends the run; the message is one line."""
+
+
+def _explained(error: BaseException | None) -> str:
+    """Return why a log cannot be written and, if that is known, what to do.
+
+    Args:
+        error: The error of the system, or another one.
+
+    Returns:
+        As "No space left on device: free some of its disk, or set LOGDIR to another".
+    """
+    if not isinstance(error, OSError) or error.strerror is None:  # it has a text of its own
+        return str(error)
+    remedy = REMEDIES.get(error.errno or 0)
+    return f"{error.strerror}: {remedy}" if remedy else error.strerror
 
 
 class _Lines(logging.FileHandler):
@@ -28,10 +54,12 @@ class _Lines(logging.FileHandler):
     def emit(self, record: logging.LogRecord) -> None:
         super().emit(record)
         if not Path(self.baseFilename).exists():
-            raise OSError(f"{self.baseFilename}: the log is gone: it was removed or moved during the run")
+            problem = "the log is gone: it was removed or moved during the run"
+            raise UnwritableLogError(f"{self.baseFilename}: {problem}")
 
     def handleError(self, record: logging.LogRecord) -> None:
-        raise OSError(f"{self.baseFilename}: cannot write the log: {sys.exc_info()[1]}") from sys.exc_info()[1]
+        error = sys.exc_info()[1]
+        raise UnwritableLogError(f"{self.baseFilename}: cannot write the log: {_explained(error)}") from error
 
 
 def _open_lines(path: Path, *, append: bool) -> _Lines:
@@ -200,14 +228,14 @@ def close_log_of_killed_run(path: Path, reason: str) -> str:
 
     Raises:
         RunError: The log cannot be read or written, or the path leads to no file, as to a folder. The message is
-            `reason`, and why the log cannot be closed.
+            `reason`, and why the log cannot be closed, if that is something else.
     """
     try:
         return _close_log_of_killed_run(path, reason)
     except (OSError, ValueError) as error:
-        # `strerror` is None for an OSError that this package raises itself, with a text of its own.
-        system_reason = error.strerror if isinstance(error, OSError) else None
-        raise RunError(f"{reason}; the log cannot be closed as aborted: {system_reason or error}") from error
+        explained = _explained(error)
+        why = "" if explained == reason else f": {explained}"  # the run may have ended for want of room, too
+        raise RunError(f"{reason}; the log cannot be closed as aborted{why}") from error
 
 
 def _close_log_of_killed_run(path: Path, reason: str) -> str:

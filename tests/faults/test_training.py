@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
+from runlog.errors import RunError
 from runlog.writer import RunLog
 from tests import jobs
 from tests.faults.test_kill import start
@@ -201,7 +202,8 @@ def on_a_disk_of(size: str, folder: Path, *command: str, **variables: Any) -> su
 
 @RANKS
 def test_a_line_without_room_ends_the_run():
-    with pytest.raises(OSError, match=r"^/dev/full: cannot write the log: \[Errno 28\] No space left on device$"):
+    says = "^/dev/full: cannot write the log: No space left on device: free some of its disk, or set LOGDIR to another$"
+    with pytest.raises(RunError, match=says):
         RunLog(Path("/dev/full"), append=True).text("a line")
 
 

@@ -214,8 +214,17 @@ def test_a_full_disk_ends_the_run(standing_in: Path, tmp_path: Path) -> None:
     isolated = [*in_namespaces("--mount"), "bash", "-c", script]
     done = jobs.run(isolated, LOGDIR=tmp_path, **ENDLESS)
     assert done.returncode == 1, done.stderr
-    assert "No space left on device" in done.stderr
+    assert "No space left on device: free some of its disk, or set LOGDIR to another" in done.stderr
+    assert done.stderr.count("No space") == 1, "the reason stands once"
     assert not jobs.processes(tmp_path)
+
+
+@pytest.mark.parametrize("limit_kib", [4, 1000], ids=["mpirun", "rank"])
+def test_files_that_may_not_grow_are_told(standing_in: Path, tmp_path: Path, limit_kib: int) -> None:
+    limited = ["bash", "-c", f"ulimit -f {limit_kib} && exec {standing_in}/run_and_time.sh"]
+    done = jobs.run(limited, LOGDIR=tmp_path, **ENDLESS)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert f": raise the limit on the size of files (ulimit -f), which is {limit_kib} KiB\n" in done.stderr
 
 
 # Starts a command as one of the first processes of a system, all of whose ids mpiruns have had that were killed.
@@ -400,7 +409,7 @@ def test_a_log_without_room_for_its_end_says_why(tmp_path: Path, command: str) -
     log.write_text("a line\n")
     words = shlex.split(command.format(log=log, launcher=os.getpid()))
     done = jobs.run(["prlimit", f"--fsize={log.stat().st_size + 100}", sys.executable, "-m", *words])
-    why = f"{log}: cannot write the log: [Errno 27] File too large"
+    why = f"{log}: cannot write the log: File too large: raise the limit on the size of files (ulimit -f)"
     said = done.stdout + done.stderr
     assert f"its node was lost; the log cannot be closed as aborted: {why}" in said
     assert (done.returncode, said.count("\n")) == (1, 1)
