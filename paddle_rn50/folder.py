@@ -29,6 +29,7 @@ IMAGE_ENDS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", 
 CLASS_ARCHIVE = re.compile(r"(?P<name>n[0-9]{8})\.tar")  # of a class, within ImageNet's archive of the training images
 NAMES_OF_VAL = ("validation", "valid")  # that other tools give the folder of the evaluation images
 KAGGLES_FOLDERS = ("ILSVRC/Data/CLS-LOC", "Data/CLS-LOC")  # of ImageNet's images in Kaggle's archive
+THUMBNAILS = "@eaDir"  # the folder that Synology's servers add to each folder of images
 Size = tuple[int, int]  # width and height in pixels
 
 
@@ -318,6 +319,7 @@ def by_class_folders(root: Path, part: str, classes: int) -> ImageList:
         _require_same_classes(root, part, listed.names)  # as the class folders of train, if there are such
     _require_same_numbers(root, part, listed.names)  # as the labels in the other part's list, if there is one
     on_fewer_folders = _note_on_fewer_folders(root / part, count, classes)
+    on_nested = _note_on_nested_folders(root / part, listed)
     other_list = root / LIST.format("val" if part == "train" else "train")
     on_numbers = note_on_numbered_folders(root / part, listed.names, other_list)
     passed_over = _note_on_other_files(root, part, listed.others)
@@ -326,7 +328,7 @@ def by_class_folders(root: Path, part: str, classes: int) -> ImageList:
         part=part,
         paths=tuple(listed.paths),
         labels=np.array(listed.labels, dtype=np.int64),
-        notes=tuple(note for note in (on_fewer_folders, on_numbers, passed_over) if note),
+        notes=tuple(note for note in (on_fewer_folders, on_nested, on_numbers, passed_over) if note),
         passed_over=passed_over,  # also a field of its own, because packing shows this one of the notes alone
     )
 
@@ -347,6 +349,34 @@ def _note_on_fewer_folders(folder: Path, count: int, classes: int) -> str:
     return (
         f"{folder} has {counted(count, 'class folder')}, the recipe {classes} classes: they are numbered from 0 to "
         f"{count - 1} by name"
+    )
+
+
+def _note_on_nested_folders(folder: Path, listed: ClassFolders) -> str:
+    """Return a note for the user if a part has one class folder alone, and only the folders in that have images.
+
+    They may be the classes, as in train/images/cat/ and train/images/dog/.
+
+    Args:
+        folder: Folder of the part.
+        listed: Its class folders and images.
+
+    Returns:
+        The note; an empty text if there are more class folders, or images directly in the one.
+    """
+    if len(listed.names) > 1:
+        return ""
+    folders_within: set[str] = set()
+    for path in listed.paths:
+        _, _, *below = path.split("/")  # without the part and the class: ["cat", "1.jpg"]
+        if len(below) < 2:
+            return ""
+        folders_within.add(below[0])
+    if len(folders_within) < 2:
+        return ""
+    return (
+        f"{folder / listed.names[0]} is the only class folder, and has {len(folders_within)} folders with images: if "
+        f"these are the classes, move them into {folder}"
     )
 
 
@@ -437,7 +467,8 @@ def _without_class_folders(root: Path, part: str) -> str:
     return (
         f"{root / part}: has no class folders and no {LIST.format(part)} tells its labels: put the images into a "
         "folder for each class, or write the list: tools.pack --lists writes it, with --labels FILE for "
-        "ImageNet's flat val/, where FILE is val.txt of Caffe's caffe_ilsvrc12.tar.gz or PaddleClas' val_list.txt"
+        "ImageNet's flat val/, where FILE is Kaggle's LOC_val_solution.csv, val.txt of Caffe's caffe_ilsvrc12.tar.gz "
+        "or PaddleClas' val_list.txt"
         f"{_hint_at_tfrecord(root, part)}"
     )
 
@@ -465,7 +496,7 @@ def _require_unpacked(folder: Path, names: Sequence[str]) -> None:
 
 
 def folder_names(folder: Path) -> list[str]:
-    """Return the names of the folders in a folder, sorted as Python sorts text; hidden ones are left out.
+    """Return the names of the folders in a folder, sorted as Python sorts text, but for hidden ones and thumbnails.
 
     Args:
         folder: Folder of a part, whose folders are the classes.
@@ -476,13 +507,18 @@ def folder_names(folder: Path) -> list[str]:
     names = []
     with os.scandir(folder) as entries:
         for entry in entries:
-            if entry.name.startswith("."):
+            if _is_hidden(entry.name):
                 continue
             if entry.is_dir():
                 names.append(entry.name)
             elif entry.is_symlink() and not Path(entry.path).exists():
                 raise ValueError(f"{entry.path}: is a link to a class folder that is absent: restore it or remove it")
     return sorted(names)
+
+
+def _is_hidden(name: str) -> bool:
+    """Tell by its name whether a file or folder is no part of a data set: it is hidden, or a folder of thumbnails."""
+    return name.startswith(".") or name == THUMBNAILS
 
 
 def file_names(folder: Path) -> list[str]:
@@ -494,8 +530,8 @@ def file_names(folder: Path) -> list[str]:
 def _files_below(root: Path, folder: str) -> tuple[list[str], list[str]]:
     """Return the images and the other files below a folder and its subfolders.
 
-    Hidden files and folders, such as a notebook's `.ipynb_checkpoints` with its copies, are left out. Images are told
-    by the endings of their names.
+    Hidden files and folders, such as a notebook's `.ipynb_checkpoints` with its copies, are left out, and so are
+    folders of thumbnails. Images are told by the endings of their names.
 
     Args:
         root: Folder of the data set.
@@ -516,7 +552,7 @@ def _files_below(root: Path, folder: str) -> tuple[list[str], list[str]]:
             with os.scandir(root / current) as entries:
                 for entry in entries:
                     path = f"{current}/{entry.name}"
-                    if entry.name.startswith("."):
+                    if _is_hidden(entry.name):
                         continue
                     if entry.is_dir():  # or a link to one
                         _require_no_circle(root, current, entry)
@@ -581,9 +617,12 @@ def _require_same_classes(root: Path, part: str, names: list[str]) -> None:
     names_in_train = folder_names(root / "train")
     if names_in_train and names != names_in_train:
         in_one_only = sorted(set(names) ^ set(names_in_train))
+        fix = f"complete them, or write {LIST.format(part)}"
+        if len(names) == 1:
+            fix += ": tools.pack --lists --labels FILE writes it by a file as tiny-imagenet's val_annotations.txt"
         raise ValueError(
             f"{root / part}: has other class folders than {root / 'train'} ({in_one_only[0]} is in one of them only): "
-            f"complete them, or write {LIST.format(part)}"
+            f"{fix}"
         )
 
 

@@ -511,7 +511,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("target", type=Path, nargs="?", help="folder for train.rec and val.rec")
     parser.add_argument("--sizes", action="store_true", help="only find the largest images of SOURCE, packed or not")
     parser.add_argument("--lists", action="store_true", help="only write the lists of SOURCE from its class folders")
-    parser.add_argument("--labels", type=Path, help="with --lists: lines 'name label' of the images in a flat val/")
+    parser.add_argument("--labels", type=Path, help="with --lists: lines 'name label' or 'name class' of a flat val/")
     complete(parser)
     refuse_empty_words(parser, sys.argv[1:])
     args = parser.parse_args()

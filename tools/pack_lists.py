@@ -1,6 +1,7 @@
 """Writes the lists of an image folder from its class folders: `tools.pack --lists`."""
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +13,11 @@ from runlog.digits import counted
 
 PARTS = ("train", "val")
 NEWLINE = b"\n"
+HEADER_OF_KAGGLE = "ImageId,PredictionString"  # the first line of its LOC_val_solution.csv
+IMAGENET_END = ".JPEG"  # of ImageNet's images, which that file leaves out
+# The name of a class folder behind that of the image, and perhaps a box: "val_0.JPEG n01443537 0 32 44 62"
+NAMED_CLASS = re.compile(r"(?P<path>[^\s,]+)[\s,]+(?P<class_name>[^\s,]+)([\s,].*)?")
+FOLDER_OF_TINY_IMAGENET = "images"  # in its val/
 
 
 def write_lists(source: Path, labels: Path | None) -> list[str]:
@@ -86,24 +92,26 @@ class _LabelledImage(NamedTuple):
 
 
 def _flat_list(source: Path, labels: Path) -> bytes:
-    """Turn a file of labels into the list of the images that lie directly in the folder val/.
+    """Turn a file of labels into the list of the images that lie directly in the folder val/, or in val/images/.
 
-        x.JPEG 7  ->  val/x.JPEG 7
+        x.JPEG 7                   ->  val/x.JPEG 7
+        x,n01443537 85 1 499 272   ->  val/x.JPEG 1    where train/n01443537/ is the second class folder
 
-    A warning is printed if images have no line.
+    The second form is that of Kaggle's LOC_val_solution.csv. A warning is printed if images have no line.
 
     Args:
         source: The image folder, with val/ and the class folders of train/.
-        labels: File with a line `name label` for each image. The result has its order.
+        labels: File with a line `name label` for each image, or with the name of a class folder in place of the label.
+            The result has its order.
 
     Raises:
         ValueError: The file is missing, or a line has no label, a label that no class folder of train/ has, an image
             that val/ does not have, or one that an earlier line names.
     """
-    image_folder = source / "val"
+    image_folder = _flat_folder(source / "val")
     if not labels.is_file():
         raise ValueError(f"{labels}: no such file: give lines 'name label' of the images in {image_folder}")
-    classes = len(folder.folder_names(source / "train"))
+    label_by_class = {name: label for label, name in enumerate(folder.folder_names(source / "train"))}
     existing_files = Folders(image_folder)
     images_without_line = {
         name for name in folder.file_names(image_folder) if name.lower().endswith(folder.IMAGE_ENDS)
@@ -111,20 +119,22 @@ def _flat_list(source: Path, labels: Path) -> bytes:
     lines = []
     places: dict[str, str] = {}  # by file name: the line that names it
     for where, text in list_lines(labels):  # `where` is the line's place, "labels.txt:7", for messages
-        image = _labelled_image(where, text)
+        if text == HEADER_OF_KAGGLE:
+            continue
+        image = _labelled_image(where, text, label_by_class, existing_files)
         fault = existing_files.fault(image.file_name)  # why the file cannot be used, or ""
         if fault:
             raise ValueError(f"{where}: {image_folder / image.file_name} {fault}: restore it or remove the line")
-        if int(image.label) >= classes:
+        if int(image.label) >= len(label_by_class):
             raise ValueError(
-                f"{where}: label {int(image.label)} is out of range: {source / 'train'} has {classes} class folders, "
-                "which are numbered from 0"
+                f"{where}: label {int(image.label)} is out of range: {source / 'train'} has {len(label_by_class)} "
+                "class folders, which are numbered from 0"
             )
         place = places.setdefault(image.file_name, where)  # the earlier line's place, if one has named this image
         if place != where:
             raise ValueError(f"{where}: names {image.file_name} again, after {place}: remove the line that is wrong")
         images_without_line.discard(image.file_name)
-        lines.append(f"{image_folder.name}/{image.file_name} {int(image.label)}\n")
+        lines.append(f"{image_folder.relative_to(source)}/{image.file_name} {int(image.label)}\n")
     if images_without_line:
         print_warning(
             f"{labels}: does not name {counted(len(images_without_line), 'image')} of {image_folder}: left out of the "
@@ -133,21 +143,48 @@ def _flat_list(source: Path, labels: Path) -> bytes:
     return os.fsencode("".join(lines))
 
 
-def _labelled_image(where: str, line: str) -> _LabelledImage:
+def _flat_folder(val: Path) -> Path:
+    """Return the folder in which the evaluation images lie together: val/, or val/images/ as of tiny-imagenet-200.
+
+    Args:
+        val: The folder val/ of the data set.
+    """
+    has_images = any(name.lower().endswith(folder.IMAGE_ENDS) for name in folder.file_names(val))
+    if not has_images and folder.folder_names(val) == [FOLDER_OF_TINY_IMAGENET]:
+        return val / FOLDER_OF_TINY_IMAGENET
+    return val
+
+
+def _labelled_image(where: str, line: str, label_by_class: dict[str, int], existing_files: Folders) -> _LabelledImage:
     """Return the file name and the label that a line states: "anything/x.JPEG 7" gives "x.JPEG" and "7".
 
     Args:
         where: The line's place in the file of labels, "labels.txt:7", for the message.
-        line: The line.
+        line: The line. It may have the name of a class folder in place of the label.
+        label_by_class: Number of each class folder.
+        existing_files: Tells which images there are.
 
     Raises:
         ValueError: The line has no label.
     """
     parts = folder.LINE.fullmatch(line)
-    if parts is None:
+    numbered = None
+    if parts is not None:
+        _, _, file_name = parts["path"].rpartition("/")
+        numbered = _LabelledImage(file_name, parts["label"])
+        if existing_files.has(file_name):
+            return numbered
+    # A number at the line's end may also be that of a box.
+    named = NAMED_CLASS.fullmatch(line)
+    if named is not None and named["class_name"] in label_by_class:
+        label = str(label_by_class[named["class_name"]])
+        _, _, file_name = named["path"].rpartition("/")
+        for name in (file_name, file_name + IMAGENET_END):
+            if existing_files.has(name):
+                return _LabelledImage(name, label)
+    if numbered is None:
         raise ValueError(folder.without_label(where, line, "name label"))
-    _, _, file_name = parts["path"].rpartition("/")
-    return _LabelledImage(file_name, parts["label"])
+    return numbered
 
 
 def print_warning(note: str) -> None:
