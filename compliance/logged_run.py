@@ -12,7 +12,10 @@ from runlog.reader import Event, from_json, settings_of
 
 EVENTS_KEPT = 100_000  # of a kind of them: 15 MB
 MOST_CLOCK_STEP_MS = 100  # by which a clock is corrected within a run, or threads write out of order
-_ALL_KEPT = (schema.INIT_START.key, schema.CACHE_CLEAR.key, schema.SEED.key, schema.CLOCK_SET.key)
+_ALL_KEPT = (
+    *(schema.INIT_START.key, schema.CACHE_CLEAR.key, schema.SEED.key, schema.CLOCK_SET.key),
+    schema.EVAL_ACCURACY.key,
+)
 _EVENTS_OF_PROJECT = (  # only this project writes them
     *(schema.RUN_SUMMARY, schema.STEP_WINDOW, schema.RANK_TIMES, schema.EPOCH_THROUGHPUT, schema.TELEMETRY_SUMMARY),
     schema.CLOCK_SET,

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from compliance.logged_run import LoggedRun
+from compliance.logged_run import LoggedRun, is_number
 from compliance.rules import Ruleset
 from runlog import schema
 from runlog.reader import Event
@@ -18,6 +18,12 @@ from runlog.reader import Event
 LEAST_EQUAL_VALUES = 3  # of two runs, to be no accident
 _LEAST_DISTINCT_TIMES = 10  # by which a run is recognised
 _LEAST_DISTINCT_ACCURACIES = 5  # by which a run is recognised
+_LEAST_PRECISE_ACCURACIES = 3  # by which it is recognised, too, if none is rounded or a share of counted samples
+_PRECISE_DIGITS = 10
+# Their accuracies are numbers of right answers over that of the samples, of which two runs may well have equal ones.
+_BENCHMARKS_THAT_COUNT = frozenset({"resnet", "hrnet", "bert", "gnn", "minigo", "rgat"})
+_LEAST_SECONDS_OF_COURSE = 3  # by which a run is recognised; of 4,256 published pairs the most had two equal times
+_BENCHMARKS_WITH_OTHER_SIGNS = frozenset({"resnet", "hrnet"})  # `describe_equal_mark` and `describe_resemblance`
 _NEIGHBOURS = 3  # places on each side of a place, to estimate the chance that two intervals are equal
 _MOST_CHANCE_OF_COUNTS = 1e-3  # that a submission of 5 runs has so many equal counts
 _PAIRS_OF_RUNS = 10  # in a submission of 5 runs
@@ -26,12 +32,13 @@ _FIRST_RULESET_OF_DIFFERENT_SEEDS = "4.1.0"
 
 
 _WHOLE_RUN = "run"
+_COURSE = "times since the start"
 _TIMES = "times"
 _ACCURACIES = "accuracies"
 
 
 class Mark(NamedTuple):
-    """Values by which a run is recognised, and what they are: `run`, `times` or `accuracies`."""
+    """Values by which a run is recognised, and what they are, such as `times`."""
 
     what: str
     value: tuple[object, ...]
@@ -44,21 +51,86 @@ def marks(run: LoggedRun) -> list[Mark]:
         run: The facts that the log states of the run.
 
     Returns:
-        Up to three marks: of the whole run (its start, end and accuracies), of its times (the durations of all
-        intervals, such as epochs), and of its accuracies.
+        Up to four marks: of the whole run (its start, end and accuracies), of its course (the times from its start to
+        its end and each accuracy, and of all intervals), of its times (the durations of all intervals, such as epochs),
+        and of its accuracies.
     """
-    accuracies = tuple(evaluation.value for evaluation in run.evaluations)
+    accuracies = _accuracies(run)
     times = tuple(run.intervals.values())
     marks_of_run = []
     if run.start_ms is not None:
         marks_of_run.append(Mark(_WHOLE_RUN, (run.start_ms, run.stop_ms, *accuracies)))
+    course = _times_since_start(run)
+    if _is_recognisable_course(course, run):
+        marks_of_run.append(Mark(_COURSE, (*course, *times)))
     # Few different values are no mark, because they may be equal by chance or by a coarse clock.
     distinct_times = set(times) - {0.0}  # a coarse clock may state 0 for any short time
     if len(distinct_times) >= _LEAST_DISTINCT_TIMES:
         marks_of_run.append(Mark(_TIMES, times))
-    if len(set(accuracies)) >= _LEAST_DISTINCT_ACCURACIES:
+    if _are_recognisable(accuracies, run):
         marks_of_run.append(Mark(_ACCURACIES, accuracies))
     return marks_of_run
+
+
+def _accuracies(run: LoggedRun) -> tuple[float, ...]:
+    """Return all accuracies of a run; of maskrcnn, whose events have two, those of the boxes and of the masks.
+
+    Args:
+        run: The facts that the log states of the run.
+    """
+    accuracies: list[float] = []
+    for event in run.all_events[schema.EVAL_ACCURACY.key]:
+        is_table = isinstance(event.value, dict)
+        metrics = event.value.values() if is_table else [event.value]
+        accuracies += [float(metric) for metric in metrics if is_number(metric)]
+    return tuple(accuracies)
+
+
+def _are_recognisable(accuracies: Sequence[float], run: LoggedRun) -> bool:
+    """Return whether a run is recognised by its accuracies: by five, or by three of many digits.
+
+    Args:
+        accuracies: All accuracies of the run.
+        run: The facts that the log states of the run.
+    """
+    distinct = set(accuracies)
+    if len(distinct) >= _LEAST_DISTINCT_ACCURACIES:
+        return True
+    if run.stated_text(schema.SUBMISSION_BENCHMARK) in _BENCHMARKS_THAT_COUNT:
+        return False
+    are_precise = all(_digits(accuracy) >= _PRECISE_DIGITS for accuracy in distinct)
+    return are_precise and len(distinct) >= _LEAST_PRECISE_ACCURACIES
+
+
+def _digits(number: float) -> int:
+    """Return how many decimal digits the text of a number has, such as 3 for 0.759."""
+    return len(repr(number).lstrip("-0.").replace(".", ""))
+
+
+def _times_since_start(run: LoggedRun) -> list[int]:
+    """Return the milliseconds from a run's start to its end and to each accuracy; none if it lacks start or end.
+
+    Args:
+        run: The facts that the log states of the run.
+    """
+    if run.start_ms is None or run.stop_ms is None:
+        return []
+    ends_ms = [run.stop_ms, *[event.time_ms for event in run.all_events[schema.EVAL_ACCURACY.key]]]
+    return [round(end_ms - run.start_ms) for end_ms in ends_ms]
+
+
+def _is_recognisable_course(since_start_ms: Sequence[int], run: LoggedRun) -> bool:
+    """Return whether no other run ends and is evaluated at the same milliseconds after its start.
+
+    Args:
+        since_start_ms: The times, in milliseconds.
+        run: The facts that the log states of the run.
+    """
+    is_clock_coarse = run.tick_ms > 1
+    if is_clock_coarse or run.stated_text(schema.SUBMISSION_BENCHMARK) in _BENCHMARKS_WITH_OTHER_SIGNS:
+        return False
+    seconds = {time_ms // 1000 for time_ms in since_start_ms if time_ms >= 1000}
+    return len(seconds) >= _LEAST_SECONDS_OF_COURSE
 
 
 def describe_same_run(run: LoggedRun, other: LoggedRun, name_of_other: str) -> str:
@@ -75,8 +147,10 @@ def describe_same_run(run: LoggedRun, other: LoggedRun, name_of_other: str) -> s
     equal_marks = _names_of_equal_marks(run, other)
     if _WHOLE_RUN in equal_marks:
         return f"its start, end and accuracies are those of {name_of_other}"
-    if _TIMES in equal_marks and _ACCURACIES in equal_marks:  # equal times alone show nothing
+    if _TIMES in equal_marks and _ACCURACIES in equal_marks:  # equal durations alone show nothing
         return f"its times and accuracies are those of {name_of_other}"
+    if _COURSE in equal_marks:
+        return f"its times since run_start are those of {name_of_other}"
     # With the same seed a program may repeat a run to the digit, so equal accuracies show nothing then.
     if _ACCURACIES in equal_marks and _are_seeds_different(run, other):
         return f"its accuracies are those of {name_of_other}, which has another seed"
@@ -124,7 +198,7 @@ def describe_equal_mark(run: LoggedRun, other: LoggedRun, name_of_other: str) ->
 
 
 def _names_of_equal_marks(run: LoggedRun, other: LoggedRun) -> set[str]:
-    """Return which kinds of marks two runs share: any of _WHOLE_RUN, _TIMES and _ACCURACIES (see `marks`).
+    """Return which kinds of marks two runs share: any of _WHOLE_RUN, _COURSE, _TIMES and _ACCURACIES (see `marks`).
 
     Args:
         run: The facts of the one log.

@@ -18,7 +18,7 @@ LogInTree: TypeAlias = tuple[PurePosixPath, str]  # the name of a folder, and th
 class _FirstSeen:
     """The submission and the log in which a mark of a run was seen first.
 
-    `kind_of_mark` says what the mark is: the `run` (its start, end and accuracies), its `times` or its `accuracies`.
+    `kind_of_mark` says what the mark is, as `Mark.what` does: the `run`, for instance, or its `accuracies`.
     """
 
     folder: Folder
@@ -102,7 +102,7 @@ def _question_about_two_submissions(report: Report, folder: Folder, earlier: _Fi
         earlier: The log of the run in the earlier submission, and what both logs have in common.
     """
     earlier_folder = earlier.folder
-    # `kind_of_mark` is "run", "times" or "accuracies". So: the accuracies of result_0.txt of Dell/results/node/resnet
+    # With "accuracies" as the kind of the mark: the accuracies of result_0.txt of Dell/results/node/resnet
     shared = f"the {earlier.kind_of_mark} of {printable(earlier.file)} of {printable(str(earlier_folder.name))}"
     fix = "ask which system ran it"
     # By the names of the submitters: `Dell-power` hands in runs of `Dell` with logs of their power.

@@ -311,8 +311,8 @@ def _copies_of_earlier_runs(members: Sequence[Report], ruleset: Ruleset) -> Iter
         earlier_runs = members[:position]
         what_is_shared = _first_shared(report.run, earlier_runs, ruleset)
         if what_is_shared:
-            evaluations = report.run.evaluations
-            line = evaluations[0].line if evaluations else None  # the line of the log with the first evaluation
+            first_accuracy = report.run.first_events.get(schema.EVAL_ACCURACY.key)
+            line = None if first_accuracy is None else first_accuracy.line
             yield BlamedRun(report, breach(rule, what_is_shared, line=line))
 
 

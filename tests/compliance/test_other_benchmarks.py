@@ -252,6 +252,48 @@ def test_a_copy_with_another_seed_and_another_time_is_told_by_its_accuracies(
     assert ("runs-differ" in rules_broken(found["files"][1])) == refused
 
 
+def _evaluated(accuracies: list[object], every_ms: int, *, seed: int) -> Altered:
+    """A run of retinanet that is evaluated every so many milliseconds."""
+    log = Altered(Writer("5.1.0", "closed", "retinanet").text()).value("seed", seed)
+    accuracy = log.at("eval_accuracy")
+    fields = log.fields(accuracy)
+    more = [
+        fields | {"value": value, "time_ms": fields["time_ms"] + number * every_ms + number}
+        for number, value in enumerate(accuracies, start=1)
+    ]
+    log.lines[accuracy : accuracy + 1] = [TOKEN + json.dumps(each_fields) for each_fields in more]
+    return log.later("run_stop", len(accuracies) * every_ms + 7)
+
+
+_CURVE: list[object] = [0.2412345678901234, 0.3123456789012345, 0.3412345678901234]
+_CURVE_OF_MASKRCNN: list[object] = [{"BBOX": value, "SEGM": value} for value in _CURVE]
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "of_copy", "every_ms", "every_ms_of_copy", "shared"),
+    [
+        (_CURVE, [0.24, 0.31, 0.341], 60_001, 60_001, "its times since run_start are those of result_0.txt"),
+        (_CURVE, _CURVE, 60_001, 58_001, "its accuracies are those of result_0.txt, which has another seed"),
+        (_CURVE_OF_MASKRCNN, _CURVE_OF_MASKRCNN, 60_001, 58_001, "its accuracies are those of result_0.txt"),
+        (_CURVE[1:], _CURVE[1:], 60_001, 58_001, ""),  # two may be equal by chance
+        ([0.24, 0.31, 0.341], [0.24, 0.31, 0.341], 60_001, 58_001, ""),  # and rounded ones
+        (_CURVE, [0.24, 0.31, 0.341], 60_001, 58_001, ""),
+        (_CURVE, [0.24, 0.31, 0.341], 100, 100, ""),  # short times may be equal by chance
+    ],
+)
+def test_a_copy_of_few_evaluations_is_told_by_exact_times_or_accuracies(
+    accuracies: list[object], of_copy: list[object], every_ms: int, every_ms_of_copy: int, shared: str, tmp_path: Path
+) -> None:
+    """Runs of ssd, retinanet, maskrcnn and llama31_405b have four: a copy moved by a day was a run."""
+    log, copy = _evaluated(accuracies, every_ms, seed=1), _evaluated(of_copy, every_ms_of_copy, seed=2)
+    each(copy, "", lambda fields: fields.update(time_ms=fields["time_ms"] + 86_400_000))
+    done = compliance("check", "--ruleset", "5.1.0", "--json", *write(tmp_path, log.text, copy.text))
+    findings = json.loads(done.stdout)["files"][1]["findings"]
+    said = [finding["actual"] for finding in findings if finding["rule"] == "runs-differ"]
+    assert (said == []) == (shared == "")
+    assert all(shared in actual for actual in said)
+
+
 def test_a_second_batch_which_is_the_one_that_the_reference_is_asked_for_is_refused(tmp_path: Path) -> None:
     """The rules of flux1 in v5.1 take any number of them."""
     log = Altered(Writer("5.1.0", "closed", "flux1").text()).repeat("global_batch_size")
