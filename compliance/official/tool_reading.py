@@ -107,18 +107,30 @@ class ToolReader:
         Raises:
             KeyError, TypeError, ValueError: rcp_checker ends with an error at this event.
         """
-        is_evaluation = event.key in _EVALUATION_KEYS
-        if event.key == schema.GLOBAL_BATCH_SIZE.key:
+        # rcp_checker looks for the names anywhere in the line, such as in the key eval_global_batch_size.
+        line = f"{event.key} {event.value} {event.metadata}"
+        if schema.GLOBAL_BATCH_SIZE.key in line:
             self._batch = event.value
-        elif event.key == schema.SUBMISSION_BENCHMARK.key:
+        if schema.SUBMISSION_BENCHMARK.key in line:
             self._benchmark = event.value
-        elif is_evaluation and self._benchmark == STABLE_DIFFUSION:
-            # One of several metrics of the evaluation. They are looked at together at run_stop.
-            self._keep_metric(event)
-        elif is_evaluation:
-            self._trained_at_last_evaluation = self._trained_at(event)  # the epochs or samples in its metadata
-        elif event.key == schema.RUN_STOP.key:
+        if any(key in line for key in _EVALUATION_KEYS):
+            self._read_evaluation(event)
+        if event.key == schema.RUN_STOP.key:
             self._to_target = self._trained_to_target(event)  # NOT_CONVERGED, 1e9, without success
+
+    def _read_evaluation(self, event: Event) -> None:
+        """Keep how far the training was at an evaluation; of stable_diffusion one of the evaluation's metrics.
+
+        Args:
+            event: An eval_accuracy or eval_error, or another event that has one of these names in it.
+
+        Raises:
+            KeyError, TypeError: rcp_checker ends with an error at this event.
+        """
+        if self._benchmark == STABLE_DIFFUSION:
+            self._keep_metric(event)  # the metrics of an evaluation are looked at together at run_stop
+        else:
+            self._trained_at_last_evaluation = self._trained_at(event)  # the epochs or samples in its metadata
 
     def _keep_metric(self, event: Event) -> None:
         """Keep one metric of an evaluation of stable_diffusion in `_metrics_by_count`, next to the evaluation's others.

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from compliance import mlperf
 from compliance.check import Report
-from compliance.logged_run import NOTHING, LoggedRun, is_number
+from compliance.logged_run import NOTHING, LoggedRun, is_count, is_number
 from compliance.mlperf import Standing
 from compliance.official import convergence
 from compliance.official.convergence import Convergence, NoReferenceError, ReferenceSet
@@ -287,7 +287,10 @@ def _epochs_to_target(checked: Sequence[Report]) -> tuple[float, ...]:
 def _stated_batches(checked: Sequence[Report]) -> list[str]:
     """Return the different global batch sizes that logs state, as JSON texts, because a value may be no number.
 
+    512.0 is not different from 512, as for rcp_checker.
+
     Args:
         checked: The reports on the logs of a submission.
     """
-    return sorted({json.dumps(report.run.as_tools_read.batch) for report in checked})
+    batches = [report.run.as_tools_read.batch for report in checked]
+    return sorted({json.dumps(int(batch) if is_count(batch) else batch) for batch in batches})

@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from compliance import rules
+from compliance.check import check_file
 from compliance.official import convergence, rule_files
 from compliance.official.tool_reading import ToolReader
 from runlog.reader import Event
 from tests import make_log
-from tests.compliance.altered import Altered, answer, compliance, write
+from tests.compliance.altered import TOKEN, Altered, answer, compliance, write
 from tests.compliance.packages import description
 from tests.jobs import refused
 
@@ -177,6 +179,28 @@ def test_the_error_at_which_rcp_checker_ends_names_what_the_line_lacks(metadata:
     reader = ToolReader("4.0.0")
     reader.take(Event("run_stop", None, metadata, 0, "", 7, 0))
     assert reader.result().problem == problem
+
+
+@pytest.mark.parametrize("key", ["eval_global_batch_size", "target_eval_accuracy", "prerun_stop"])
+def test_a_name_that_has_another_in_it_is_read_as_rcp_checker_reads_it(key: str, tmp_path: Path) -> None:
+    """It looks for global_batch_size, for instance, anywhere in a line."""
+    from mlperf_logging.rcp_checker.rcp_checker import read_submission_file
+
+    log = Altered(make_log.closed_run())
+    other = {"key": key, "value": 8, "metadata": {"epoch_num": 2, "status": "x"}}
+    log.lines.insert(log.at("run_stop"), TOKEN + json.dumps(log.fields(log.at("seed")) | other))
+    [path] = write(tmp_path, log.text)
+    _, epochs, batch, _ = read_submission_file(path, "4.0.0", False)
+    read = check_file(path, rules.load("4.0.0")).run.as_tools_read
+    assert (read.to_target, read.batch) == (epochs, batch)
+
+
+def test_a_batch_with_a_decimal_point_is_the_same_batch(tmp_path: Path) -> None:
+    """rcp_checker compares numbers; 3264 and 3264.0 were two batches."""
+    texts = [make_log.closed_run(seed=seed, epoch_ms=30_000 + 1_000 * seed) for seed in range(5)]
+    texts[1] = Altered(texts[1]).value("global_batch_size", 3264.0).text
+    _, scored = score(*write(tmp_path, *texts), "--verdict", "official")
+    assert "no one global_batch_size" not in scored["convergence"]
 
 
 def _runs(count: int) -> list[str]:
