@@ -127,6 +127,9 @@ class Launch(FormatReader):
             self.set_if_unset("math_mode", "tf32" if as_tf32 else "fp32", self.line_of("capability"))
 
 
+_HEAD_OF_ARGUMENTS = "-----------  Configuration Arguments -----------"
+
+
 class Paddle18(Launch, EpochFormatReader):
     """Rows of single batches."""
 
@@ -148,6 +151,23 @@ class Paddle18(Launch, EpochFormatReader):
     precision_names = (("True", "amp"), ("False", "fp32"))
     evaluation_pattern = re.compile(r"\[End pass (?P<epoch>\d{1,9})\].*?\btest_acc1 (?P<value>[\d.]+)")
     quality_name = "acc1"
+    _label_length = 0  # characters of a launcher's label before each line, by the head of the arguments
+
+    def read_before_rows(self, line: int, text: str) -> None:
+        """Read the values that a line before the first row states, also the line of an argument behind a label.
+
+            0: -----------  Configuration Arguments -----------    -> each line has 3 characters of a label
+            0: model: ResNet50                                     -> the model
+
+        Args:
+            line: Number of the line in the log.
+            text: The line.
+        """
+        if _HEAD_OF_ARGUMENTS in text:
+            self._label_length = text.index(_HEAD_OF_ARGUMENTS)
+        super().read_before_rows(line, text)
+        if self._label_length > 0:
+            super().read_before_rows(line, text[self._label_length :])
 
 
 # Between an option and its value: of a command line, or of the list of arguments that Paddle's launcher prints.

@@ -207,8 +207,10 @@ def _precision_by_switches(switches: Mapping[str, str]) -> str | None:
     use_amp = switches.get("use_amp")  # None: not printed
     if use_amp == "False":
         return "fp32"
+    if use_amp not in ("True", None):  # other text follows the word, as that of a progress bar: it tells nothing
+        return None
     has_amp_section = switches.get("AMP", "None") != "None"  # `AMP : None` is no section
-    is_amp_on = use_amp is not None or has_amp_section
+    is_amp_on = use_amp == "True" or has_amp_section
     if not is_amp_on:  # `use_fp16 : False` or `use_pure_fp16 : False` alone does not state the precision
         return None
     return _level_of_amp(switches) or "amp"

@@ -126,6 +126,7 @@ HALF = [
     ("paddleclas_dygraph", "AMP :", "Global2 :\n[2023/07/28 07:49:52] ppcls INFO:     use_fp16 : True", "fp16"),
     ("paddleclas_static", "Global :", "AMP :\n[2023/07/28 07:49:52] ppcls INFO:     use_amp : False", "fp32"),
     ("paddleclas_static", "Global :", "AMP :\n[2023/07/28 07:49:52] ppcls INFO:     use_amp : True", "amp"),
+    ("paddleclas_static", "Global :", "AMP :\n[2023/07/28 07:49:52] ppcls INFO:     use_amp : False<br>", None),
     ("paddleclas_static", "Global :", "Global :", None),
     ("paddleseg", "GPUs used", "12:48:20 [INFO]\tuse amp to train\nGPUs used", "amp"),
     ("paddleseg", "GPUs used", "12:48:20 [INFO]\tuse AMP to train. AMP level = O2\nGPUs used", "amp_o2"),

@@ -76,3 +76,10 @@ def test_runs_one_after_the_other_behind_labels_of_two_hosts_stay_two(tmp_path: 
     lines = [f"node0{host}: {line}" for host in (1, 2) for line in text]
     with pytest.raises(InputError, match="2 runs in one log"):
         read_record(samples.write(tmp_path, "both.log", "\n".join(lines)))
+
+
+@pytest.mark.parametrize("label", [*LABELS, "Jul 28 07:50:00 node0{} python3[4711]: "])
+def test_arguments_of_paddle_1_8_are_read_behind_a_label(tmp_path: Path, label: str) -> None:
+    lines = [label.format(0) + line for line in log_of_rank("paddle18", 0)]
+    record = read_record(samples.write(tmp_path, "labelled.log", "\n".join(lines)))
+    assert (record.model, record.precision) == ("ResNet50", "fp32")
