@@ -17,7 +17,10 @@ _BLOCK_LINES = 1_000  # long enough to hold rows of all ranks that print rows, i
 _PREFIX_CHARS = 40  # a tag that starts later in a line is another process's text inside it
 _COLOUR = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\n]*\x07|\([0AB])")  # `(B` is in tput's end of colours
 _OF_PRINTED_NUMBERS = "0123456789.,eE+-"
-_OF_DOCKER = b'{"log":"'  # begins a line of the file <container>-json.log
+_OF_JSON = b'{"'  # begins a line of a collector of logs
+# The keys under which collectors keep the line that a program printed: Docker's file <container>-json.log and Fluentd
+# `log`, Elasticsearch and CloudWatch `message`, systemd's journal `MESSAGE`, Loki `line`, Google Cloud `textPayload`.
+_KEYS_OF_OUTPUT = ("log", "message", "MESSAGE", "line", "textPayload")
 # With --timestamp-output the time stands before it. It may stand inside a line that a process wrote in pieces.
 _RANK_TAG = re.compile(f"{RANK_TAG}:")
 # Labels of the process that wrote a line, as other launchers print them: srun's `3: `, torchrun's `[rank3]: ` and
@@ -351,8 +354,8 @@ def _with_ended_lines(stream: BinaryIO) -> BinaryIO:
 
 def _text_of(raw: bytes) -> str:
     """Return the text of a line's bytes, without its newline, terminal colours and NUL bytes."""
-    if raw.startswith(_OF_DOCKER):
-        raw = _output_of_container(raw)
+    if raw.startswith(_OF_JSON):
+        raw = _output_in_json(raw)
     return _COLOUR.sub(b"", raw.replace(b"\x00", b"")).decode("utf-8", "replace").removesuffix("\n")
 
 
@@ -367,18 +370,22 @@ def _without_cut_number(text: str) -> str:
     return text if is_within_word else text_before
 
 
-def _output_of_container(raw: bytes) -> bytes:
-    """Return the line that a container printed, by a line of the file in which Docker keeps its output.
+def _output_in_json(raw: bytes) -> bytes:
+    """Return the line that a program printed, by a line of JSON in which a collector of logs keeps it.
 
     Args:
-        raw: The line of the file, as `{"log":"loss 0.5\\n","stream":"stdout","time":".."}`. It must begin with
-            `{"log":"`. If it is no whole JSON, it is returned as it is.
+        raw: The line of JSON, as Docker's `{"log":"loss 0.5\\n","stream":"stdout","time":".."}`. It must begin with
+            `{"`. If it is no whole JSON, or has none of _KEYS_OF_OUTPUT with a text, it is returned as it is.
     """
     try:
-        printed = json.loads(raw)["log"]  # it has this key, by its beginning
+        entry = json.loads(raw)
     except (ValueError, RecursionError):
         return raw
-    return str(printed).encode("utf-8", "replace")
+    for key in _KEYS_OF_OUTPUT:
+        printed = entry.get(key)  # it is an object, by its beginning
+        if isinstance(printed, str):
+            return printed.encode("utf-8", "replace")
+    return raw
 
 
 def _first_tag(text: str) -> re.Match[str] | None:

@@ -85,6 +85,18 @@ def test_rows_are_the_same_in_any_bytes(tmp_path: Path, name: str, change: str) 
     assert (clean.format, clean.global_batch) == (changed.format, changed.global_batch)
 
 
+@pytest.mark.parametrize("key", ["log", "message", "MESSAGE", "line", "textPayload"])
+def test_lines_in_the_json_of_a_collector_are_read(tmp_path: Path, name: str, key: str) -> None:
+    if name == "mllog":  # the checker reads events as they were printed
+        return
+    text = samples.WRITERS[name](run())
+    entries = [json.dumps({"time": "2023-07-28T07:50:00.1Z", "n": 1, key: line}) for line in text.splitlines()]
+    plain, collected = read(tmp_path, text, name), read(tmp_path, "\n".join([*entries, '{"n": 1}', ""]), name)
+    assert same_rows(plain, collected)
+    for field in ("devices", "batch_per_device", "model", "precision", "truncated", "summary_rate"):
+        assert getattr(collected, field) == getattr(plain, field)
+
+
 @pytest.mark.parametrize(
     "prefix",
     [
