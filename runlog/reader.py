@@ -48,7 +48,14 @@ _RANK = re.compile(
 )
 
 # A time that a container's log, `docker compose logs -t` or a logger puts before a line.
-_TIME_STAMP = re.compile(rb"(?:\d{4}[-/]\d\d[-/]\d\d[T ])?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[-+]\d\d:?\d\d)?")
+# Kubernetes' files of containers have the stream behind it.
+_TIME_STAMP = re.compile(
+    rb"(?:\d{4}[-/]\d\d[-/]\d\d[T ])?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[-+]\d\d:?\d\d)?(?: std(?:out|err) F(?= |$))?"
+)
+_COLOUR = re.compile(rb"\x1b\[[0-9;]*m")
+_ENDS_OF_LABELS = (":", "]", ">", "|", ")", " -")  # the last two of Ray's `(pid=4711)` and a logger's ` - INFO - `
+# Names of a pod and its container, the date or seconds of `ts`, or a level, as `INFO`.
+_NAMES = re.compile(r"[\w./-]+(?: +[\w./-]+){0,2}")
 
 
 class Event(NamedTuple):
@@ -452,6 +459,8 @@ def _header(raw: bytes, line: int) -> Header | None:
     start = raw.find(HEADER)
     if start < 0 or len(raw) > MAX_LINE_BYTES:
         return None
+    raw = _COLOUR.sub(b"", raw)
+    start = raw.find(HEADER)
     prefix = raw[:start].removeprefix(_BYTE_ORDER_MARK).strip()
     may_stand_there = prefix == b"" or _is_label(prefix)
     if not may_stand_there:
@@ -470,7 +479,8 @@ def _header(raw: bytes, line: int) -> Header | None:
 def _is_label(prefix: bytes) -> bool:
     """Return whether a text before a line can be what a launcher puts there, such as "[1,0]<stdout>:" or "node01:".
 
-    Without time stamps it is empty or ends with `:`, `]`, `>` or `|`. It has at most LONGEST_PREFIX bytes.
+    Without time stamps it is empty, ends with one of _ENDS_OF_LABELS, or has up to three names, as stern's "pod
+    container". It has at most LONGEST_PREFIX bytes.
 
     Args:
         prefix: The bytes before the line, without spaces at both ends; not empty.
@@ -479,7 +489,7 @@ def _is_label(prefix: bytes) -> bool:
         return False
     label = _prefix_of(prefix).label
     has_time_stamps_alone = label == ""
-    return has_time_stamps_alone or label.endswith((":", "]", ">", "|"))
+    return has_time_stamps_alone or label.endswith(_ENDS_OF_LABELS) or _NAMES.fullmatch(label) is not None
 
 
 class _RawEvent(NamedTuple):

@@ -66,6 +66,11 @@ def test_prefixes_of_launchers_are_passed_over_and_their_rank_is_read(prefix: st
     [
         *(("0: ", True), ("node01: ", True), ("trainer-0  | ", True), ("[pod/trainer-0/main] ", True)),
         *(("2026-01-01T00:00:00.123456789Z ", True), ("trainer-0  | 2026-01-01T00:00:00.1Z ", True)),
+        *(("2026-01-01T00:00:00.1Z stdout F ", True), ("2026-01-01T00:00:00.1+02:00 stderr F node01: ", True)),
+        *(("trainer-0 pytorch ", True), ("trainer-0 main 2026-01-01T00:00:00.1Z ", True), ("Jan 01 00:00:00 ", True)),
+        *(("\x1b[32mtrainer-0 \x1b[0m\x1b[32mmain\x1b[0m ", True), ("1690530600.123456 ", True), ("INFO ", True)),
+        *(("2026-01-01 00:00:00,123 - INFO - ", True), ("(Worker pid=4711, ip=10.0.0.1) ", True)),
+        *(("one two three four ", False), ("a sentence, and so ", False)),
         *(("value = 1  ", False), (f"{'a' * 200}: ", False)),
     ],
 )
