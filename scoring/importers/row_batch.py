@@ -83,6 +83,9 @@ class RowBatch:
 
         sizes_agree = configured.value == batch_by_rows
         of = "a device" if field == "batch_per_device" else "over all devices"
+        devices = facts_by_name.get("devices")
+        if field == "batch_per_device" and devices is not None and not sizes_agree:
+            of += _if_rate_is_of_all(configured.value, batch_by_rows, devices)
         ways = (
             f"line {configured.line}: the configuration, {configured.value}",
             f"line {self._first_line} and the other rows: rate x step time, {batch_by_rows} {of}",
@@ -90,6 +93,24 @@ class RowBatch:
         checks.append(Check(what="batch", ways=ways, agree=sizes_agree))
         if not sizes_agree:
             facts_by_name[field] = fact_by_rows
+
+
+def _if_rate_is_of_all(configured_batch: int, batch_by_rows: int, devices: Fact) -> str:
+    """Return the words to add on a batch by the rows that is exactly the configured one of all devices, else "".
+
+    A program made of the trainer whose logs the format is of may print the rate of all devices in the same words.
+
+    Args:
+        configured_batch: Images of a step on one device, by the configuration.
+        batch_by_rows: The same by the rows, if their rate is that of one device.
+        devices: Number of devices, with the line that states it.
+    """
+    if batch_by_rows != configured_batch * devices.value:
+        return ""
+    return (
+        f"; or the rate is of all {devices.value} devices (line {devices.line}), and the figure {devices.value} times "
+        "too high: see the program that printed it"
+    )
 
 
 def _slack_of_product(rate: PrintedFigure, time_s: PrintedFigure) -> float:

@@ -213,6 +213,17 @@ def test_rows_have_the_last_word_over_a_configured_batch(tmp_path: Path) -> None
     assert "the configuration, 64" in str(check) and "rate x step time, 32 a device" in str(check)
 
 
+@pytest.mark.parametrize(("factor", "may_be_of_all"), [(8, True), (4, False)])
+def test_a_rate_that_may_be_of_all_devices_is_told_of(tmp_path: Path, factor: int, may_be_of_all: bool) -> None:
+    text = samples.WRITERS["paddleseg"](run())
+    larger = re.sub(r"(?<=ips: )[\d.]+", lambda rate: f"{float(rate[0]) * factor:.4f}", text)
+    log = samples.write(tmp_path, "a.log", larger)
+    status, result, _ = samples.command("score", log, "--protocol", "window", "--skip", "0")
+    [message] = [warning["message"] for warning in result["warnings"] if warning["rule"] == "ways_disagree"]
+    assert (status, f"rate x step time, {32 * factor} a device" in message) == (0, True)
+    assert ("or the rate is of all 8 devices" in message) is may_be_of_all
+
+
 @pytest.mark.parametrize(
     ("text", "count"),
     [("LAUNCH --ips=10.0.0.1\ninfer_imgs: 5\nips: 300 samples/sec.\n", "3 lines"), ("infer_imgs: 5\n", "1 line")],
