@@ -404,14 +404,16 @@ def _interval_of_medians(base: Score, other: Score) -> RatioInterval:
 
 
 def _interval_of_olympic_means(base: Score, other: Score) -> RatioInterval:
-    """Return the 95 % interval of the ratio of two olympic means of runs, by Yuen's t."""
+    """Return the 95 % interval of the ratio of two olympic means of runs, by Yuen's standard errors."""
     over = f"over {len(base.runs)} and {len(other.runs)} runs"
     dropped = base.protocol.dropped_runs
     base_mean = spread.olympic_mean_of(_run_values(base), dropped=dropped)
     other_mean = spread.olympic_mean_of(_run_values(other), dropped=dropped)
     if base_mean is None or other_mean is None:
         return RatioInterval(None, f"too few runs {over} for an olympic mean's interval")
-    return RatioInterval(spread.mean_ratio_interval(base_mean, other_mean), f"Yuen's t {over}")
+    whose_t = spread.name_of_ratio_t(base_mean, other_mean)
+    method = "Yuen's t" if whose_t == "Welch's t" else f"Yuen's errors and {whose_t}"
+    return RatioInterval(spread.mean_ratio_interval(base_mean, other_mean), f"{method} {over}")
 
 
 def _interval_of_single_run(base: Score, other: Score, between_runs: BetweenRuns | None) -> RatioInterval:

@@ -25,9 +25,9 @@ class RatioInterval(NamedTuple):
 def interval_of_means(base: Runs, other: Runs, *, are_of_one_system: bool) -> RatioInterval:
     """Return the 95 % interval of the ratio mean(other) / mean(base) of two sets of runs.
 
-    The interval is by Welch's t in all cases but one. If one set is of a single host and the other is of several hosts
-    of the same system, Welch's t may be too narrow: runs of one host lie closer together than hosts do. Then a second
-    interval is made from how far the several hosts lie apart, and the wider one of the two is returned.
+    The interval is by the errors of the two means in all cases but one. If one set is of a single host and the other is
+    of several hosts of the same system, it may be too narrow: runs of one host lie closer together than hosts do. Then
+    a second interval is made from how far the several hosts lie apart, and the wider one of the two is returned.
 
     Args:
         base: The runs in the denominator, two or more, with their hosts if known.
@@ -37,20 +37,20 @@ def interval_of_means(base: Runs, other: Runs, *, are_of_one_system: bool) -> Ra
     Returns:
         The interval, which always has bounds, with words that say how it was made.
     """
-    by_welch = _interval_by_welch(base, other)
+    by_errors = _interval_by_errors(base, other)
     # The mean of each host of the set with several hosts, if the other set is of a single host
     host_means = host_means_against_one_host(base, other) if are_of_one_system else None
     if host_means is None:  # both sets are of several hosts, or neither is, or hosts or a common system are not known
-        return by_welch
+        return by_errors
     ratio = statistics.fmean(other.values) / statistics.fmean(base.values)
     by_hosts = interval_by_spread_of_hosts(ratio, host_means)
-    assert by_welch.bounds is not None and by_hosts.bounds is not None, "both ways always give bounds"
-    hosts_are_wider = spread.half_width(by_hosts.bounds) > spread.half_width(by_welch.bounds)
-    return by_hosts if hosts_are_wider else by_welch
+    assert by_errors.bounds is not None and by_hosts.bounds is not None, "both ways always give bounds"
+    hosts_are_wider = spread.half_width(by_hosts.bounds) > spread.half_width(by_errors.bounds)
+    return by_hosts if hosts_are_wider else by_errors
 
 
-def _interval_by_welch(base: Runs, other: Runs) -> RatioInterval:
-    """Return the 95 % interval of the ratio mean(other) / mean(base) of two sets of runs by Welch's t.
+def _interval_by_errors(base: Runs, other: Runs) -> RatioInterval:
+    """Return the 95 % interval of the ratio mean(other) / mean(base) of two sets of runs by their standard errors.
 
     Both means are of all runs. Only their standard errors, with the degrees of freedom, depend on the hosts, because
     runs of one host lie closer together than hosts do:
@@ -73,7 +73,8 @@ def _interval_by_welch(base: Runs, other: Runs) -> RatioInterval:
     other_mean = other_values.mean_of_runs
     assert base_mean is not None and other_mean is not None, "each set has two runs or more, of one host or of several"
     bounds = spread.mean_ratio_interval(base_mean, other_mean)
-    return RatioInterval(bounds, f"Welch's t over {_counts_in_words(base_values, other_values)}")
+    whose_t = spread.name_of_ratio_t(base_mean, other_mean)
+    return RatioInterval(bounds, f"{whose_t} over {_counts_in_words(base_values, other_values)}")
 
 
 def host_means_against_one_host(base: Runs, other: Runs) -> IndependentValues | None:

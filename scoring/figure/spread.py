@@ -173,8 +173,14 @@ def has_no_width(interval: tuple[float, float]) -> bool:
     return math.isclose(low, high, rel_tol=1e-12)
 
 
+# Where one mean has at most this share of the other's degrees of freedom, Welch's t holds too seldom. For 2 runs
+# against 10, the interval held the true ratio in 89 to 95 %, by which of them scatter more. Cochran and Cox's held it
+# in 94 to 98 % (simulated, tests/scoring/test_mean_ratio.py).
+GREATEST_SHARE_OF_FREEDOM = 1 / 3
+
+
 def mean_ratio_interval(base: Estimate, other: Estimate) -> tuple[float, float]:
-    """Return the 95 % interval (low, high) of the ratio of two means, other / base, by Welch's t.
+    """Return the 95 % interval (low, high) of the ratio of two means, other / base, by `name_of_ratio_t`.
 
     The interval is computed for log(ratio) = log(other) - log(base), as log(ratio) - h to log(ratio) + h. For the ratio
     itself the bounds are ratio * exp(-h) and ratio * exp(h). If both standard errors are 0, both bounds are the ratio.
@@ -187,16 +193,51 @@ def mean_ratio_interval(base: Estimate, other: Estimate) -> tuple[float, float]:
         other: The mean in the numerator, with its standard error and the degrees of freedom of this error.
     """
     ratio = other.value / base.value
-    variance_of_base = _variance_of_log(base)
-    variance_of_other = _variance_of_log(other)
-    variance = variance_of_base + variance_of_other  # of log(ratio), the difference of two logarithms
+    variance = _variance_of_log(base) + _variance_of_log(other)  # of log(ratio), the difference of two logarithms
     if variance == 0:
         return ratio, ratio
 
-    # Welch's degrees of freedom of the sum of two variances
-    freedom = variance**2 / (variance_of_base**2 / base.freedom + variance_of_other**2 / other.freedom)
-    half_width_of_log = t_quantile(freedom) * math.sqrt(variance)
+    t = _t_by_cochran(base, other) if _one_has_few_values(base, other) else _t_by_welch(base, other)
+    half_width_of_log = t * math.sqrt(variance)
     return around(ratio, half_width_of_log)  # ratio * exp(-half_width_of_log), ratio * exp(half_width_of_log)
+
+
+def name_of_ratio_t(base: Estimate, other: Estimate) -> str:
+    """Return whose t the interval of the ratio of two means takes: "Welch's t" or "Cochran and Cox's t"."""
+    return "Cochran and Cox's t" if _one_has_few_values(base, other) else "Welch's t"
+
+
+def _one_has_few_values(base: Estimate, other: Estimate) -> bool:
+    """Tell whether one of two means is of so few values, against the other, that Welch's t would be too small."""
+    fewer, more = sorted([base.freedom, other.freedom])
+    return fewer <= more * GREATEST_SHARE_OF_FREEDOM
+
+
+def _t_by_welch(base: Estimate, other: Estimate) -> float:
+    """Return Student's t at Welch's degrees of freedom of the sum of two variances, of which one is above 0."""
+    variance_of_base = _variance_of_log(base)
+    variance_of_other = _variance_of_log(other)
+    variance = variance_of_base + variance_of_other
+    freedom = variance**2 / (variance_of_base**2 / base.freedom + variance_of_other**2 / other.freedom)
+    return t_quantile(freedom)
+
+
+def _t_by_cochran(base: Estimate, other: Estimate) -> float:
+    """Return the mean of the t of two means, weighted by their variances, of which one is above 0.
+
+    Welch's degrees of freedom follow from the two deviations as measured. That of few values is often much too small by
+    chance, which makes the freedom too great and the interval too narrow. Here each variance keeps its own t (Cochran
+    and Cox, Experimental Designs, 2nd edition, 1957, section 4.14). 2 runs have a t of 12.7 and 10 runs one of 2.26.
+    With equal variances the mean is 7.5.
+
+    Args:
+        base: The mean in the denominator.
+        other: The mean in the numerator.
+    """
+    variance_of_base = _variance_of_log(base)
+    variance_of_other = _variance_of_log(other)
+    weighted = variance_of_base * t_quantile(base.freedom) + variance_of_other * t_quantile(other.freedom)
+    return weighted / (variance_of_base + variance_of_other)
 
 
 def _variance_of_log(estimate: Estimate) -> float:

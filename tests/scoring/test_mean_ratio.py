@@ -1,10 +1,13 @@
 """The interval of a ratio of two means: runs of one host beside several hosts, by `compare` and by `history check`."""
 
 import math
+import random
+import statistics
 from pathlib import Path
 
 import pytest
 
+from scoring.figure import spread
 from tests.scoring.samples import command, folder_of, scoring
 from tests.scoring.test_compare import on_host
 
@@ -61,3 +64,42 @@ def test_the_history_judges_runs_of_one_host_beside_several_as_compare_does(
     low, high = row["ratio_interval_95"]
     assert f"; {row['ratio']:.4f} of the last" in done.stdout and f"95 % {low:.4f} to {high:.4f} (" in done.stdout
     assert done.returncode == 0 and done.stdout.startswith("not shown to be lower")
+
+
+@pytest.mark.parametrize("dropped", [0, 1])
+@pytest.mark.parametrize("deviation_of_few", [1 / 3, 1, 3])
+def test_the_ratio_of_few_runs_to_many_holds_as_often_as_it_says(deviation_of_few: float, dropped: int) -> None:
+    """Two kept runs against ten: Welch's t held the true ratio in 90 % where the few scatter as much as the many."""
+    draw = random.Random(5)
+    repeats = 1500
+    holds = 0
+    for _ in range(repeats):
+        few = [draw.gauss(100, deviation_of_few) for _ in range(2 + 2 * dropped)]
+        many = [draw.gauss(100, 1) for _ in range(10 + 2 * dropped)]
+        base = spread.olympic_mean_of(many, dropped=dropped)
+        other = spread.olympic_mean_of(few, dropped=dropped)
+        assert base is not None and other is not None
+        low, high = spread.mean_ratio_interval(base, other)
+        holds += low <= 1 <= high
+    two_errors = 2 * math.sqrt(0.93 * 0.07 / repeats)
+    assert holds / repeats > 0.93 - two_errors
+
+
+def test_two_runs_against_seven_take_the_t_of_each(tmp_path: Path) -> None:
+    """By hand: the t of 95 % are 12.706 for one degree of freedom and 2.447 for six, weighted by the two variances."""
+    many_times = [1, 1.01, 0.99, 1.02, 1.005, 0.995, 1.003]
+    few_times = [1.03, 1.035]
+    many = folder_of(tmp_path, "many", many_times)
+    few = folder_of(tmp_path, "few", few_times)
+    _, result, _ = command("compare", many, few, "--protocol", "window")
+    row = result["rows"][1]
+    assert row["basis"] == "Cochran and Cox's t over 7 and 2 runs"
+
+    def variance_of_mean(step_times: list[float]) -> float:
+        rates = [1 / time for time in step_times]
+        return statistics.variance(rates) / len(rates) / statistics.fmean(rates) ** 2
+
+    of_many, of_few = variance_of_mean(many_times), variance_of_mean(few_times)
+    t = (2.447 * of_many + 12.706 * of_few) / (of_many + of_few)
+    low, high = row["ratio_interval_95"]
+    assert math.log(high / low) / 2 == pytest.approx(t * math.sqrt(of_many + of_few), rel=1e-3)
