@@ -63,6 +63,8 @@ def warn_if_other_rates_differ(
     """
     first_line, last_line = lines
     message_start = f"the figure, of lines {first_line} to {last_line}, is"
+    if is_by_stamps:
+        yield from _warn_if_stamps_are_coarse(record, lines)
     yield from _warn_if_rows_disagree(record, value, lines, message_start, is_by_stamps=is_by_stamps)
     yield from _warn_if_whole_run_disagrees(record, value, last_line)
     yield from _warn_if_closing_figure_disagrees(record, value, message_start)
@@ -161,6 +163,25 @@ def _rounding_of_stamps(record: Record, first_line: int, last_line: int) -> floa
     stamps = [row.end_s for row in rows if row.end_s is not None]
     are_whole_seconds = all(stamp.is_integer() for stamp in stamps)
     return 1 / (max(stamps) - min(stamps)) if are_whole_seconds else 0.0
+
+
+def _warn_if_stamps_are_coarse(record: Record, lines: tuple[int, int]) -> Iterator[Verdict]:
+    """Yield a warning if whole seconds leave the time between two stamps open by over 2 % (MOST_HALF_WIDTH).
+
+    Steps of 0.05 s make 100 steps in 5 s, and two stamps may be 4, 5 or 6 s apart.
+
+    Args:
+        record: The run as read from its log.
+        lines: The lines of the two stamps.
+    """
+    first_line, last_line = lines
+    share_open = _rounding_of_stamps(record, first_line, last_line)
+    if share_open > MOST_HALF_WIDTH:
+        share = percent_above(share_open, MOST_HALF_WIDTH)
+        limit = percent(MOST_HALF_WIDTH, decimals=0)
+        says = "are whole seconds and so near to each other that rounding may put the figure off by up to"
+        message = f"the stamps of lines {first_line} and {last_line} {says} {share} (over {limit})"
+        yield warning("coarse_stamps", message, record, last_line)
 
 
 def _warn_if_whole_run_disagrees(record: Record, value: float, last_line: int) -> Iterator[Verdict]:

@@ -36,6 +36,27 @@ def test_stamps_of_whole_seconds_may_make_a_figure_higher_than_its_rows_do(tmp_p
     assert not [warning for warning in by_stamps.warnings if "rows_" in warning.check]
 
 
+@pytest.mark.parametrize(
+    ("name", "step_time", "share"),
+    [
+        ("paddleseg", 0.0583, "20.0%"),  # 1 s of the 5 s that the stamps show
+        ("paddleseg", 0.4, "2.5%"),  # 1 s of 40 s
+        ("paddleseg", 0.6, None),  # 1 s of 60 s is below 2 %
+        ("paddle18", 0.0583, None),  # its stamps have milliseconds
+    ],
+)
+def test_the_share_that_whole_seconds_leave_open_is_told(
+    tmp_path: Path, name: str, step_time: float, share: str | None
+) -> None:
+    file = samples.write(tmp_path, "run.log", samples.WRITERS[name](samples.run_of([step_time] * 400)))
+    options = ("--protocol", "dlperf", "--runs", 1, "--devices", 8, "--batch", 32)
+    _, result, _ = samples.command("score", file, *options)
+    told = [warned["message"] for warned in result["warnings"] if warned["rule"] == "coarse_stamps"]
+    assert len(told) == (share is not None)
+    if share is not None:
+        assert f"rounding may put the figure off by up to {share} (over 2%)" in told[0]
+
+
 def test_whole_seconds_of_many_short_epochs_contradict_no_row(tmp_path: Path) -> None:
     """The rows of each epoch lie half a second apart, and their stamps 0 s or 1 s; an epoch tells nothing of others."""
     text = samples.mm_epochs(samples.run_of([0.1] * 700, epoch_steps=10, every=5))
