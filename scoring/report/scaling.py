@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from runlog import workloads
 from scoring.figure import limits
-from scoring.figure.compare import ratio_interval
+from scoring.figure.compare import ratio_interval, spread_between_runs
 from scoring.figure.score import Score
 from scoring.importers.text import steps_as_weights, weighted_mean
 from scoring.published.table import Published, systems_by_devices
@@ -236,7 +236,8 @@ def scaling_rows(groups: Sequence[Group]) -> list[ScalingRow]:
         devices = group.record.devices
         if score and devices and score.unit == "images/s":
             measured.append(_MeasuredGroup(group, score, devices))
-    return [_scaling_row(measured_group, base=measured[0]) for measured_group in measured]
+    scores = [measured_group.score for measured_group in measured]
+    return [_scaling_row(measured_group, measured[0], scores) for measured_group in measured]
 
 
 class _MeasuredGroup(NamedTuple):
@@ -247,12 +248,13 @@ class _MeasuredGroup(NamedTuple):
     devices: int
 
 
-def _scaling_row(measured: _MeasuredGroup, base: _MeasuredGroup) -> ScalingRow:
+def _scaling_row(measured: _MeasuredGroup, base: _MeasuredGroup, scores: Sequence[Score]) -> ScalingRow:
     """Return the row of a group in a scaling table: its speedup and efficiency compared with the base.
 
     Args:
         measured: The group of the row.
         base: First group of the table, that of the fewest devices.
+        scores: The scores of all groups of the table, which may show how far single runs of a system lie apart.
 
     Returns:
         The row. The row of the base itself has speedup 1 and no 95 % interval of it.
@@ -260,7 +262,8 @@ def _scaling_row(measured: _MeasuredGroup, base: _MeasuredGroup) -> ScalingRow:
     speedup = measured.score.value / base.score.value
     speedup_95 = None  # the base is not compared with itself
     if measured is not base:
-        speedup_95 = ratio_interval(base.score, measured.score).bounds
+        between_runs = spread_between_runs(base.score, measured.score, scores)
+        speedup_95 = ratio_interval(base.score, measured.score, between_runs).bounds
     return ScalingRow(
         group=measured.group,
         devices=measured.devices,

@@ -103,3 +103,17 @@ def test_two_runs_against_seven_take_the_t_of_each(tmp_path: Path) -> None:
     t = (2.447 * of_many + 12.706 * of_few) / (of_many + of_few)
     low, high = row["ratio_interval_95"]
     assert math.log(high / low) / 2 == pytest.approx(t * math.sqrt(of_many + of_few), rel=1e-3)
+
+
+def test_the_report_gives_a_single_run_the_interval_that_compare_gives(tmp_path: Path) -> None:
+    several = folder_of(tmp_path, "several", [1, 1.01, 0.99, 1.02])
+    one = folder_of(tmp_path, "one", [1.03])
+    on_more_devices = folder_of(tmp_path, "more", [1.05, 1.06], devices=16)  # else the report has no table of scaling
+    systems = (several, one, on_more_devices)
+    _, compared, _ = command("compare", *systems, "--protocol", "window")
+    _, report, _ = command("report", *systems)
+    [rows] = report["scaling"]
+    by_report = {row["speedup"]: row["speedup_95"] for row in rows}
+    by_compare = {row["speedup"]: row["ratio_interval_95"] for row in compared["rows"]}
+    assert by_report == by_compare and len(by_report) == 3
+    assert [interval for interval in by_report.values() if interval is None] == [None], "the base alone has none"
