@@ -51,6 +51,8 @@ NO_READER = "SIGPIPE detected"  # mpirun's words before it ends the ranks by TER
 NOBODY_READS = "what reads the job's output has ended, as | head does or a lost ssh: write the output into a file"
 # mpirun's words where there is no room for its files, of bytes or of files
 MPIRUN_CANNOT_WRITE = re.compile("PMIX_ERR_FILE_WRITE_FAILURE|unable to create the desired\\s+directory")
+# MPI's words where there is no room for the memory that ranks of a node share, before it fails to start
+NO_ROOM_TO_SHARE = re.compile("not enough space for /dev/shm/")
 ENOUGH_FOR_SHARED_MEMORY = 2**30  # bytes of a file: two ranks needed 5 to 20 MiB
 # mpirun of Open MPI 5.0.11 may wait for ever, and not end at SIGTERM, where ranks end while they start MPI.
 ALONE_S = 30.0  # it is killed where none of its processes has been alive for so long
@@ -413,14 +415,19 @@ class Trial:
             status: Exit status of mpirun as `run` returned it, or 1 in place of 0.
             messages: What the ranks and mpirun have printed on stderr.
         """
+        folder = os.environ.get("TMPDIR") or "/tmp"
+        mpirun_has_no_room = f"mpirun cannot write into {folder}: make room there, or set TMPDIR to another folder"
+        if status == 128 + signal.SIGBUS:  # a file that it maps has no room
+            return mpirun_has_no_room
         if 128 < status < 192:  # 128 + the number of a signal, of which Linux has 64
             advice = _advice_on_file_size() if status == 128 + signal.SIGXFSZ else ""
             return f"mpirun was ended by signal {status - 128}{advice}"
         if "unable to find network interfaces" in messages.text:
             return "no network interface is up here, and ranks meet over the loopback: ip link set lo up"
         if MPIRUN_CANNOT_WRITE.search(messages.text):
-            folder = os.environ.get("TMPDIR") or "/tmp"
-            return f"mpirun cannot write into {folder}: make room there, or set TMPDIR to another folder"
+            return mpirun_has_no_room
+        if NO_ROOM_TO_SHARE.search(messages.text):
+            return "MPI has too little room in /dev/shm, of which a rank takes 16 MiB: make room there (--shm-size)"
         if "An error occurred in MPI_Init" in messages.text:
             return f"MPI could not start on a rank; what it said is in {self.stderr}{_advice_on_file_size()}"
         if "MPI_ERRORS_ARE_FATAL" in messages.text:

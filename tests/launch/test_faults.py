@@ -227,6 +227,23 @@ def test_files_that_may_not_grow_are_told(standing_in: Path, tmp_path: Path, lim
     assert f": raise the limit on the size of files (ulimit -f), which is {limit_kib} KiB\n" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("folder", "size", "says"),
+    [
+        ("/dev/shm", "1m", "MPI has too little room in /dev/shm, of which a rank takes 16 MiB: make room"),
+        ("TMPDIR", "64k", "mpirun cannot write into {TMPDIR}: make room there, or set TMPDIR to another folder"),
+    ],
+)
+def test_too_little_room_for_mpi_is_told(standing_in: Path, tmp_path: Path, folder: str, size: str, says: str) -> None:
+    own = tmp_path / "tmp"
+    own.mkdir()
+    script = f"mount -t tmpfs -o size={size} none {folder.replace('TMPDIR', str(own))} && exec ./run_and_time.sh"
+    isolated = [*in_namespaces("--mount"), "bash", "-c", script]
+    done = jobs.run(isolated, cwd=standing_in, LOGDIR=tmp_path / "logs", TMPDIR=own, **ENDLESS)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert done.stderr.startswith(f"error: {says.format(TMPDIR=own)}")
+
+
 # Starts a command as one of the first processes of a system, all of whose ids mpiruns have had that were killed.
 IDS_IN_USE = """
 host="$(uname -n)"
@@ -306,6 +323,11 @@ OF_KILL = r"process rank 1 with PID 17 on node n1 exited on signal {} .*"
         (["error: NCCL error: unhandled system error", OWN], 0, "data/a.jpg cannot be decoded"),
         ([PEER], 0, "ExternalError: gloo: Connection reset by peer"),
         (["[n1:0] *** MPI_ERRORS_ARE_FATAL"], 0, "a rank was lost, of which another one heard before mpirun did; .*"),
+        (
+            ["there is not enough space for /dev/shm/ranks.1/sm_segment", "*** An error occurred in MPI_Init_thread"],
+            0,
+            "MPI has too little room in /dev/shm, .*: make room .*",
+        ),
         (["*** An error occurred in MPI_Init_thread"], 0, "MPI could not start on a rank; what it said is in .*"),
         (
             ["[n1:7] PMIX ERROR: PMIX_ERR_FILE_WRITE_FAILURE in file"],
