@@ -21,7 +21,9 @@ if [[ -t 1 ]]; then # mpirun stands between the terminal and the rank that shows
   export TERMINAL_COLUMNS
 fi
 if [[ -n "${dry_run}" ]]; then
-  "${JOB_PYTHON}" -m harness.describe --json
+  mapfile -t description < <(trap '' INT; exec "${JOB_PYTHON}" -m harness.describe --json) # as load_job does
+  wait $! || exit
+  printf '%s\n' "${description[@]}" 2>/dev/null || refuse "the output cannot be written: name another file for it"
   launch/trials.sh --dry-run
   exit 0
 fi

@@ -15,11 +15,14 @@ ENDLESS = {**jobs.TINY, "MEASURED_STEPS": "100000", "PRINT_STEPS": "1"}
 STATUS_AFTER = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 
 
-def test_ctrl_c_as_a_job_is_read_ends_it_without_pythons_words(tmp_path: Path) -> None:
+@pytest.mark.parametrize("option", ["--shell", "--json"])  # which --dry-run asks for in this order
+def test_ctrl_c_as_a_job_is_read_ends_it_without_pythons_words(tmp_path: Path, option: str) -> None:
     """It printed where Python was in loading its modules, in 20 lines."""
     begun = tmp_path / "begun"
-    slow = f"import pathlib, time; pathlib.Path({str(begun)!r}).touch(); time.sleep(2)"
-    checkout = jobs.checkout(tmp_path / "checkout", "harness", describe=slow)
+    sleeps = f"pathlib.Path({str(begun)!r}).touch(); time.sleep(2)"
+    slow = f"import pathlib, sys, time\nif {option!r} in sys.argv: {sleeps}\n"
+    describe = jobs.REPOSITORY / "harness" / "describe.py"
+    checkout = jobs.checkout(tmp_path / "checkout", "harness", describe=slow + describe.read_text())
     job = jobs.run_and_time("--dry-run", cwd=checkout, start=functools.partial(jobs.begin, together=True))
     jobs.until(begun.exists, job, every_s=0.01)
     os.killpg(job.pid, signal.SIGINT)
