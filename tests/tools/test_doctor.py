@@ -425,6 +425,8 @@ def test_code_that_another_node_has_changed_is_seen(dirty: bool | None, status: 
     other = first | {"host": "node1", "source": first["source"] | {"dirty": dirty}}
     (verdict,) = by_check(doctor_checks.judge_all([first, other], with_values(GPU_JOB, dgxnnodes=2)), "code.clean")
     assert (verdict.status, verdict.found) == (status, found)
+    # Who has the files of an archive has no changes to commit.
+    assert status == "ok" or "or start in a clone" in verdict.fix
 
 
 def test_clocks_that_differ():
