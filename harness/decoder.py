@@ -8,7 +8,7 @@ import numpy as np
 REASON = re.compile(r"Error in thread \d+: (?P<reason>.*?)(?:\nStacktrace|\Z)", re.DOTALL)
 SOURCE_LINE = re.compile(r"\[/[^\]]*\]\s*")  # of DALI's C++ code
 NOT_BY_OPENCV = "Unsupported image type"  # what DALI says of any file that OpenCV cannot decode, also of a damaged PNG
-ASSERTION = re.compile(r'Assert on ".*?" failed:\s*')
+ASSERTION = re.compile(r'Assert on ".*?" failed:?\s*')  # at times without a reason behind it
 
 
 class Decoder:
@@ -81,6 +81,6 @@ def reason(error: str) -> str:
     text = match["reason"] if match else error
     text = ASSERTION.sub("", SOURCE_LINE.sub("", text))
     line = " ".join(text.split()).rstrip(".")
-    if line == NOT_BY_OPENCV:
+    if line in ("", NOT_BY_OPENCV):
         return "it is damaged, or of a variant of its format that is not supported"
     return line

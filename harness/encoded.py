@@ -16,6 +16,8 @@ from PIL import Image, PpmImagePlugin, TiffImagePlugin, UnidentifiedImageError
 
 TRUNCATED = "it is truncated"
 
+RARER_KINDS = ("BMP", "PPM", "TIFF", "JPEG2000")  # Pillow's names of the kinds that DALI knows, but for those below
+
 JPEG_START = b"\xff\xd8"
 JPEG_END = b"\xff\xd9"
 START_OF_IMAGE = 0xD8
@@ -65,7 +67,7 @@ def fault(content: bytes) -> str:
     """Say why some bytes are no whole image of a supported kind, as "it is truncated: ..."; empty if no fault is found.
 
     JPEG, PNG and WebP are checked by their structure, which takes no decoding. A file of any other kind is decoded by
-    Pillow. If Pillow does not know its kind, no fault is reported, because DALI may know it.
+    Pillow if DALI knows its kind. Of other kinds no fault is reported, because DALI does that.
 
     Args:
         content: All bytes of the file.
@@ -329,11 +331,13 @@ def _webp_fault(content: bytes) -> str:
 def _fault_by_decoding(content: bytes) -> str:
     """Say why an image of a rarer kind cannot be taken, by decoding it with Pillow; return an empty text if it can.
 
+    Pillow is kept to the kinds that DALI knows, too: of others, as AVIF, it raises errors of its libraries.
+
     Args:
         content: All bytes of the file.
     """
     try:
-        with Image.open(io.BytesIO(content)) as opened:
+        with Image.open(io.BytesIO(content), formats=RARER_KINDS) as opened:
             pnm_fault = ""
             if isinstance(opened, PpmImagePlugin.PpmImageFile):
                 pnm_fault = _pnm_fault(opened)  # before `load`, which empties the attribute `tile` that this reads
@@ -341,7 +345,7 @@ def _fault_by_decoding(content: bytes) -> str:
             if isinstance(opened, TiffImagePlugin.TiffImageFile):
                 return _tiff_fault(opened)
             return pnm_fault
-    except UnidentifiedImageError:  # a kind that Pillow does not know: DALI may know it
+    except UnidentifiedImageError:  # of another kind, as GIF, or with a damaged head: DALI says so
         return ""
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         return " ".join(str(error).split())

@@ -184,6 +184,22 @@ def test_the_decoders_reason_is_one_line(decoder: Decoder, tmp_path: Path) -> No
         assert decoder.fault(written(format=kind)).startswith("Unrecognized image format. Supported formats are:")
 
 
+def test_a_file_of_another_kind_that_is_damaged_is_left_to_dali(decoder: Decoder) -> None:
+    """Pillow raised an error of the library for AVIF, after which `--check` of two ranks waited for ever."""
+    whole = written(format="AVIF")
+    damaged = whole.replace(b"pixi", b"pixj").replace(b"av1C", b"av1D")
+    with pytest.raises(RuntimeError), Image.open(io.BytesIO(damaged)) as opened:
+        opened.load()
+    assert encoded.fault(damaged) == ""
+    assert decoder.fault(damaged).startswith("Unrecognized image format. Supported formats are:")
+
+
+def test_an_assertion_of_dali_without_a_reason_is_put_in_words(decoder: Decoder) -> None:
+    """The message was its line of C++."""
+    said = "it is damaged, or of a variant of its format that is not supported"
+    assert decoder.fault(written(PICTURE.convert("LA"), format="TIFF")) == said
+
+
 def test_a_cmyk_jpeg_without_adobes_marker_is_told() -> None:
     marked = WHOLE["CMYK"]
     start = marked.index(b"\xff\xee")
