@@ -1,5 +1,6 @@
 """The doctor's try of mpirun on its own machine."""
 
+import socket
 import sys
 from pathlib import Path
 
@@ -38,3 +39,20 @@ def test_ranks_that_do_not_reach_each_other_end() -> None:
     done = jobs.run([sys.executable, "-c", "\n".join(lines)])
     assert done.returncode == 1
     assert "has met no other rank by MPI for 1 s: let the nodes reach each other at all TCP ports" in done.stderr
+
+
+@pytest.mark.xdist_group("ranks")
+def test_an_error_of_one_rank_ends_the_doctor_of_all(tmp_path: Path) -> None:
+    """The others waited for it for ever, as where a library that looks at an image fails."""
+    lines = [
+        "from unittest import mock",
+        "from harness.job import job_of",
+        "from tools.doctor import __main__ as doctor",
+        "with mock.patch.object(doctor, 'probe', side_effect=RuntimeError('no colour planes')):",
+        "    doctor.over_mpi(job_of(dgxngpu=2))",
+    ]
+    script = tmp_path / "doctor.py"
+    script.write_text("\n".join(lines))
+    done = jobs.on_ranks(2, str(script))
+    assert done.returncode != 0
+    assert f"error: {socket.gethostname()}: RuntimeError: no colour planes\n" in done.stderr

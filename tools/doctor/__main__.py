@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from harness import env, network, provenance
 from runlog.completion import complete
-from runlog.errors import one_line, print_to_reader
+from runlog.errors import message_of, one_line, print_to_reader
 from runlog.options import Parser
 from runlog.verdict import FATAL, Verdict, as_json, as_text, worst
 from tools.doctor.alike import with_equal_gpus_in_one
@@ -29,6 +30,7 @@ if TYPE_CHECKING:  # a tool that starts no ranks must not start MPI
     from mpi4py import MPI
 
 MPIRUN_S = 8
+MPIRUN_READS_S = 0.2  # an abort may overtake what its rank has just written
 MESSAGE_CHARS = 300  # of mpirun's message, in a verdict
 OF_SCHEDULERS = ("SLURM_", "PBS_", "PMI_", "PMIX_")  # prefixes of what launch/trials.sh unsets, too
 TIMED_OUT = 124  # status of timeout, which ends mpirun by a signal that it hands to its ranks
@@ -65,7 +67,7 @@ def over_mpi(job: env.Job) -> list[Verdict] | None:
         job: Settings of the training job.
 
     Returns:
-        The verdicts on rank 0, and None on every other rank.
+        The verdicts on rank 0, and None on every other rank. An error of one rank ends all.
     """
     # If the job has several nodes, this may set a variable of the environment: the network interface that MPI is to
     # use. The import below starts MPI, which reads the variable then.
@@ -75,6 +77,25 @@ def over_mpi(job: env.Job) -> list[Verdict] | None:
     comm = MPI.COMM_WORLD
     _meet(comm, job.cluster.hang_timeout_s)
     ranks_of_node = comm.Split_type(MPI.COMM_TYPE_SHARED)  # the ranks that share memory with this rank
+    try:
+        return _verdicts_of_ranks(comm, ranks_of_node, job)
+    except Exception as error:
+        # The other ranks wait for this one, and would do so for ever.
+        sys.stderr.write(f"error: {socket.gethostname()}: {type(error).__name__}: {message_of(error)}\n")
+        sys.stderr.flush()
+        time.sleep(MPIRUN_READS_S)  # for mpirun to pass on the line
+        comm.Abort(1)
+        raise
+
+
+def _verdicts_of_ranks(comm: "MPI.Comm", ranks_of_node: "MPI.Comm", job: env.Job) -> list[Verdict] | None:
+    """Return what `over_mpi` does, once the ranks have met. Every rank must call this.
+
+    Args:
+        comm: MPI's communicator of all ranks.
+        ranks_of_node: That of the ranks on this node.
+        job: Settings of the training job.
+    """
     node_number = comm.Get_rank() // job.cluster.dgxngpu  # ranks are numbered node by node
     my_facts = _facts_if_leader(ranks_of_node, node_number, job)  # None if this rank is not the leader of its node
 
