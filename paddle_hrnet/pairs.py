@@ -207,7 +207,8 @@ def require_first_size(path: Path, size: Size, first: Size) -> None:
     """Raise ValueError if an evaluation image has another size than the first one."""
     if size != first:
         raise ValueError(
-            f"{path}: is {size} pixels but the first evaluation image {first}: evaluation takes images of one size"
+            f"{path}: is {size} pixels but the first evaluation image {first}: evaluation takes images of one size: "
+            "resize it with its label, or remove it from the list"
         )
 
 
