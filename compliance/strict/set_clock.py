@@ -9,7 +9,9 @@ from runlog.digits import six_digits
 from runlog.reader import Event, from_json
 from runlog.text import printable
 
-_LEAST_S = 1.0  # that a run calls a setting of the clock; less is the clock's own correction
+# What a run calls a setting of the clock; less is the clock's own correction.
+_LEAST_AHEAD_S = 0.1
+_LEAST_BACK_S = 1.0
 _MOST_ROUNDING = 0.01  # of the times of windows and of the log's clock, as a share
 
 
@@ -24,8 +26,9 @@ class SetClock:
     """Follows the windows of a run and the events clock_set, which a run logs when its clock was set.
 
     A run compares its clock with a clock that nobody sets, after each window of steps, at the end of each epoch's
-    training and after each evaluation. If they went apart by 1 s or more, it logs a clock_set with the seconds by which
-    its clock was set: above 0 if ahead, below 0 if back. A leap is a setting ahead.
+    training and after each evaluation. If they went apart by 0.1 s or more, or by 1 s if its clock was set back, it
+    logs a clock_set with the seconds by which it was set: above 0 if ahead, below 0 if back. A leap is a setting
+    ahead.
     """
 
     def __init__(self, run: LoggedRun) -> None:
@@ -52,9 +55,10 @@ class SetClock:
     def take(self, event: Event, last_step: int | None) -> str:
         """Return how a clock_set is impossible, and add a setting ahead to the leaps since the last window.
 
-        It is impossible if its value is no number of 1 s or more (ahead or back), or if it states another step than the
-        last one, or none. A leap is also impossible if the log's clock has advanced too little since the window before
-        the last one: by less than the last window's time and the leaps logged after it, but for a tolerance.
+        It is impossible if its value is no number of 0.1 s or more ahead, or 1 s or more back, or if it states another
+        step than the last one, or none. A leap is also impossible if the log's clock has advanced too little since the
+        window before the last one: by less than the last window's time and the leaps logged after it, but for a
+        tolerance.
 
         Args:
             event: The event clock_set, such as one of 60 s.
@@ -64,7 +68,8 @@ class SetClock:
             What is wrong; an empty text if nothing is.
         """
         position = from_json(schema.AtStep, event.metadata)  # None if it states no step
-        if not is_number(event.value) or abs(event.value) < _LEAST_S or position is None:
+        is_no_setting = not is_number(event.value) or -_LEAST_BACK_S < event.value < _LEAST_AHEAD_S
+        if is_no_setting or position is None:
             return f"no clock_set of a run: {printable(event.value)} s"
         if last_step is not None and position.step != last_step:
             return f"a clock_set of step {position.step}; {last_step} was the last"

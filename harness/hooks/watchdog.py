@@ -129,6 +129,7 @@ WATCHDOG = Watchdog()  # of this process, as faulthandler is
 class _Reading(NamedTuple):
     """A reading of the two clocks."""
 
+    steady_s: float
     offset_s: float  # the wall clock's time less the steady clock's
     took_s: float
 
@@ -136,42 +137,47 @@ class _Reading(NamedTuple):
 class Clock:
     """Compares the system's clock, which a log's times are by, with the monotonic one, which durations are by."""
 
-    TOLERANCE_S = 1.0  # NTP slews by 0.0005 s a second; more than this was set by somebody
-    LONGEST_PAUSE_S = TOLERANCE_S / 10  # in a reading; the offset is then wrong by half of it at most
+    LEAST_AHEAD_S = 0.1  # of a setting; more would contradict the durations of a short epoch on GPUs
+    LEAST_BACK_S = 1.0  # less leaves the run's time right but for that
+    MOST_SLEW = 0.001  # of the time between two calls; NTP slews by 0.0005 s a second
+    LONGEST_PAUSE_S = LEAST_AHEAD_S / 10  # in a reading; the offset is then wrong by half of it at most
     MOST_READINGS = 5
 
     def __init__(self, wall: Callable[[], float] = time.time, steady: Callable[[], float] = time.monotonic) -> None:
         self._wall, self._steady = wall, steady
-        self._offset_s = self._read_offset_s()
+        self._last = self._read()
 
-    def _read_offset_s(self) -> float:
-        """Return the wall clock's time less the steady clock's, in seconds; it changes when the wall clock is set.
+    def _read(self) -> _Reading:
+        """Read the two clocks; the offset between them changes when the wall clock is set.
 
-        If the process is paused while it reads the clocks, the result may be wrong, and look as if the clock was set.
-        So the clocks are read again if that took LONGEST_PAUSE_S or more. After MOST_READINGS the last one counts.
+        If the process is paused while it reads the clocks, the offset may be wrong, and look as if the clock was set.
+        So the clocks are read again if that took LONGEST_PAUSE_S or more. After MOST_READINGS the quickest one counts.
         """
+        readings = []
         for _ in range(self.MOST_READINGS):
-            reading = self._read_both()
-            if reading.took_s < self.LONGEST_PAUSE_S:
+            readings.append(self._read_once())
+            if readings[-1].took_s < self.LONGEST_PAUSE_S:
                 break
-        return reading.offset_s
+        return min(readings, key=lambda reading: reading.took_s)
 
-    def _read_both(self) -> _Reading:
+    def _read_once(self) -> _Reading:
         """Read the wall clock between two readings of the steady one, and compare it with their mean."""
         before_s = self._steady()
         wall_s = self._wall()
         after_s = self._steady()
         mean_steady_s = (before_s + after_s) / 2
-        return _Reading(offset_s=wall_s - mean_steady_s, took_s=after_s - before_s)
+        return _Reading(steady_s=mean_steady_s, offset_s=wall_s - mean_steady_s, took_s=after_s - before_s)
 
     def set_by_s(self) -> float:
         """Return the seconds by which the system's clock was set since the last call.
 
         Returns:
-            Seconds, below 0 if it was set back; the first call counts from the creation of this object. 0 if it differs
-            by less than TOLERANCE_S, as by NTP's small corrections.
+            Seconds, below 0 if it was set back; the first call counts from the creation of this object. 0 if it was set
+            ahead by less than LEAST_AHEAD_S or back by less than LEAST_BACK_S, or in a long time by less than NTP's
+            small corrections may add up to.
         """
-        offset_s = self._read_offset_s()
-        moved_s = offset_s - self._offset_s
-        self._offset_s = offset_s
-        return moved_s if abs(moved_s) >= self.TOLERANCE_S else 0.0
+        before, self._last = self._last, self._read()
+        moved_s = self._last.offset_s - before.offset_s
+        least_s = self.LEAST_AHEAD_S if moved_s > 0 else self.LEAST_BACK_S
+        most_slew_s = self.MOST_SLEW * (self._last.steady_s - before.steady_s)
+        return moved_s if abs(moved_s) >= max(least_s, most_slew_s) else 0.0

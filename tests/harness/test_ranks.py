@@ -223,13 +223,17 @@ def moved(clock_steps):
         yield clock.set_by_s()
 
 
-@pytest.mark.parametrize(("jump_s", "seen_s"), [(-3600.0, -3600.0), (-1.5, -1.5), (7200.0, 7200.0), (0.2, 0.0)])
+@pytest.mark.parametrize(
+    ("jump_s", "seen_s"),
+    [(-3600.0, -3600.0), (-1.5, -1.5), (7200.0, 7200.0), (0.6, 0.6), (0.05, 0.0), (-0.6, 0.0)],
+)
 def test_a_clock_that_is_set_is_told_once(jump_s, seen_s):
     assert list(moved([(10, 10), (10 + jump_s, 10), (10, 10)])) == [0, pytest.approx(seen_s), 0]
 
 
 def test_a_slewed_clock_was_not_set():
     assert not any(moved([(1.0005, 1)] * 10_000))
+    assert not any(moved([(3601.8, 3600)] * 10)), "windows or evaluations of an hour"
 
 
 @pytest.mark.parametrize("pause_s", [3.0, 30.0])
