@@ -208,6 +208,7 @@ def run(
     org: str = "Example",
     target: float | None = 0.9,
     cores: int = 2,
+    windows: int = 2,
 ) -> str:
     """A log as the training side writes it; the default is a run on the embedded digits.
 
@@ -220,7 +221,7 @@ def run(
     hyperparameters, global_batch = hyperparameters or SGD, batch * devices
     hyperparameters = {"model_bn_span": batch, **hyperparameters}  # each device normalizes by its own images
     steps = samples[0] // global_batch
-    print_steps = max(1, (steps + 1) // 2)
+    print_steps = max(1, math.ceil(steps / windows))  # of an epoch
     config: dict[str, Any] = {"SEED": seed, "PRINT_STEPS": print_steps, "RECIPE.target_top1": target}
     config["RECIPE.eval_every_epochs"] = eval_every
     config |= _data(said.model, samples)

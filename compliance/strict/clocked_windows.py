@@ -3,6 +3,7 @@
 A step window is the steps between two lines of progress.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -29,6 +30,7 @@ class WindowSums:
     images: float = 0.0
     time_s: float = 0.0
     wait_s: float = 0.0
+    least_loss: float = math.inf  # infinite: no window states a loss
     first_leap_ms: float = 0.0  # by which the first clock_set of these windows says that the clock was set ahead
     further_leaps_ms: float = 0.0  # the sum of all others
 
@@ -37,6 +39,8 @@ class WindowSums:
         self.images += window.images
         self.time_s += window.time_s
         self.wait_s += window.data_wait_s
+        if window.loss is not None:
+            self.least_loss = min(self.least_loss, window.loss)
 
     def add_leap(self, leap_ms: float) -> None:
         """Add a leap, a setting of the clock ahead by `leap_ms` milliseconds."""

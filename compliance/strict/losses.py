@@ -17,6 +17,10 @@ _MOST_SHARE_OF_EPOCH = 0.25
 _MOST_STEPS_ON_DIGITS = 5  # the default of PRINT_STEPS
 _MOST_STEPS_ON_IMAGENET = 100
 _LEAST_BATCH = 16  # images of which the loss is a mean: that of a few may be low by chance
+# The last epoch of a training that reached its target. Of 4 windows no loss is high by chance.
+_MOST_LAST_LOSS = 0.7  # of the loss of a guess; trainings on the digits end below 0.3 of it, on ImageNet at 0.3
+_LEAST_WINDOWS_OF_EPOCH = 4
+_LEAST_ACCURACY = 0.7
 
 
 def faults_of_losses(losses: Sequence[float | None], not_read: int) -> Iterator[str]:
@@ -66,6 +70,32 @@ def describe_early_loss(run: LoggedRun) -> str:
     return f"a loss of {six_digits(window.loss)} after the first {steps}; {guess}"
 
 
+def describe_late_loss(run: LoggedRun, windows: int, least_loss: float) -> str:
+    """Return in words that a ResNet run reached its target with losses of one that has learned little; else empty.
+
+    For instance, all losses of the last epoch are above 1.6 with 10 classes, of which a guess has a loss of 2.3, and
+    its evaluation finds the digit of 96 % of the images. So the evaluation is another epoch's. Only runs on the
+    embedded digits and on ImageNet are looked at, and only those of a high accuracy: a recipe may ask for less.
+
+    Args:
+        run: The facts that the log states of the run. Nothing is said of a run without evaluations.
+        windows: How many windows of steps the last epoch has. Nothing is said of fewer than 4.
+        least_loss: The lowest loss of these windows; infinite if none has one: nothing is said then.
+    """
+    has_high_accuracy = run.evaluations and run.evaluations[-1].value >= _LEAST_ACCURACY
+    has_large_batch = run.stated_count(schema.GLOBAL_BATCH_SIZE) >= _LEAST_BATCH
+    if not has_high_accuracy or not has_large_batch or _most_steps_before_learning(run) is None:
+        return ""
+    if windows < _LEAST_WINDOWS_OF_EPOCH or math.isinf(least_loss):
+        return ""
+    classes = run.whole_setting("RECIPE.classes") or 1
+    loss_of_guess = math.log(max(classes, 1))
+    if least_loss <= _MOST_LAST_LOSS * loss_of_guess:
+        return ""
+    guess = f"a guess of {classes} classes has {six_digits(loss_of_guess)}"
+    return f"the target was reached after an epoch whose losses are {six_digits(least_loss)} at least; {guess}"
+
+
 def _is_before_learning(run: LoggedRun, first: schema.StepWindow) -> bool:
     """Return whether a run's first window ends before a ResNet can have learned the digits, or ImageNet.
 
@@ -74,20 +104,32 @@ def _is_before_learning(run: LoggedRun, first: schema.StepWindow) -> bool:
             window, and for one that failed, which nobody may publish.
         first: The first window of the log.
     """
-    workload = workloads.find(run.workload_name)
-    if workload is None or workload.benchmark != "resnet":  # its family may be that of a user's workload, too
-        return False
-    if run.is_resumed or run.status != "success" or run.settings.get("DATA") != "real":
+    most_steps = _most_steps_before_learning(run)
+    if most_steps is None or run.is_resumed:
         return False
     samples = run.stated_count(schema.TRAIN_SAMPLES)
-    if run.settings.get("DATADIR") == "":
-        most_steps = _MOST_STEPS_ON_DIGITS
-    elif samples == workload.train_samples:
-        most_steps = _MOST_STEPS_ON_IMAGENET
-    else:  # data of the user's own
-        return False
     has_large_batch = first.images >= _LEAST_BATCH * first.steps
     return has_large_batch and first.steps <= most_steps and first.images <= _MOST_SHARE_OF_EPOCH * samples
+
+
+def _most_steps_before_learning(run: LoggedRun) -> int | None:
+    """Return after how many steps a ResNet cannot have learned the data; None where this is not known.
+
+    It is known of the embedded digits and of ImageNet, in a run that succeeded. Other data are the user's own.
+
+    Args:
+        run: The facts that the log states of the run.
+    """
+    workload = workloads.find(run.workload_name)
+    if workload is None or workload.benchmark != "resnet":  # its family may be that of a user's workload, too
+        return None
+    if run.status != "success" or run.settings.get("DATA") != "real":
+        return None
+    if run.settings.get("DATADIR") == "":
+        return _MOST_STEPS_ON_DIGITS
+    if run.stated_count(schema.TRAIN_SAMPLES) == workload.train_samples:
+        return _MOST_STEPS_ON_IMAGENET
+    return None
 
 
 def _losses_without_change(losses: Sequence[float | None]) -> Iterator[str]:

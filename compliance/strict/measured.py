@@ -8,7 +8,7 @@ from compliance.logged_run import EVENTS_KEPT, LoggedRun, is_number
 from compliance.rules import FINDINGS_PER_RULE, FindingCollector
 from compliance.strict.checkpoints import Checkpoints, Waits
 from compliance.strict.clocked_windows import ClockedWindows, WindowSums, most_wait_for_ranks_ms
-from compliance.strict.losses import faults_of_losses
+from compliance.strict.losses import describe_late_loss, faults_of_losses
 from compliance.strict.planned_steps import Plan, plan_of_run
 from compliance.strict.possible_values import (
     ROUNDING_ERROR_S,
@@ -193,14 +193,17 @@ class Measured:
         """Report impossible losses and an unplanned last step, if the log is of this project.
 
         Call it at the end of a run that succeeded. Losses are impossible if all are 0, for instance, or if 10 or more
-        are all equal (see `faults_of_losses`). The last step is checked only in a run that measures throughput instead
-        of training to a target, because only the plan of such a run has one.
+        are all equal (see `faults_of_losses`), or if those of the last epoch are too high (`describe_late_loss`). The
+        last step is checked only in a run that measures throughput instead of training to a target, because only the
+        plan of such a run has one.
 
         Args:
             line: The line of the run_stop, which is blamed.
         """
         for what in faults_of_losses(self._run.first_losses, self._losses_not_read):
             self.report_if_project_log(line, what)
+        last_epoch = self._epoch_sums
+        self._report_if_any(line, describe_late_loss(self._run, last_epoch.windows, last_epoch.least_loss))
         planned_last_step = self._plan.measured_end  # above 0 only in a run that measures throughput
         if planned_last_step > 0 and self._is_not_at_step(planned_last_step):
             self.report_if_project_log(line, f"the run ends with step {self._last_step}, not {planned_last_step}")

@@ -57,3 +57,36 @@ def test_of_another_workload_with_a_resnet_nothing_is_known(tmp_path: Path, monk
     log = Altered(make_log.run()).inside("step_window", steps=5, images=160, loss=0.1)
     _, [file] = check(*write(tmp_path, by.settings(log, WORKLOAD="mine").text))
     assert "begins at about" not in str(file)
+
+
+@pytest.mark.parametrize(
+    ("made", "added", "is_refused"),
+    [
+        ({}, 0.5, True),
+        ({}, 0.1, False),
+        ({"windows": 3}, 0.5, False),  # a few losses may be high by chance
+        ({"batch": 7}, 0.5, False),  # as may those of few images
+        ({"target": 0.1, "accuracies": (0.05, 0.07, 0.25)}, 0.5, False),  # of a recipe that wants no more
+        ({"status": "aborted"}, 0.5, False),
+        ({"summary": {"data": "synthetic"}}, 0.5, False),
+        ({"samples": (1437, 361)}, 0.5, False),  # a user's own
+        (IMAGENET | {"accuracies": (0.1, 0.2, 0.76)}, 3.5, True),
+        (IMAGENET | {"accuracies": (0.1, 0.2, 0.76)}, 3.2, False),
+        ({"benchmark": "hrnet", "batch": 2}, 3.5, False),
+    ],
+)
+def test_the_target_is_not_reached_after_an_epoch_that_still_guesses(
+    made: dict[str, Any], added: float, is_refused: bool, tmp_path: Path
+) -> None:
+    """A run that ended with its first epoch, by the accuracy of a later one, had passed. Here losses end with 1.5."""
+    log = Altered(make_log.run(**{"windows": 4} | made))
+    by.each(log, "step_window", lambda fields: fields["value"].update(loss=fields["value"]["loss"] + added))
+    _, [file] = check(*write(tmp_path, log.text))
+    blamed = [f["line"] for f in file["findings"] if "target was reached after an epoch whose losses" in f["actual"]]
+    assert blamed == ([log.at("run_stop") + 1] if is_refused else [])
+
+
+def test_losses_that_are_no_numbers_are_low_enough(tmp_path: Path) -> None:
+    log = by.each(Altered(make_log.run(windows=4)), "step_window", lambda fields: fields["value"].update(loss=None))
+    _, [file] = check(*write(tmp_path, log.text))
+    assert "target was reached after" not in str(file)
