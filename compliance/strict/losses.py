@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from compliance.logged_run import LoggedRun
+from compliance.logged_run import LoggedRun, is_number
 from runlog import schema, workloads
 from runlog.digits import counted, six_digits
 from runlog.reader import from_json
@@ -21,6 +21,7 @@ _LEAST_BATCH = 16  # images of which the loss is a mean: that of a few may be lo
 _MOST_LAST_LOSS = 0.7  # of the loss of a guess; trainings on the digits end below 0.3 of it, on ImageNet at 0.3
 _LEAST_WINDOWS_OF_EPOCH = 4
 _LEAST_ACCURACY = 0.7
+_MOST_SMOOTHING = 0.2  # of the labels; with more the loss of a network that has learned is that of a guess, too
 
 
 def faults_of_losses(losses: Sequence[float | None], not_read: int) -> Iterator[str]:
@@ -79,14 +80,17 @@ def describe_late_loss(run: LoggedRun, windows: int, least_loss: float) -> str:
 
     Args:
         run: The facts that the log states of the run. Nothing is said of a run without evaluations.
-        windows: How many windows of steps the last epoch has. Nothing is said of fewer than 4.
+        windows: How many windows of steps the last epoch has. Nothing is said of fewer than 4, or of a recipe that
+            smooths its labels by more than 0.2.
         least_loss: The lowest loss of these windows; infinite if none has one: nothing is said then.
     """
     has_high_accuracy = run.evaluations and run.evaluations[-1].value >= _LEAST_ACCURACY
     has_large_batch = run.stated_count(schema.GLOBAL_BATCH_SIZE) >= _LEAST_BATCH
     if not has_high_accuracy or not has_large_batch or _most_steps_before_learning(run) is None:
         return ""
-    if windows < _LEAST_WINDOWS_OF_EPOCH or math.isinf(least_loss):
+    smoothing = run.settings.get("RECIPE.label_smoothing", 0.0)
+    is_smooth = not is_number(smoothing) or smoothing > _MOST_SMOOTHING
+    if is_smooth or windows < _LEAST_WINDOWS_OF_EPOCH or math.isinf(least_loss):
         return ""
     classes = run.whole_setting("RECIPE.classes") or 1
     loss_of_guess = math.log(max(classes, 1))
