@@ -15,7 +15,7 @@ from harness.job import SETTINGS
 from program import strategy
 from tests import make_log
 from tests.compliance import altered as by
-from tests.compliance.altered import Altered, foreign, write
+from tests.compliance.altered import Altered, Fields, foreign, write
 from tests.compliance.test_check import check, errors
 from tests.compliance.test_strict import broken_rules
 
@@ -43,12 +43,10 @@ def _node(log: Altered, **values: Any) -> Altered:
     return _header(log, "hardware", nodes=[node | values for node in nodes])
 
 
-def on_gpus(
-    *, devices: int = 8, precision: str = "amp_o2", card: dict[str, Any] | None = None, epoch_ms: int = 36_000
-) -> Altered:
+def on_gpus(*, devices: int = 8, precision: str = "amp_o2", card: Fields | None = None, epoch_s: int = 36) -> Altered:
     """A run on GPUs, each of 300 W and with 20,000 MiB in use."""
     summary = {"precision": precision, "math_mode": precision}
-    log = Altered(make_log.run(devices=devices, epochs=12, summary=summary, epoch_ms=epoch_ms))
+    log = Altered(make_log.run(devices=devices, epochs=12, summary=summary, epoch_ms=1000 * epoch_s))
     by.settings(_header(log, "hardware", device="gpu"), DEVICE="gpu")
     _node(log, gpus=[CARD | (card or {})] * devices)
     power_w = 300.0 * devices
@@ -59,7 +57,7 @@ def on_gpus(
     _header(log, "environment", FLAGS_selected_gpus="0")
     if precision == "fp32":
         _header(log, "environment", NVIDIA_TF32_OVERRIDE="0")
-    return _with_energy(log, power_w * 12 * (epoch_ms / 1000 + 1.5))  # with evaluations of 2 s
+    return _with_energy(log, power_w * 12 * (epoch_s + 1.5))  # with evaluations of 2 s
 
 
 def _of_parts(log: Altered, parts: int) -> Altered:

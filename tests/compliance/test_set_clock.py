@@ -87,7 +87,7 @@ def test_an_epoch_in_which_the_clock_was_set_ahead_is_as_long_as_its_windows(
 @pytest.mark.parametrize(("said_s", "broken"), [(0.5, set()), (None, {"throughput-agrees"})])
 def test_a_short_leap_shows_in_a_short_epoch_on_gpus(said_s: float | None, broken: set[str], tmp_path: Path) -> None:
     """A time server sets the clock ahead by half a second in an epoch of 9 s, whose last step all GPUs end together."""
-    log = on_gpus(epoch_ms=9_000)
+    log = on_gpus(epoch_s=9)
     window = log.at("step_window", 2)
     _leap(log, window - 1, by_s=0.5)
     if said_s is not None:
