@@ -373,7 +373,7 @@ def test_an_mpirun_that_does_not_end_with_its_ranks_is_killed_unless_its_output_
     monkeypatch.setattr(trial, "ALONE_S", 0.5)
     monkeypatch.setattr(trial, "LOOK_S", 0.1)
     monkeypatch.delenv("ABORT_REASON_FILE", raising=False)
-    reader_of = ["cat"] if is_read else ["sleep", "6"]
+    reader_of = ["cat"] if is_read else ["sleep", "600"]
     with subprocess.Popen(reader_of, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as reader:
         assert reader.stdin is not None
         monkeypatch.setattr(trial, "STDOUT", reader.stdin.fileno())
@@ -383,6 +383,7 @@ def test_an_mpirun_that_does_not_end_with_its_ranks_is_killed_unless_its_output_
         one = trial.Trial(argparse.Namespace(result=tmp_path / "result_0.txt", nodes=1, limit=0, command=command))
         with one.stderr.open("wb") as messages:
             status = one.run(messages)
+        reader.kill()
     assert (status, one.mpirun_hung) == ((1, True) if is_read else (0, False))
     assert not is_read or one.reason(status).startswith("mpirun did not end with its ranks, and was killed; what they")
 
