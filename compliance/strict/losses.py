@@ -18,7 +18,7 @@ _MOST_STEPS_ON_DIGITS = 5  # the default of PRINT_STEPS
 _MOST_STEPS_ON_IMAGENET = 100
 _LEAST_BATCH = 16  # images of which the loss is a mean: that of a few may be low by chance
 # The last epoch of a training that reached its target. Of 4 windows no loss is high by chance.
-_MOST_LAST_LOSS = 0.7  # of the loss of a guess; trainings on the digits end below 0.3 of it, on ImageNet at 0.3
+_MOST_LAST_LOSS = 0.7  # of the loss of a guess; trainings on the digits end below 0.3 of it
 _LEAST_WINDOWS_OF_EPOCH = 4
 _LEAST_ACCURACY = 0.7
 _MOST_SMOOTHING = 0.2  # of the labels; with more the loss of a network that has learned is that of a guess, too

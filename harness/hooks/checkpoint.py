@@ -120,7 +120,7 @@ class Keeper(Hook):
         self._lock: TextIO | None = None
         if self._writes_checkpoints and ranks.is_first:
             may_go_on = job.checkpoints.resume == "auto"  # also where the run before has left no checkpoint
-            self._lock = hold(self._folder, patience_s=PATIENCE_S if may_go_on else 0.0)
+            self._lock = hold(self._folder, patience_s=PATIENCE_S if may_go_on else 0.0, say=progress.say)
             _prepare_folder(self._folder, start)
 
         # What makes a checkpoint due at the end of a window of steps.

@@ -13,7 +13,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
@@ -252,12 +252,13 @@ def folder_of(job: Job) -> Path:
     return folder / name_by_log  # each trial has its own, so that none goes on from another's state
 
 
-def hold(folder: Path, *, patience_s: float) -> TextIO | None:
+def hold(folder: Path, *, patience_s: float, say: Callable[[str], None]) -> TextIO | None:
     """Keep other runs from writing into a folder of checkpoints, which is made if it is absent.
 
     Args:
         folder: The folder.
         patience_s: How long to wait for another run to let go of the folder.
+        say: Shows the user a line, here that there is a wait.
 
     Returns:
         The open file LOCK of the folder. The folder is held until it is closed, or until this process ends. None if the
@@ -267,6 +268,7 @@ def hold(folder: Path, *, patience_s: float) -> TextIO | None:
         ValueError: A run in another process holds the folder.
     """
     deadline_s = time.monotonic() + patience_s
+    is_told = False
     while True:
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -281,6 +283,9 @@ def hold(folder: Path, *, patience_s: float) -> TextIO | None:
             if time.monotonic() >= deadline_s:
                 fix = f"wait for its end, set CHECKPOINT_DIR, or remove {LOCK} there if no run is at work"
                 raise ValueError(f"{folder}: another run writes its checkpoints there: {fix}") from error
+            if not is_told:
+                say(f"{folder}: another run writes its checkpoints there: waiting {patience_s:.0f} s for its end")
+                is_told = True
             time.sleep(min(patience_s, 1.0))
         except OSError:  # the file system has no locks
             lock.close()

@@ -121,9 +121,8 @@ def test_a_trial_does_not_go_on_from_the_checkpoint_of_another(tmp_path, one_ran
 def held(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Hold a folder of checkpoints as the run of another process does."""
     code = "import sys; from pathlib import Path; from harness.hooks import checkpoint_file\n"
-    code += (
-        "lock = checkpoint_file.hold(Path(sys.argv[1]), patience_s=0); print('held', flush=True); sys.stdin.read()\n"
-    )
+    code += "lock = checkpoint_file.hold(Path(sys.argv[1]), patience_s=0, say=print)\n"
+    code += "print('held', flush=True); sys.stdin.read()\n"
     code += "checkpoint_file.let_go(lock)"
     command = [sys.executable, "-c", code, str(folder)]
     with subprocess.Popen(command, cwd=jobs.REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
@@ -140,7 +139,10 @@ def test_a_folder_is_of_one_run_at_a_time(tmp_path, one_rank):
             keeper(one_rank, tmp_path / "new", tmp_path / "first.txt")
         assert half_written.exists(), "the other run is about to rename it"
         threading.Timer(1.5, other.kill).start()  # as the server of NFS, which learns late that a node is lost
-        checkpoint_file.hold(tmp_path / "new", patience_s=jobs.LIMIT_S).close()
+        said: list[str] = []
+        checkpoint_file.hold(tmp_path / "new", patience_s=jobs.LIMIT_S, say=said.append).close()
+        [line] = said
+        assert line.endswith(f"another run writes its checkpoints there: waiting {jobs.LIMIT_S:.0f} s for its end")
     kept = keeper(one_rank, tmp_path / "new", tmp_path / "second.txt")
     assert not half_written.exists()
     kept.close()
@@ -151,7 +153,7 @@ def test_who_waits_for_a_folder_holds_it_against_a_third_run(tmp_path):
     with held(tmp_path / "new") as other:
         assert other.stdin is not None
         threading.Timer(0.5, other.stdin.close).start()
-        mine = checkpoint_file.hold(tmp_path / "new", patience_s=jobs.LIMIT_S)
+        mine = checkpoint_file.hold(tmp_path / "new", patience_s=jobs.LIMIT_S, say=print)
     assert [path.name for path in (tmp_path / "new").iterdir()] == [checkpoint_file.LOCK]
     checkpoint_file.let_go(mine)
 
