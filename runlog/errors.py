@@ -51,8 +51,8 @@ def one_line(main: Callable[_P, int]) -> Callable[_P, int]:
 def message_of(error: BaseException) -> str:
     """Return the message of an error on one line; the name of its class if the message is empty.
 
-    Blanks within a line stay, as a path may have several, or another than ASCII's. All else that does not print is
-    escaped, as the name of a file may hold what a terminal obeys.
+    Spaces within a line stay as they are: a path may have several in a row, or Unicode's. Other characters that do not
+    print are escaped, because the name of a file may hold a command to the terminal.
 
     Args:
         error: The error.

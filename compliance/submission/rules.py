@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 
 from compliance.rules import Ruleset, load, read_rules
+from runlog.digits import counted
 
 NO_CHECK = "none"
 
@@ -15,10 +16,10 @@ class Demand:
     """A demand of training_rules.adoc. `checks` are strict rules, keys of official rule files, or commands."""
 
     section: str
-    must: str  # the sentence that makes it, quoted
-    stands: str  # the versions of the text that have it
+    sentence: str  # that makes it, quoted
+    versions: str  # of the text that have the sentence, as "0.7 1.0 6.0"
     checks: list[str]  # none: nothing checks it
-    why: str  # what the checks do not see
+    remark: str  # what the checks do not see; empty if there is nothing to say
 
 
 def command(options: argparse.Namespace) -> int:
@@ -52,7 +53,7 @@ def as_text(demands: list[Demand], ruleset: Ruleset) -> str:
             System and framework
               "The same system and framework must be used for a submission result set" [0.7 1.0 6.0]
                   same-configuration, system-description (others' logs name no system)
-            1 demands, 1 with a check, 0 with none
+            1 demand, 1 with a check, 0 with none
     """
     lines: list[str] = []
     for section, demands_of_section in itertools.groupby(demands, key=lambda demand: demand.section):
@@ -61,7 +62,7 @@ def as_text(demands: list[Demand], ruleset: Ruleset) -> str:
             lines += _lines_of_demand(demand, ruleset)
     count_with_check = sum(bool(demand.checks) for demand in demands)
     count_without_check = len(demands) - count_with_check
-    lines.append(f"{len(demands)} demands, {count_with_check} with a check, {count_without_check} with none")
+    lines.append(f"{counted(len(demands), 'demand')}, {count_with_check} with a check, {count_without_check} with none")
     return "\n".join(lines) + "\n"
 
 
@@ -76,12 +77,10 @@ def _lines_of_demand(demand: Demand, ruleset: Ruleset) -> list[str]:
         ruleset: A version of the rules. A check that is in force only from a later version on is marked with that
             version, as "seed-present (from 4.1.0 on)".
     """
-    sentence = demand.must  # as quoted from the rules, such as "The same system and framework must be used ..."
-    versions_with_sentence = demand.stands  # the versions whose text has the sentence, as "0.7 1.0 6.0"
     # The names of the checks, as "same-configuration, system-description"; "none" if nothing checks the demand.
     checks = ", ".join(_check_in_words(check, ruleset) for check in demand.checks) or NO_CHECK
-    remark = f" ({demand.why})" if demand.why else ""  # as " (others' logs name no system)"
-    return [f'  "{sentence}" [{versions_with_sentence}]', f"      {checks}{remark}"]
+    remark = f" ({demand.remark})" if demand.remark else ""  # as " (others' logs name no system)"
+    return [f'  "{demand.sentence}" [{demand.versions}]', f"      {checks}{remark}"]
 
 
 def _check_in_words(check: str, ruleset: Ruleset) -> str:

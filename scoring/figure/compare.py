@@ -457,20 +457,23 @@ def _most_runs(base: Score, other: Score) -> int:
 
 
 def _why_no_interval_of_single_run(base: Score, other: Score) -> str | None:
-    """Return why the ratio of two scores, at least one of a single run, has no interval; None if it may have one.
+    """Return why the ratio of two scores has no interval, where one of them is of a single run.
 
     Args:
         base: The first score. At least one of `base` and `other` has a single run.
         other: The score that is compared with `base`, by the same protocol.
+
+    Returns:
+        The reason in words; None if the ratio may have an interval.
     """
     if not (_all_converged(base) and _all_converged(other)):
         return "one of the runs did not converge: its figure is infinite"
     most_runs = _most_runs(base, other)
-    other_has_several_runs = most_runs > 1
+    is_one_against_several = most_runs > 1
     over_runs = base.protocol.over_runs  # how the several runs are averaged
     # Only a standard deviation is known. The error of a mean follows from it, but not that of a median or of an olympic
     # mean.
-    if other_has_several_runs and over_runs != "mean":
+    if is_one_against_several and over_runs != "mean":
         figures = f"{over_runs.replace('_', ' ')}s"  # medians, olympic means
         reason = f"single runs do not show how far {figures} lie apart (give several runs of each system)"
         return f"one run against {most_runs}: {reason}"

@@ -12,8 +12,8 @@ def test_each_check_that_a_demand_names_exists() -> None:
     known = {*load(versions()[-1]).strict, *COMMANDS}.union(*keys_of_rulesets)
     for demand in read_demands():
         assert set(demand.checks) <= known, demand
-        assert demand.checks or demand.why, demand  # where there is none, it says why
-        assert set(demand.stands.split()) <= {"0.7", "1.0", "6.0"}, demand
+        assert demand.checks or demand.remark, demand  # where there is none, it says why
+        assert set(demand.versions.split()) <= {"0.7", "1.0", "6.0"}, demand
 
 
 def test_each_rule_that_refuses_by_the_training_rules_holds_a_demand() -> None:
