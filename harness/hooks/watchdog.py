@@ -176,7 +176,8 @@ class Clock:
             ahead by less than LEAST_AHEAD_S or back by less than LEAST_BACK_S, or in a long time by less than NTP's
             small corrections may add up to.
         """
-        before, self._last = self._last, self._read()
+        before = self._last
+        self._last = self._read()
         moved_s = self._last.offset_s - before.offset_s
         least_s = self.LEAST_AHEAD_S if moved_s > 0 else self.LEAST_BACK_S
         most_slew_s = self.MOST_SLEW * (self._last.steady_s - before.steady_s)
