@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from compliance.logged_run import LoggedRun, is_number
 from runlog import schema, workloads
@@ -22,6 +23,13 @@ _MOST_LAST_LOSS = 0.7  # of the loss of a guess; trainings on the digits end bel
 _LEAST_WINDOWS_OF_EPOCH = 4
 _LEAST_ACCURACY = 0.7
 _MOST_SMOOTHING = 0.2  # of the labels; with more the loss of a network that has learned is that of a guess, too
+
+
+class _Guess(NamedTuple):
+    """A guess by a network that has learned nothing."""
+
+    classes: int
+    loss: float
 
 
 def faults_of_losses(losses: Sequence[float | None], not_read: int) -> Iterator[str]:
@@ -62,13 +70,12 @@ def describe_early_loss(run: LoggedRun) -> str:
     window = from_json(schema.StepWindow, event.value)  # None if there is no window, or it does not fit the schema
     if window is None or window.loss is None or not _is_before_learning(run, window):
         return ""
-    classes = run.whole_setting("RECIPE.classes") or 1
-    loss_of_guess = math.log(max(classes, 1))
-    if window.loss >= _LEAST_FIRST_LOSS * loss_of_guess:
+    guess = _guess(run)
+    if window.loss >= _LEAST_FIRST_LOSS * guess.loss:
         return ""
     steps = counted(window.steps, "step")
-    guess = f"a network of {classes} classes with random weights begins at about {six_digits(loss_of_guess)}"
-    return f"a loss of {six_digits(window.loss)} after the first {steps}; {guess}"
+    start = f"a network of {guess.classes} classes with random weights begins at about {six_digits(guess.loss)}"
+    return f"a loss of {six_digits(window.loss)} after the first {steps}; {start}"
 
 
 def describe_late_loss(run: LoggedRun, windows: int, least_loss: float) -> str:
@@ -92,12 +99,22 @@ def describe_late_loss(run: LoggedRun, windows: int, least_loss: float) -> str:
     is_smooth = not is_number(smoothing) or smoothing > _MOST_SMOOTHING
     if is_smooth or windows < _LEAST_WINDOWS_OF_EPOCH or math.isinf(least_loss):
         return ""
-    classes = run.whole_setting("RECIPE.classes") or 1
-    loss_of_guess = math.log(max(classes, 1))
-    if least_loss <= _MOST_LAST_LOSS * loss_of_guess:
+    guess = _guess(run)
+    if least_loss <= _MOST_LAST_LOSS * guess.loss:
         return ""
-    guess = f"a guess of {classes} classes has {six_digits(loss_of_guess)}"
-    return f"the target was reached after an epoch whose losses are {six_digits(least_loss)} at least; {guess}"
+    losses = f"losses are {six_digits(least_loss)} at least"
+    guessed = f"a guess of {guess.classes} classes has {six_digits(guess.loss)}"
+    return f"the target was reached after an epoch whose {losses}; {guessed}"
+
+
+def _guess(run: LoggedRun) -> _Guess:
+    """Return what a network that has learned nothing guesses among, and its loss: ln 10 = 2.3 with 10 classes.
+
+    Args:
+        run: The facts that the log states of the run. If it states no number of classes, or none above 0, it is 1.
+    """
+    classes = max(run.whole_setting("RECIPE.classes") or 1, 1)
+    return _Guess(classes, math.log(classes))
 
 
 def _is_before_learning(run: LoggedRun, first: schema.StepWindow) -> bool:
