@@ -52,7 +52,7 @@ NOBODY_READS = "what reads the job's output has ended, as | head does or a lost 
 # mpirun's words where there is no room for its files, of bytes or of files
 MPIRUN_CANNOT_WRITE = re.compile("PMIX_ERR_FILE_WRITE_FAILURE|unable to create the desired\\s+directory")
 # MPI's words where there is no room for the memory that ranks of a node share, before it fails to start
-NO_ROOM_TO_SHARE = re.compile("not enough space for /dev/shm/")
+NO_ROOM_TO_SHARE = "not enough space for /dev/shm/"
 ENOUGH_FOR_SHARED_MEMORY = 2**30  # bytes of a file: two ranks needed 5 to 20 MiB
 # mpirun of Open MPI 5.0.11 may wait for ever, and not end at SIGTERM, where ranks end while they start MPI.
 ALONE_S = 30.0  # it is killed where none of its processes has been alive for so long
@@ -426,7 +426,7 @@ class Trial:
             return "no network interface is up here, and ranks meet over the loopback: ip link set lo up"
         if MPIRUN_CANNOT_WRITE.search(messages.text):
             return mpirun_has_no_room
-        if NO_ROOM_TO_SHARE.search(messages.text):
+        if NO_ROOM_TO_SHARE in messages.text:
             return "MPI has too little room in /dev/shm, of which a rank takes 16 MiB: make room there (--shm-size)"
         if "An error occurred in MPI_Init" in messages.text:
             return f"MPI could not start on a rank; what it said is in {self.stderr}{_advice_on_file_size()}"
