@@ -80,18 +80,23 @@ esac
 """
 
 
-@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP])
-def test_a_job_in_a_container_is_told_of_the_signal_that_its_launcher_got(
-    sent: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    jobs.script(tmp_path / "docker", DOCKER)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    launcher = jobs.begin(["launch/container_node.sh"], CONT="img", LOGDIR=str(tmp_path / "logs"))
-    jobs.until((tmp_path / "pid").exists, launcher)
+def signal_a_container(sent: signal.Signals, folder: Path, engine: str, *, once: str) -> None:
+    """A launcher whose `engine` has written the file `once` gets the signal: its job says so, and it ends by it."""
+    jobs.script(folder / "docker", engine)
+    launcher = jobs.begin(["launch/container_node.sh"], CONT="img", LOGDIR=str(folder / "logs"))
+    jobs.until((folder / once).exists, launcher)
     launcher.send_signal(sent)
     _, stderr = launcher.communicate(timeout=jobs.LIMIT_S)
     assert launcher.returncode == STATUS_AFTER[sent]
     assert stderr == f"stopped by signal {sent.name.removeprefix('SIG')}\n"
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP])
+def test_a_job_in_a_container_is_told_of_the_signal_that_its_launcher_got(
+    sent: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    signal_a_container(sent, tmp_path, DOCKER, once="pid")
 
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP])
@@ -101,11 +106,5 @@ def test_a_container_that_has_not_started_yet_is_told_of_the_signal_once_it_has(
     """Docker's `stop` does nothing for it, `kill` fails, and then the job went on."""
     starts_late = DOCKER.replace("    trap 'echo", "    touch made; sleep 1\n    trap 'echo", 1)
     not_yet = "[[ -e pid || $1 != stop ]] || exit 0\n[[ -e pid || $1 != kill ]] || exit 1\ncase $1 in\n"
-    jobs.script(tmp_path / "docker", starts_late.replace("case $1 in\n", not_yet))
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    launcher = jobs.begin(["launch/container_node.sh"], CONT="img", LOGDIR=str(tmp_path / "logs"))
-    jobs.until((tmp_path / "made").exists, launcher)
-    launcher.send_signal(sent)
-    _, stderr = launcher.communicate(timeout=jobs.LIMIT_S)
-    assert launcher.returncode == STATUS_AFTER[sent]
-    assert stderr == f"stopped by signal {sent.name.removeprefix('SIG')}\n"
+    signal_a_container(sent, tmp_path, starts_late.replace("case $1 in\n", not_yet), once="made")
