@@ -71,7 +71,7 @@ def describe_early_loss(run: LoggedRun) -> str:
     if window is None or window.loss is None or not _is_before_learning(run, window):
         return ""
     guess = _guess(run)
-    if window.loss >= _LEAST_FIRST_LOSS * guess.loss:
+    if guess is None or window.loss >= _LEAST_FIRST_LOSS * guess.loss:
         return ""
     steps = counted(window.steps, "step")
     start = f"a network of {guess.classes} classes with random weights begins at about {six_digits(guess.loss)}"
@@ -100,20 +100,23 @@ def describe_late_loss(run: LoggedRun, windows: int, least_loss: float) -> str:
     if is_smooth or windows < _LEAST_WINDOWS_OF_EPOCH or math.isinf(least_loss):
         return ""
     guess = _guess(run)
-    if least_loss <= _MOST_LAST_LOSS * guess.loss:
+    if guess is None or least_loss <= _MOST_LAST_LOSS * guess.loss:
         return ""
     losses = f"losses are {six_digits(least_loss)} at least"
     guessed = f"a guess of {guess.classes} classes has {six_digits(guess.loss)}"
     return f"the target was reached after an epoch whose {losses}; {guessed}"
 
 
-def _guess(run: LoggedRun) -> _Guess:
+def _guess(run: LoggedRun) -> _Guess | None:
     """Return what a network that has learned nothing guesses among, and its loss: ln 10 = 2.3 with 10 classes.
 
     Args:
-        run: The facts that the log states of the run. If it states no number of classes, or none above 0, it is 1.
+        run: The facts that the log states of the run. None if it states fewer than 2 classes, or no number of them:
+            there is nothing to guess among then.
     """
-    classes = max(run.whole_setting("RECIPE.classes") or 1, 1)
+    classes = run.whole_setting("RECIPE.classes")
+    if classes is None or classes < 2:
+        return None
     return _Guess(classes, math.log(classes))
 
 

@@ -86,6 +86,14 @@ def test_the_target_is_not_reached_after_an_epoch_that_still_guesses(
     assert blamed == ([log.at("run_stop") + 1] if is_refused else [])
 
 
+@pytest.mark.parametrize("classes", [None, 1])
+def test_without_classes_to_guess_among_no_last_loss_is_too_high(classes: int | None, tmp_path: Path) -> None:
+    log = by.settings(Altered(make_log.run(windows=4)), RECIPE_classes=classes)
+    by.each(log, "step_window", lambda fields: fields["value"].update(loss=fields["value"]["loss"] + 0.5))
+    _, [file] = check(*write(tmp_path, log.text))
+    assert "target was reached after" not in str(file)
+
+
 def test_labels_that_are_smoothed_much_have_high_losses(tmp_path: Path) -> None:
     """As of a user's recipe."""
     log = by.settings(Altered(make_log.run(windows=4)), RECIPE_label_smoothing=0.5)
