@@ -412,8 +412,7 @@ def _interval_of_olympic_means(base: Score, other: Score) -> RatioInterval:
     if base_mean is None or other_mean is None:
         return RatioInterval(None, f"too few runs {over} for an olympic mean's interval")
     whose_t = spread.name_of_ratio_t(base_mean, other_mean)
-    method = "Yuen's t" if whose_t == "Welch's t" else f"Yuen's errors and {whose_t}"
-    return RatioInterval(spread.mean_ratio_interval(base_mean, other_mean), f"{method} {over}")
+    return RatioInterval(spread.mean_ratio_interval(base_mean, other_mean), f"{whose_t} by Yuen's errors {over}")
 
 
 def _interval_of_single_run(base: Score, other: Score, between_runs: BetweenRuns | None) -> RatioInterval:

@@ -43,7 +43,7 @@ def test_different_only_if_the_interval_says_so(tmp_path: Path) -> None:
     _, result, _ = command("compare", base, far, "--protocol", "mlperf")  # faster to train is a speedup
     row = result["rows"][1]
     assert row["ratio"] == pytest.approx(0.95, rel=1e-3) and row["speedup"] == pytest.approx(1 / 0.95, rel=1e-3)
-    assert row["different"] is True and row["basis"] == "Yuen's t over 5 and 5 runs"
+    assert row["different"] is True and row["basis"] == "Welch's t by Yuen's errors over 5 and 5 runs"
 
 
 @pytest.mark.parametrize(("step_s", "given"), [(1.1, 1 / 1.1), (0.8, 1.25), (0.5, None)])
