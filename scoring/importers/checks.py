@@ -245,7 +245,7 @@ def _check_pauses(record: Record) -> Check | None:
     lines = lines_in_words([gap.row for gap in gaps])
     return _check_of_ratio(
         "time with pauses",
-        f"{lines}: time stamps, {six_digits(times.by_stamps_s)} s, with pauses of which no line tells",
+        f"{lines}: time stamps, {six_digits(times.by_stamps_s)} s, with pauses or a clock set ahead",
         f"{lines}: the rows' own times, {six_digits(times.by_rows_s)} s",
         ratio=times.by_stamps_s / times.by_rows_s,
         refusable=False,

@@ -459,6 +459,6 @@ def test_pauses_and_a_clock_that_was_set_are_no_contradiction(tmp_path: Path) ->
         lines[at] = f"{stamp:%Y-%m-%d %H:%M:%S}{lines[at][19:]}"
     record = read(tmp_path, "\n".join(lines) + "\n")
     found = [(check.what, check.agree, check.refused) for check in record.checks]
-    assert found == [("time", True, False), ("time with pauses", False, False)]  # said: no line tells of them
+    assert found == [("time", True, False), ("time with pauses", False, False)]
     slow = re.sub(r"\btime: 0\.5", "time: 0.2", "\n".join(lines) + "\n")
     assert [check.refused for check in read(tmp_path, slow).checks] == [True, False]
