@@ -47,7 +47,7 @@ case "${kinds[*]}" in
   null_gpu) [[ -n "${coverage}" ]] && kind="not cluster" || kind="null_gpu" ;;
   *) kind="${kinds[0]}" ;;
 esac
-tests=(pytest -n "${workers}" -m "${slow}${kind}" --durations 8 --durations-min 10 "${arguments[@]}")
+tests=(pytest -n "${workers}" -m "${slow}${kind}" --durations 8 --durations-min 5 "${arguments[@]}")
 [[ -n "${coverage}" ]] || exec "${tests[@]}"
 folder="$(mktemp -d)"
 trap 'rm -rf "${folder}"' EXIT

@@ -90,7 +90,13 @@ def test_the_corpus_reaches_a_pass_and_many_rules(tmp_path: Path) -> None:
     pytest.fail(f"{passed} pass, {len(broken)} rules are broken")
 
 
-@pytest.mark.parametrize(("runs", "largest"), [(60, 300), pytest.param(2_000, 1 << 20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("runs", "largest"),
+    [
+        pytest.param(60, 300, marks=[pytest.mark.slow, pytest.mark.ci]),
+        pytest.param(2_000, 1 << 20, marks=pytest.mark.slow),
+    ],
+)
 def test_the_fuzzer_finds_nothing(runs: int, largest: int, tmp_path: Path) -> None:
     for folder in ("new", "known"):
         (tmp_path / folder).mkdir()

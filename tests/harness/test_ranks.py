@@ -144,6 +144,8 @@ ranks.connect(job.cluster, ranks.start(job.cluster))
 """
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.xdist_group("ranks")
 def test_ranks_that_meet_leave_nothing_in_the_working_directory(tmp_path: Path) -> None:
     """Paddle's server writes http.log there where its module is imported."""

@@ -169,6 +169,8 @@ def test_a_stopped_job_goes_on_and_the_table_is_of_the_log_that_it_then_wrote(tm
     assert done.returncode == 1 and f"{resumed}:" in done.stdout and "run-mode" in done.stdout  # it is no result
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 @TRAINS
 def test_a_corrupt_image_is_named(tmp_path: Path) -> None:
     data, logdir = small.data_set(tmp_path / "data"), tmp_path / "logs"
@@ -208,6 +210,8 @@ def test_what_libraries_print_goes_to_the_file_of_messages(tmp_path: Path) -> No
     assert "C++ Traceback (most recent call last):\n" in messages
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_a_full_disk_ends_the_run(standing_in: Path, tmp_path: Path) -> None:
     """The log's folder is a file system of 24 KiB: the header fits, the windows soon do not."""
     script = f"mount -t tmpfs -o size=24k none {tmp_path} && exec {standing_in}/run_and_time.sh"
@@ -264,6 +268,8 @@ def test_what_a_killed_mpirun_has_left_does_not_stop_a_new_one_of_the_same_proce
     assert not [path for path in folder.iterdir() if not path.name.startswith("ompi.")]
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_trials_that_are_left_follow_a_lost_one_and_the_good_ones_are_scored(standing_in: Path, tmp_path: Path) -> None:
     job = {**jobs.TINY, "DGXNGPU": "1", "LOGDIR": str(tmp_path), "ON_FAILURE": "go_on"}
     assert jobs.run_and_time(cwd=standing_in, **job).returncode == 0

@@ -129,7 +129,7 @@ def off(ranks: int, folder: Path, *command: str, steps: int = 20, **variables: s
 @pytest.mark.parametrize(
     ("ranks", "steps", "command", "layout", "tolerance"),
     [
-        (1, 5, PLAIN, "", acceptance.CPU),
+        pytest.param(1, 5, PLAIN, "", acceptance.CPU, marks=[pytest.mark.slow, pytest.mark.ci]),
         pytest.param(1, 20, PLAIN, "", acceptance.CPU, marks=pytest.mark.slow),
         pytest.param(2, 20, PLAIN, "", acceptance.CPU, marks=[pytest.mark.slow, pytest.mark.ci]),
         pytest.param(2, 20, (ALTERED, "rounding"), "", acceptance.CPU, marks=pytest.mark.slow),

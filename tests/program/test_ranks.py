@@ -11,7 +11,7 @@ import pytest
 from tests import jobs
 from tests.jobs import need
 
-pytestmark = pytest.mark.xdist_group("ranks")
+pytestmark = [pytest.mark.slow, pytest.mark.ci, pytest.mark.xdist_group("ranks")]
 NULL_GPU = str(jobs.REPOSITORY / "tests" / "null_gpu" / "run.sh")
 RANK = str(Path(__file__).with_name("two_ranks.py"))
 NORMALIZATIONS = 4  # of its `null_gpu`

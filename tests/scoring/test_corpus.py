@@ -95,6 +95,8 @@ def test_a_log_s_own_summary(tmp_path: Path) -> None:
     assert code == 2 and "closes with no figure of its own" in error
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_no_log_of_the_corpus_gives_wrong_devices_or_batch(tmp_path: Path) -> None:
     """What its name says, which most logs say too, or unknown; every log of a known format says a thing in two ways."""
     right, seen, checked = collections.Counter[str](), 0, 0

@@ -293,6 +293,8 @@ print(len(record.windows), peak_kib / 1024)
 """
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_memory_stays_bounded(tmp_path: Path) -> None:
     """A log of many rows, and then a line without end: neither is held in memory."""
     path = tmp_path / "long.log"
