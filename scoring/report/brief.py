@@ -20,7 +20,7 @@ MOST_NAMED = 8  # systems in the title, and runs that a warning is about
 COMMIT_DIGITS = 12
 # What each status looks like: a mark that is told apart without colour, and its word.
 NO_STATUS = "none"  # of a check that does not apply
-STATUSES = {OK: ("✓", "ok"), WARNING: ("!", "warning"), FATAL: ("✕", "fatal"), UNKNOWN: ("?", "open")}
+STATUSES = {OK: ("✓", "ok"), WARNING: ("!", "warning"), FATAL: ("✕", "fatal"), UNKNOWN: ("?", "unknown")}
 STATUSES[NO_STATUS] = ("–", "not applicable")
 
 

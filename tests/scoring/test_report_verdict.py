@@ -52,7 +52,7 @@ def test_how_many_runs_may_fail_is_open_where_rounds_ask_for_other_numbers(
     assert "how many may fail depends on the round of MLPerf, which the logs do not say" in quality.found
 
 
-def test_foreign_logs_of_unsaid_origin_do_not_stand(published_logs: Path) -> None:
+def test_foreign_logs_of_unsaid_origin_do_not_stand(published_logs: Path, tmp_path: Path) -> None:
     log = published_logs / "mmseg_v100_gpu8_fp32_bs8.log"
     verdict = values_of(log)["verdict"]
     [origin] = [check for check in verdict["checks"] if check["check"] == "provenance"]
@@ -60,6 +60,8 @@ def test_foreign_logs_of_unsaid_origin_do_not_stand(published_logs: Path) -> Non
     assert origin["found"] == "the logs do not say system or date or organisation or commit"
     text = report(log).stdout
     assert "compliance (–): not applicable" in text and "Nothing is open" not in text and "package it" not in text
+    assert "provenance (unknown): the logs do not say system" in text
+    assert "Provenance: unknown The logs do not say system" in " ".join(" ".join(page_of(tmp_path, log).text).split())
 
 
 def test_unsteady_run_does_not_simply_stand(tmp_path: Path) -> None:
