@@ -21,6 +21,7 @@ from compliance.strict.copies import (
 from compliance.submission.description import compare_description, hardware_nodes, read_description
 from compliance.submission.group import BlamedRun, names_of_submission
 from compliance.submission.reference_points import findings_by_reference_points
+from compliance.submission.trials import gaps_between_trials
 from runlog import schema
 from runlog.json_types import JsonObject
 from runlog.reader import Event, open_log
@@ -196,6 +197,7 @@ def findings_between_runs(checked: Sequence[Report], ruleset: Ruleset) -> list[l
             *_copies_of_earlier_runs(members, ruleset),
             *_runs_at_one_accuracy(members, ruleset),
             *_differing_configurations(members, ruleset),
+            *gaps_between_trials(members, ruleset),
             *findings_by_reference_points(members, ruleset),
         ]
         for blamed in blamed_runs:
