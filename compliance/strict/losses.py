@@ -56,15 +56,18 @@ def faults_of_losses(losses: Sequence[float | None], not_read: int) -> Iterator[
 
 
 def describe_early_loss(run: LoggedRun) -> str:
-    """Return in words that the first loss of a ResNet run is one of a network that has learned; else an empty text.
+    """Describe a first loss of a ResNet run that is too low for a network that has learned nothing yet.
 
     A network with random weights guesses: with 10 classes its loss is about ln 10 = 2.3, and after 5 steps not below
     1.4. A lower one shows that the run started from other weights, or that epochs before were cut off. Only runs on the
     embedded digits and on ImageNet are looked at, because a user's data may be learned in 5 steps.
 
     Args:
-        run: The facts that the log states of the run. Nothing is said of a resumed run, or if its first window has too
-            many steps, or no loss.
+        run: The facts that the log states of the run.
+
+    Returns:
+        What is wrong, in words. Empty if nothing is, and also for a resumed run, or one whose first window has too many
+        steps, or no loss.
     """
     event = run.first_event(schema.STEP_WINDOW)
     window = from_json(schema.StepWindow, event.value)  # None if there is no window, or it does not fit the schema
@@ -79,17 +82,20 @@ def describe_early_loss(run: LoggedRun) -> str:
 
 
 def describe_late_loss(run: LoggedRun, windows: int, least_loss: float) -> str:
-    """Return in words that a ResNet run reached its target with losses of one that has learned little; else empty.
+    """Describe losses of a ResNet run's last epoch that are too high for a network that has just reached its target.
 
     For instance, all losses of the last epoch are above 1.6 with 10 classes, of which a guess has a loss of 2.3, and
     its evaluation finds the digit of 96 % of the images. So the evaluation is another epoch's. Only runs on the
     embedded digits and on ImageNet are looked at, and only those of a high accuracy: a recipe may ask for less.
 
     Args:
-        run: The facts that the log states of the run. Nothing is said of a run without evaluations.
-        windows: How many windows of steps the last epoch has. Nothing is said of fewer than 4, or of a recipe that
-            smooths its labels by more than 0.2.
-        least_loss: The lowest loss of these windows; infinite if none has one: nothing is said then.
+        run: The facts that the log states of the run.
+        windows: How many windows of steps the last epoch has.
+        least_loss: The lowest loss of these windows; infinite if none has one.
+
+    Returns:
+        What is wrong, in words. Empty if nothing is, and also for a run without evaluations, an epoch of fewer than 4
+        windows or without losses, and a recipe that smooths its labels by more than 0.2.
     """
     has_high_accuracy = run.evaluations and run.evaluations[-1].value >= _LEAST_ACCURACY
     has_large_batch = run.stated_count(schema.GLOBAL_BATCH_SIZE) >= _LEAST_BATCH

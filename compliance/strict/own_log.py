@@ -32,7 +32,9 @@ def own_log_rules() -> OwnLogRules:
 
 
 def recipe_settings_of_hyperparameters(run: LoggedRun) -> dict[str, str]:
-    """Return which events of a log must have the same value as a setting of its recipe, such as for lars:
+    """Map each event that logs a hyperparameter to the setting of the recipe whose value it must repeat.
+
+    For the optimizer lars, for example:
 
         "lars_opt_momentum": "RECIPE.optimizer.momentum"
         "lars_opt_learning_rate_warmup_epochs": "RECIPE.warmup_epochs"

@@ -83,15 +83,17 @@ class RankTimesOfWindows:
         return frozenset(node["host"] for node in hardware["nodes"])
 
     def compare_with_window(self, event: Event, window: schema.StepWindow, step: int) -> str:
-        """Return in words how a window contradicts its rank_times, or that it has none in a run of several ranks.
+        """Describe how a window contradicts its rank_times, or that a run of several ranks has logged none for it.
 
         For each window, `take` is called with its rank_times first, then this, then `window_ends`, which forgets them.
-        An empty text says that nothing is wrong, or that there are no right rank_times to compare.
 
         Args:
             event: The event step_window.
             window: Its value: how long the window took, and how much of it rank 0 waited for data.
             step: The step at which the window ends.
+
+        Returns:
+            What is wrong, in words. Empty if nothing is, or if the rank_times were wrong, as `take` has said then.
         """
         summary = self._run.summary
         if summary is None:  # then no rank_times are kept

@@ -174,7 +174,7 @@ def _check_log(file: TreeFile, ruleset: Ruleset, root: Path) -> _CheckedLog:
         report = Report(path=name, findings=(question,), run=NOTHING)
     else:
         report = replace(checked, path=name)
-    has_no_events = report.run is NOTHING  # none that is read, as those of the old form never are
+    has_no_events = report.run is NOTHING  # the events of a log of the old form are never read
     is_of_old_form = has_no_events and results_tree.is_of_old_form(root, file)
     return _CheckedLog(report, is_of_old_form)
 

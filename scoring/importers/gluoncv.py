@@ -66,16 +66,18 @@ class GluonCV(EpochFormatReader):
         self.truncated = self._is_truncated()
 
     def _is_truncated(self) -> bool | None:
-        """Return whether fewer epochs closed than the program's arguments ask for.
+        """Return whether fewer epochs ended than the program's arguments ask for; None if the log does not show it.
 
-        Returns:
-            None if the arguments do not say how many epochs are wanted, or if no epoch closed although rows of a later
-            one follow: then the program prints the ends of epochs in other words.
+        It does not show it without a number of epochs in the arguments. Nor does it if there are rows of several
+        epochs and no line on the end of one, because the program prints such ends in other words then.
         """
         epochs_wanted = integer(self.value("epochs_wanted"))
         epochs_of_rows = {window.epoch for window in self.windows}
         prints_other_ends = not self.epochs and len(epochs_of_rows) > 1
         if epochs_wanted is None or prints_other_ends:
             return None
-        closed_epochs = 1 + max((epoch.epoch or 0 for epoch in self.epochs), default=-1)  # epochs count from 0
-        return closed_epochs < epochs_wanted
+        epochs_ended = 0
+        for ended in self.epochs:
+            number = ended.epoch or 0  # counts from 0
+            epochs_ended = max(epochs_ended, number + 1)
+        return epochs_ended < epochs_wanted
