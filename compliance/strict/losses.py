@@ -117,8 +117,10 @@ def _guess(run: LoggedRun) -> _Guess | None:
     """Return what a network that has learned nothing guesses among, and its loss: ln 10 = 2.3 with 10 classes.
 
     Args:
-        run: The facts that the log states of the run. None if it states fewer than 2 classes, or no number of them:
-            there is nothing to guess among then.
+        run: The facts that the log states of the run.
+
+    Returns:
+        The guess. None if the log states no number of classes, or fewer than 2: there is nothing to guess among then.
     """
     classes = run.whole_setting("RECIPE.classes")
     if classes is None or classes < 2:
