@@ -219,6 +219,8 @@ class Folders:
                     faults[entry.name] = "is a link to a file that is absent"
                 elif entry.is_dir():
                     faults[entry.name] = "is a folder, not a file"
+                elif not entry.is_file():  # a reader of a pipe may wait for ever
+                    faults[entry.name] = "is a pipe, a socket or a device, not a file"
                 else:
                     faults[entry.name] = ""
         return faults

@@ -503,13 +503,14 @@ def _sizes_on_disk(root: Path, paths: Sequence[str], on_progress: OnProgress) ->
 
 
 def _size(path: str) -> int:
-    """Return the size of a file in bytes; 0 for a pipe.
+    """Return the size of a file in bytes.
 
     Args:
         path: Path of the file.
 
     Raises:
-        ValueError: There is no file, it cannot be reached, it is empty, or the path is a folder's.
+        ValueError: There is no file, it cannot be reached, it is empty, or the path is that of a folder, a pipe, a
+            socket or a device.
     """
     try:
         status = os.stat(path)  # noqa: PTH116 - a Path for each of a million files costs seconds
@@ -517,7 +518,9 @@ def _size(path: str) -> int:
         raise ValueError(f"{path}: {error.strerror}: restore the file or remove it from the list") from error
     if stat.S_ISDIR(status.st_mode):
         raise ValueError(f"{path}: is a folder, not a file: remove it from the list")
-    if status.st_size == 0 and stat.S_ISREG(status.st_mode):
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError(f"{path}: is a pipe, a socket or a device, not a file: remove it from the list")
+    if status.st_size == 0:
         raise ValueError(f"{path}: is empty: replace the file or remove it from the list")
     return status.st_size
 

@@ -37,13 +37,14 @@ def stacks(said: str, rank: int) -> str:
 
 @HANGS
 def test_reader_that_hangs(tmp_path):
-    """A FIFO in the list: opening it waits for a writer that never comes."""
+    """An image becomes a FIFO during the run: opening it waits for a writer that never comes."""
     data, logdir = small.data_set(tmp_path / "data"), tmp_path / "logs"
-    (data / "train" / "07.jpeg").unlink()
-    os.mkfifo(data / "train" / "07.jpeg")
-    job = start(logdir, data, HANG_TIMEOUT_S=LIMIT_S)
-    _, said = job.communicate(timeout=jobs.LIMIT_S)
     log = logdir / "CPU/rn50/result_0.txt"
+    job = start(logdir, data, HANG_TIMEOUT_S=LIMIT_S, MAX_EPOCHS=1000)
+    jobs.until(lambda: "step_window" in jobs.text(log), job)
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "pipe").replace(data / "train" / "07.jpeg")
+    _, said = job.communicate(timeout=jobs.LIMIT_S)
     reason = jobs.abort_reason(log)
     assert job.returncode == 1 and said.startswith(f"error: {reason}") and said.count("\n") == 1
     hang = rf"rank \d on \S+ hangs: no progress for {LIMIT_S} s while (reading the input of|computing) step \d+"

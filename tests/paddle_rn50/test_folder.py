@@ -1,5 +1,6 @@
 """Images in files: what a list may look like, and class folders."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -103,11 +104,19 @@ def test_a_file_outside_is_read_by_its_absolute_path(root: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("folder.jpeg", "is a folder, not a file"), ("link.jpeg", "is a link to a file that is absent")]
+    ("name", "said"),
+    [
+        ("folder.jpeg", "is a folder, not a file"),
+        ("link.jpeg", "is a link to a file that is absent"),
+        ("pipe.jpeg", "is a pipe, a socket or a device, not a file"),
+        ("link_to_pipe.jpeg", "is a pipe, a socket or a device, not a file"),
+    ],
 )
 def test_what_is_no_file_is_refused_at_the_start(root: Path, name: str, said: str) -> None:
     (root / "folder.jpeg").mkdir()
     (root / "link.jpeg").symlink_to("nowhere")
+    os.mkfifo(root / "pipe.jpeg")
+    (root / "link_to_pipe.jpeg").symlink_to("pipe.jpeg")
     (root / "train_list.txt").write_text(f"train/00.jpeg 1\n{name} 1\n")
     with pytest.raises(ValueError, match=f"train_list.txt:2: {root}/{name} {said}: restore it or remove the line"):
         data.find(root, "train", 10)
