@@ -299,6 +299,7 @@ def of_named_paths(job: Job) -> Iterator[str]:
         The variable with its path, what is wrong, and what to do, as "LOGDIR=...: ...".
     """
     yield from _refusals_of_tilde(job)  # of a path that begins with ~
+    yield from _refusals_of_dash(job)  # of a path that begins with -
     yield from _refusals_of_hostfile(job.cluster)
     for variable in NAMED_PATHS:  # "LOGDIR", "DATADIR", "PRETRAINED" and others
         path = job.value(variable)
@@ -329,6 +330,18 @@ def _refusals_of_tilde(job: Job) -> Iterator[str]:
                 f"{variable}={path}: this ~ is no home folder, as the shell replaces none in quotes: "
                 f'write {variable}="{home}"'
             )
+
+
+def _refusals_of_dash(job: Job) -> Iterator[str]:
+    """Yield a sentence for each path that begins with -, which a command takes for an option.
+
+    Args:
+        job: The settings of the job.
+    """
+    for variable in (*NAMED_PATHS, "HOSTFILE"):
+        path = job.value(variable)
+        if path.startswith("-"):
+            yield f"{variable}={path}: a command takes what begins with - for an option: write {variable}=./{path}"
 
 
 def _refusals_of_hostfile(cluster: ClusterSettings) -> Iterator[str]:

@@ -118,6 +118,7 @@ def test_a_dry_run_looks_at_the_paths_that_are_named(tmp_path: Path) -> None:
         ({"LOGDIR": "~/results"}, "LOGDIR=~/results: this ~ is no home folder, as the shell replaces none in quotes: "),
         ({"DATADIR": "~"}, "DATADIR=~: this ~ is no home folder"),
         ({"HOSTFILE": "~/hosts", "DGXNNODES": "2"}, "HOSTFILE=~/hosts: this ~ is no home folder"),
+        ({"LOGDIR": "-x"}, "LOGDIR=-x: a command takes what begins with - for an option: write LOGDIR=./-x"),
         ({"WORKLOAD": "hrnet", "PRETRAINED": tmp_path / "pipe"}, pipe),
     ):
         refused(jobs.called(describe.main, "--shell", **variables), message)
