@@ -37,7 +37,7 @@ export HOME=${HOME:-/} # Open MPI does not start without one
 [[ -e /proc/self/fd/1 ]] || exec >/dev/null
 [[ -e /proc/self/fd/2 ]] || exec 2>/dev/null
 
-refuse() { echo "error: $1" >&2; exit 2; }
+refuse() { printf 'error: %s\n' "${1//[[:cntrl:]]/?}" >&2; exit 2; } # of what the user wrote, a terminal obeys nothing
 [[ -d ${TMPDIR:-/tmp} && -w ${TMPDIR:-/tmp} ]] || refuse "${TMPDIR:-/tmp} is no folder that can be written: set TMPDIR to one that is"
 
 ## The command line of a script, which opens with a comment that says it. --write-hosts= in KNOWN sets write_hosts to what

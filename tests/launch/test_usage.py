@@ -152,6 +152,7 @@ def test_each_script_takes_its_options_in_the_same_way(script: str) -> None:
     helped = jobs.run([path, "--help"])
     assert (helped.returncode, helped.stderr) == (0, "") and path in helped.stdout
     refused(jobs.run([path, "--banana"]), "error: unknown argument --banana; see --help")
+    refused(jobs.run([path, "--ba\x1b[31m\nna"]), "error: unknown argument --ba?[31m?na; see --help")
     if script != "sbom":  # whose word is the name of a new file
         refused(jobs.run([path, "banana"]), "banana")
 
