@@ -348,11 +348,14 @@ _IMAGES_RIGHT = (15_000, 20_000, 25_000, 27_500, 30_000, 35_000, 36_500, 37_500,
 
 def closed_run(**changes: Any) -> str:
     """A closed run on ImageNet: 36 epochs at the global batch of a reference point."""
-    more = changes.get("seed", 1) % 50 * 10
+    seed = changes.get("seed", 1)
+    more = seed % 50 * 10
+    accuracies = [(images + more * (1 + i % 2)) / 50_000 for i, images in enumerate(_IMAGES_RIGHT)]
+    accuracies[0] += seed % 8 * 0.01  # published runs differ by 0.0066 or more in one evaluation
     fields: dict[str, Any] = {
         **{"division": "closed", "samples": (1281167, 50000), "epochs": 36, "eval_every": 4},
         **{"batch": 408, "devices": 8, "cores": 4096},  # as many cores as its rate needs
-        "accuracies": tuple((images + more * (1 + i % 2)) / 50_000 for i, images in enumerate(_IMAGES_RIGHT)),
+        "accuracies": tuple(round(accuracy, 5) for accuracy in accuracies),
         "hyperparameters": LARS,
     }
     return run(**{**fields, **changes})

@@ -27,6 +27,7 @@ _BENCHMARKS_WITH_OTHER_SIGNS = frozenset({"resnet", "hrnet"})  # `describe_equal
 _NEIGHBOURS = 3  # places on each side of a place, to estimate the chance that two intervals are equal
 _MOST_CHANCE_OF_COUNTS = 1e-3  # that a submission of 5 runs has so many equal counts
 _PAIRS_OF_RUNS = 10  # in a submission of 5 runs
+_LEAST_LEARNT_ACCURACY = 0.5  # of ResNet on ImageNet, far over that of a run that diverged
 # The first ruleset in which MLPerf demands it of all benchmarks: training_rules.adoc, section Random numbers.
 _FIRST_RULESET_OF_DIFFERENT_SEEDS = "4.1.0"
 
@@ -375,6 +376,38 @@ def _log_of_chance_of_equal_values(equal: int, compared: int, chance_of_one: flo
         chance_of_one: The chance that they are equal at one place.
     """
     return math.log(math.comb(compared, equal)) + equal * math.log(chance_of_one)
+
+
+def describe_near_accuracies(
+    run: LoggedRun, other: LoggedRun, name_of_other: str, *, most_difference: float, least_evaluations: int
+) -> str:
+    """Return a sentence if two closed ResNet runs are about as accurate in all their evaluations; "" if they are not.
+
+    A copy whose accuracies were each changed a little is found so. Two trainings differ by more in early evaluations.
+
+    Args:
+        run: The facts of the one log. Nothing is compared unless it is of ResNet, in the closed division.
+        other: The facts of another log of the same submission.
+        name_of_other: How the sentence calls the other log.
+        most_difference: How far two accuracies may be apart to be near, such as 0.002.
+        least_evaluations: How many must be near; with fewer evaluations nothing is compared.
+    """
+    is_resnet = run.stated_text(schema.SUBMISSION_BENCHMARK) == "resnet"
+    is_closed = run.stated_text(schema.SUBMISSION_DIVISION) == "closed"
+    compared = min(len(run.evaluations), len(other.evaluations))
+    if not is_resnet or not is_closed or compared < least_evaluations:
+        return ""
+    best_accuracy = max(evaluation.value for evaluation in run.evaluations[:compared])
+    if best_accuracy < _LEAST_LEARNT_ACCURACY:  # runs that diverged are all about as accurate
+        return ""
+    largest_difference = 0.0
+    for evaluation, other_evaluation in zip(
+        run.evaluations, other.evaluations, strict=False
+    ):  # one may have ended first
+        largest_difference = max(largest_difference, abs(evaluation.value - other_evaluation.value))
+    if largest_difference > most_difference:
+        return ""
+    return f"none of its {compared} first accuracies differs by over {most_difference} from that of {name_of_other}"
 
 
 # --- intervals ---

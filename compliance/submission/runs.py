@@ -13,6 +13,7 @@ from compliance.official.rule_files import benchmarks
 from compliance.rules import FINDINGS_PER_RULE, Finding, Ruleset, StrictRule, breach, verdict
 from compliance.strict.copies import (
     describe_equal_mark,
+    describe_near_accuracies,
     describe_resemblance,
     describe_same_run,
     seed_key,
@@ -357,11 +358,18 @@ def _what_is_shared(run: LoggedRun, other: LoggedRun, name_of_other: str, rulese
     is_benchmark_of_ours = run.stated_text(schema.SUBMISSION_BENCHMARK) in ruleset.benchmarks
     if not is_benchmark_of_ours:
         return ""
-    decimal_places = ruleset.strict["runs-differ"].bounds["equal_intervals"]
-    most_chance = 10**-decimal_places  # 20 places: a chance of 1e-20
+    bounds = ruleset.strict["runs-differ"].bounds
+    most_chance = 10 ** -bounds["equal_intervals"]  # 20 decimal places: a chance of 1e-20
     return (
         describe_equal_mark(run, other, name_of_other)  # start, durations or accuracies are equal
         or describe_resemblance(run, other, name_of_other, most_chance=most_chance)  # so alike that it is no chance
+        or describe_near_accuracies(
+            run,
+            other,
+            name_of_other,
+            most_difference=bounds["near_accuracies"],
+            least_evaluations=int(bounds["near_evaluations"]),
+        )
         or _hosts_at_once(run, other, name_of_other)  # both trained on one host at the same time
     )
 

@@ -215,6 +215,7 @@ def _closed(folder: Path, *last_epochs: int, **changes: Any) -> None:
     texts = []
     for seed, epochs in enumerate(last_epochs):
         rising = [round(2.8 * (i + 1) / epochs + seed / 1000, 4) for i in range(epochs // 4)]
+        rising[0] = round(rising[0] - seed / 100, 4)
         text = make_log.closed_run(seed=seed, epochs=epochs, accuracies=(*rising[:-1], 0.7604), **changes)
         texts.append(text)
     write(folder, *texts)
