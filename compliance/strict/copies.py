@@ -6,6 +6,7 @@ other benchmarks are copies only if all that they state is equal.
 
 import itertools
 import math
+import statistics
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,6 +14,7 @@ from typing import NamedTuple
 from compliance.logged_run import LoggedRun, is_number
 from compliance.rules import Ruleset
 from runlog import schema
+from runlog.digits import six_digits
 from runlog.reader import Event
 
 LEAST_EQUAL_VALUES = 3  # of two runs, to be no accident
@@ -27,6 +29,7 @@ _BENCHMARKS_WITH_OTHER_SIGNS = frozenset({"resnet", "hrnet"})  # `describe_equal
 _NEIGHBOURS = 3  # places on each side of a place, to estimate the chance that two intervals are equal
 _MOST_CHANCE_OF_COUNTS = 1e-3  # that a submission of 5 runs has so many equal counts
 _PAIRS_OF_RUNS = 10  # in a submission of 5 runs
+_LEAST_LOSSES = 20  # of two runs, to compare their scatter
 _LEAST_LEARNT_ACCURACY = 0.5  # of ResNet on ImageNet, far over that of a run that diverged
 # The first ruleset in which MLPerf demands it of all benchmarks: training_rules.adoc, section Random numbers.
 _FIRST_RULESET_OF_DIFFERENT_SEEDS = "4.1.0"
@@ -549,6 +552,47 @@ def _describe_equal_losses(run: LoggedRun, other: LoggedRun, name_of_other: str)
     if len(equal_losses) < LEAST_EQUAL_VALUES:
         return ""
     return f"{len(equal_losses)} of {len(pairs)} losses of step_windows are those of {name_of_other}"
+
+
+def describe_near_losses(run: LoggedRun, other: LoggedRun, name_of_other: str, *, most_share: float) -> str:
+    """Return a sentence if the losses of two runs differ by far less than losses scatter; "" if they do not.
+
+    A copy whose losses were each changed a little is found so. Two trainings with other seeds see other images in each
+    step, so their losses differ at least as much as those of one run scatter from window to window.
+
+        difference = median |log a - log b| / sqrt(2), over the windows
+        scatter    = median |second difference of the log of the losses| / sqrt(6), over both runs
+
+    Both are the standard deviation of one loss, but for a factor, if the losses scatter independently.
+
+    Args:
+        run: The facts of the one log.
+        other: The facts of the other log.
+        name_of_other: How the sentence calls the other log.
+        most_share: The largest difference, as a share of the scatter, that shows a copy, such as 0.1.
+    """
+    logs: list[float] = []
+    other_logs: list[float] = []
+    for loss, other_loss in zip(run.first_losses, other.first_losses, strict=False):  # one may have ended first
+        if loss is not None and other_loss is not None and loss > 0 and other_loss > 0:
+            logs.append(math.log(loss))
+            other_logs.append(math.log(other_loss))
+    if len(logs) < _LEAST_LOSSES:
+        return ""
+    differences = [abs(log - other_log) for log, other_log in zip(logs, other_logs, strict=True)]
+    difference = statistics.median(differences) / math.sqrt(2)
+    scatter = statistics.median([*_second_differences(logs), *_second_differences(other_logs)]) / math.sqrt(6)
+    if difference > most_share * scatter:
+        return ""
+    percent_apart = 100 * statistics.median(differences)
+    return f"its losses are those of {name_of_other} within {six_digits(percent_apart)} %"
+
+
+def _second_differences(series: Sequence[float]) -> list[float]:
+    """Return the sizes of the second differences |x[i] - 2 x[i+1] + x[i+2]|, which a steady rise or fall leaves 0."""
+    return [
+        abs(first - 2 * second + third) for first, second, third in zip(series, series[1:], series[2:], strict=False)
+    ]
 
 
 # --- seeds, and the ends of all runs ---

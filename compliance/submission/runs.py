@@ -14,6 +14,7 @@ from compliance.rules import FINDINGS_PER_RULE, Finding, Ruleset, StrictRule, br
 from compliance.strict.copies import (
     describe_equal_mark,
     describe_near_accuracies,
+    describe_near_losses,
     describe_resemblance,
     describe_same_run,
     seed_key,
@@ -370,6 +371,7 @@ def _what_is_shared(run: LoggedRun, other: LoggedRun, name_of_other: str, rulese
             most_difference=bounds["near_accuracies"],
             least_evaluations=int(bounds["near_evaluations"]),
         )
+        or describe_near_losses(run, other, name_of_other, most_share=bounds["near_losses"])
         or _hosts_at_once(run, other, name_of_other)  # both trained on one host at the same time
     )
 

@@ -5,7 +5,6 @@ docs/audit.md tells of more of both.
 
 import functools
 import operator
-import random
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -15,10 +14,8 @@ import numpy as np
 import pytest
 
 from compliance import rules
-from compliance.logged_run import Evaluation, LoggedRun
-from compliance.strict.copies import describe_resemblance
 from compliance.submission.runs import check_logs
-from runlog.reader import Event, HeldLog
+from runlog.reader import HeldLog
 from tests import make_log
 from tests.compliance import altered as by
 from tests.compliance.altered import TOKEN, Altered, foreign
@@ -419,20 +416,6 @@ def test_more_evaluations_than_the_schedule_asks_for_are_refused_from_version_1_
     assert broken == {"0.7.0": False, "1.0.0": True, "4.0.0": True}
 
 
-def test_intervals_of_no_time_are_no_resemblance() -> None:
-    """Two runs whose clock shows no time for each tenth of 300 epochs, and noise for the others."""
-    chance = random.Random(5)
-    runs = (LoggedRun(), LoggedRun())
-    for run in runs:
-        for place in range(300):
-            run.keep_interval("epoch_stop", 0.0 if place % 10 == 0 else float(chance.randrange(1000, 9000)))
-    assert describe_resemblance(*runs, "other", most_chance=1e-20) == ""
-    copied = LoggedRun()
-    for time_ms in runs[0].durations("epoch_stop"):
-        copied.keep_interval("epoch_stop", time_ms)
-    assert describe_resemblance(runs[0], copied, "other", most_chance=1e-20).startswith("270 of 270 intervals are")
-
-
 @pytest.mark.parametrize(("factor", "broken"), [(0.0095, {"epoch-time"}), (0.012, set())])
 def test_a_step_takes_a_millisecond_by_the_runs_time(factor: float, broken: set[str]) -> None:
     """Of 92 ms a step: 0.9 ms and 1.1 ms."""
@@ -447,17 +430,3 @@ def test_fast_epochs_are_reported_with_the_bound_of_their_rule() -> None:
     [broken] = broken_rules("4.0.0", log.text)
     bound = rules.load("4.0.0").strict["epoch-time"].bounds["share_of_median"]
     assert f"take under {bound} of the median, 36" in broken["epoch-time"]
-
-
-def test_runs_of_very_many_evaluations_are_compared() -> None:
-    """The number of ways to choose the equal ones among 20,000 is beyond any float."""
-    chance = random.Random(3)
-    runs = (LoggedRun(), LoggedRun())
-    for run in runs:
-        for key, value in (("submission_benchmark", "resnet"), ("eval_samples", 50_000)):
-            run.take(Event(key, value, {}, 0, "POINT_IN_TIME", 1, 0))
-        run.evaluations += [Evaluation(n, chance.randrange(30_000, 38_000) / 50_000, 1) for n in range(20_000)]
-    assert describe_resemblance(*runs, "other", most_chance=1e-20) == ""
-    moved = [one._replace(value=one.value + 1 / 50_000) for one in runs[0].evaluations]
-    runs[1].evaluations[:] = moved
-    assert "rises of right images are" in describe_resemblance(*runs, "other", most_chance=1e-20)
