@@ -28,7 +28,7 @@ INFINIBAND = Path("/sys/class/infiniband")
 
 
 class Sampler(Hook):
-    """Samples from entering to leaving; a file of samples that cannot be written ends the sampling, not the run."""
+    """Samples from entering to leaving, also where the file of samples cannot be written: the run's log needs them."""
 
     def __init__(self, path: Path, *, every_s: float, job_gpus: int, prometheus: str = "") -> None:
         """Prepare to sample the sensors of this node into a file; nothing is started yet.
@@ -41,6 +41,7 @@ class Sampler(Hook):
                 written, the sampling goes on without it.
         """
         self._path = path
+        self._file: TextIO | None = None  # None: not open yet, or it could not be written
         self._every_s = every_s
         self._job_gpus = job_gpus
         self._prometheus = prometheus
@@ -73,39 +74,49 @@ class Sampler(Hook):
         self._exit.close()
 
     def _run(self) -> None:
-        """Take a sample every `every_s` seconds and write it to the file, until `close` is called.
+        """Take a sample every `every_s` seconds, until `close` is called.
 
-        This is the body of the sampling thread. A file that cannot be written, or is there already, ends the sampling
-        with a warning, and not the run.
+        This is the body of the sampling thread.
         """
+        self._open_file()
+        due_s = time.monotonic()
+        is_closed = False
+        while not is_closed:
+            self._take_sample()
+            due_s = max(due_s + self._every_s, time.monotonic())  # at once if the sample took longer
+            is_closed = self._stop.wait(due_s - time.monotonic())
+        self._close_file()
+
+    def _open_file(self) -> None:
+        """Open the file of samples, whose folder is made. A warning tells if that fails, or it is there already."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            with self._path.open("x", encoding="utf-8") as file:
-                due_s = time.monotonic()
-                while True:
-                    self._sample_into(file)
-                    due_s = max(due_s + self._every_s, time.monotonic())  # at once if the sample took longer
-                    is_closed = self._stop.wait(due_s - time.monotonic())
-                    if is_closed:
-                        return
+            self._file = self._path.open("x", encoding="utf-8")
         except OSError as error:
-            print(f"warning: telemetry ends: {error}", file=sys.stderr, flush=True)
+            _warn_of_file(error)
 
-    def _sample_into(self, file: TextIO) -> None:
-        """Take a sample, append it to a file as a line of JSON, and overwrite the file for Prometheus, if there is one.
+    def _close_file(self) -> None:
+        """Close the file of samples if it is open."""
+        if self._file is not None:
+            with contextlib.suppress(OSError):  # of a line that had no room on the disk, as a warning has told
+                self._file.close()
+            self._file = None
 
-        What the run's log needs of the sample is kept in this object.
+    def _take_sample(self) -> None:
+        """Take a sample, append it to the file as a line of JSON, and overwrite that of Prometheus, if there is one.
 
-        Args:
-            file: The open file of samples.
-
-        Raises:
-            OSError: The file of samples cannot be written.
+        What the run's log needs of the sample is kept in this object. If the file cannot be written, it is given up
+        with a warning.
         """
         sample = self.sample()
         self._keep_for_log(sample)
-        file.write(json.dumps(sample) + "\n")
-        file.flush()
+        try:
+            if self._file is not None:
+                self._file.write(json.dumps(sample) + "\n")
+                self._file.flush()
+        except OSError as error:
+            _warn_of_file(error)
+            self._close_file()
         if self._prometheus:
             self._write_for_prometheus(sample)
         self._samples += 1
@@ -225,6 +236,10 @@ class Sampler(Hook):
             "sampler_cpu_s": round(self._cpu_s, 4),  # of the sampling thread
             "elapsed_s": round(time.monotonic() - self._started_s, 3),
         }
+
+
+def _warn_of_file(error: OSError) -> None:
+    print(f"warning: the file of telemetry ends: {error}", file=sys.stderr, flush=True)
 
 
 def summarize(nodes: list[dict[str, Any]]) -> TelemetrySummary:
