@@ -447,7 +447,7 @@ def class_folders(root: Path, part: str) -> ClassFolders:
     labels: list[int] = []
     others = [f"{part}/{name}" for name in file_names(root / part)]
     for label, name in enumerate(names):
-        images, other_files = _files_below(root, f"{part}/{name}")
+        images, other_files = files_below(root, f"{part}/{name}")
         others += other_files
         if not images:
             held = f" but {counted(len(other_files), 'other file')}, as {root / other_files[0]}" if other_files else ""
@@ -527,7 +527,7 @@ def file_names(folder: Path) -> list[str]:
         return sorted(entry.name for entry in entries if not entry.is_dir() and not entry.name.startswith("."))
 
 
-def _files_below(root: Path, folder: str) -> tuple[list[str], list[str]]:
+def files_below(root: Path, folder: str) -> tuple[list[str], list[str]]:
     """Return the images and the other files below a folder and its subfolders.
 
     Hidden files and folders, such as a notebook's `.ipynb_checkpoints` with its copies, are left out, and so are
@@ -620,6 +620,8 @@ def _require_same_classes(root: Path, part: str, names: list[str]) -> None:
         fix = f"complete them, or write {LIST.format(part)}"
         if len(names) == 1:
             fix += ": tools.pack --lists --labels FILE writes it by a file as tiny-imagenet's val_annotations.txt"
+        elif set(names) < set(names_in_train):
+            fix += ": tools.pack --lists writes it, and none of these classes is evaluated"
         raise ValueError(
             f"{root / part}: has other class folders than {root / 'train'} ({in_one_only[0]} is in one of them only): "
             f"{fix}"

@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from harness.lists import Folders
 from harness.lists import lines as list_lines
 from paddle_rn50 import folder, recordio
@@ -71,6 +73,8 @@ def _list_of_part(source: Path, part: str, labels: Path | None) -> bytes:
     if part == "val" and labels is not None:
         # The lines of the file with "val/" before each name. A warning is printed if images of val/ have no line.
         return _flat_list(source, labels)
+    if part == "val" and _lacks_classes(source):
+        return _list_of_some_classes(source)
     # From here on, `part` has class folders. `by_class_folders` gives the path and the label of each image in them.
     images = folder.by_class_folders(source, part, recordio.MOST_CLASSES)
     print_warning(images.passed_over)  # on files that are not images of a class; an empty text is not printed
@@ -82,6 +86,51 @@ def _list_of_part(source: Path, part: str, labels: Path | None) -> bytes:
         note = folder.note_on_numbered_folders(source / part, class_names, labels)
         print_warning(note)
     return folder.list_text(images)
+
+
+def _lacks_classes(source: Path) -> bool:
+    """Return whether val/ has class folders, each of a class of train/, but not of all classes with an image in it.
+
+    Args:
+        source: The image folder, which holds train/ and val/.
+    """
+    names = folder.folder_names(source / "val")
+    names_in_train = folder.folder_names(source / "train")
+    if not names or not set(names) <= set(names_in_train):
+        return False
+    with_images = [name for name in names if folder.files_below(source, f"val/{name}")[0]]
+    return bool(with_images) and with_images != names_in_train
+
+
+def _list_of_some_classes(source: Path) -> bytes:
+    """Return the list of a val/ that has images of some classes only; a warning tells which it has none of.
+
+    The label of an image is the number of its class folder among those of train/: of train/ant/, train/bee/ and
+    train/cat/ an image in val/cat/ has the label 2, also where val/bee/ is absent or empty.
+
+    Args:
+        source: The image folder, which holds train/ and val/.
+    """
+    paths: list[str] = []
+    labels: list[int] = []
+    without_images = []
+    names_in_train = folder.folder_names(source / "train")
+    for label, name in enumerate(names_in_train):
+        images: list[str] = []
+        if (source / "val" / name).is_dir():
+            images, _ = folder.files_below(source, f"val/{name}")
+        if not images:
+            without_images.append(name)
+        paths += images
+        labels += [label] * len(images)
+    print_warning(
+        f"{source / 'val'}: has no image of {len(without_images)} of the {len(names_in_train)} classes in "
+        f"{source / 'train'}, the first is {without_images[0]}: none of them is evaluated"
+    )
+    images_of_part = folder.ImageList(
+        root=source, part="val", paths=tuple(paths), labels=np.array(labels, dtype=np.int64), notes=(), passed_over=""
+    )
+    return folder.list_text(images_of_part)
 
 
 class _LabelledImage(NamedTuple):
