@@ -34,7 +34,8 @@ COUNTED = "eval.counted"  # an evaluation program's total of images
 SEARCH_S = 1500.0
 
 NOTHING_TO_LEARN = (
-    "the loss is 0: the labels hold nothing to learn, as where all are ignored or of one class: look at the label files"
+    "the loss is 0: all is learned, or the labels hold nothing to learn, as where all are ignored or of one class: "
+    "look at the label files"
 )
 
 SCHEDULED = Path("/proc/thread-self/schedstat")  # nanoseconds on a core, nanoseconds waiting for one, and how often
@@ -301,7 +302,7 @@ class Trainer:
     def _report(self, window: Timing, loss: float, *, step: int, epoch: int, phase: str) -> None:
         """Log a window, which is some training steps in a row, and show it on the terminal.
 
-        A loss of exactly 0 gives a warning that the labels hold nothing to learn.
+        A loss of exactly 0 gives a warning that the labels may hold nothing to learn.
 
         Args:
             window: Steps, images over all ranks, and the seconds that the window took on this rank.
