@@ -538,20 +538,39 @@ def _places_around(place: int, count: int) -> list[int]:
 def _describe_equal_losses(run: LoggedRun, other: LoggedRun, name_of_other: str) -> str:
     """Return a sentence such as "9 of 20 losses of step_windows are those of result_1.txt"; "" if too few are equal.
 
-    The n-th window of steps in one log is compared with the n-th window in the other: here in 20 pairs. A loss that is
-    repeated counts once among the equal ones.
-
     Args:
         run: The facts of the one log.
         other: The facts of the other log.
         name_of_other: How the sentence calls the other log.
     """
-    pairs = list(zip(run.first_losses, other.first_losses, strict=False))
-    equal_losses = {loss for loss, other_loss in pairs if loss == other_loss and loss is not None}  # None: not read
+    equal = sum(loss == other_loss for loss, other_loss in _pairs_of_losses(run, other))
     # A loss is in single precision, of 24 bits, so accident hardly makes even LEAST_EQUAL_VALUES (3) of them equal.
-    if len(equal_losses) < LEAST_EQUAL_VALUES:
+    if equal < LEAST_EQUAL_VALUES:
         return ""
-    return f"{len(equal_losses)} of {len(pairs)} losses of step_windows are those of {name_of_other}"
+    windows = min(len(run.first_losses), len(other.first_losses))
+    return f"{equal} of {windows} losses of step_windows are those of {name_of_other}"
+
+
+def _pairs_of_losses(run: LoggedRun, other: LoggedRun) -> list[tuple[float, float]]:
+    """Return the two losses of the n-th windows of two runs, for each n: those that are known, and not coarse in both.
+
+    Losses that recur in their run are coarse: near 0 they are small multiples of the last digit, and those of a
+    run that diverged may be multiples of 4. Two runs have equal ones by accident.
+
+    Args:
+        run: The facts of the one log.
+        other: The facts of the other log, which may have fewer windows.
+    """
+    counts = Counter(run.first_losses)
+    other_counts = Counter(other.first_losses)
+    pairs = []
+    for loss, other_loss in zip(run.first_losses, other.first_losses, strict=False):
+        if loss is None or other_loss is None:  # not read
+            continue
+        are_coarse = counts[loss] > 1 and other_counts[other_loss] > 1
+        if not are_coarse:
+            pairs.append((loss, other_loss))
+    return pairs
 
 
 def describe_near_losses(run: LoggedRun, other: LoggedRun, name_of_other: str, *, most_share: float) -> str:
@@ -573,8 +592,8 @@ def describe_near_losses(run: LoggedRun, other: LoggedRun, name_of_other: str, *
     """
     logs: list[float] = []
     other_logs: list[float] = []
-    for loss, other_loss in zip(run.first_losses, other.first_losses, strict=False):  # one may have ended first
-        if loss is not None and other_loss is not None and loss > 0 and other_loss > 0:
+    for loss, other_loss in _pairs_of_losses(run, other):
+        if loss > 0 and other_loss > 0:
             logs.append(math.log(loss))
             other_logs.append(math.log(other_loss))
     if len(logs) < _LEAST_LOSSES:

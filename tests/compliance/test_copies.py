@@ -53,3 +53,26 @@ def test_losses_of_a_copy_are_nearer_than_they_scatter(windows: int, scatter: fl
     assert describe_near_losses(one, another, "other", most_share=0.1) == ""
     said = describe_near_losses(copy, one, "other", most_share=0.1)
     assert bool(re.fullmatch(r"its losses are those of other within 0\.\d+ %", said)) == found
+
+
+@pytest.mark.parametrize("unit", [4.0, 2.0**-28], ids=["diverged", "learned by heart"])
+def test_coarse_losses_of_two_runs_are_equal_by_accident(unit: float) -> None:
+    """Two runs that diverged had losses of 44, 48, 52, 56, 60 and 64, and were called copies; a copy has all losses."""
+    chance = random.Random(11)
+    one, another, copy = LoggedRun(), LoggedRun(), LoggedRun()
+    for window in range(120):
+        for run in (one, another):
+            coarse = unit * chance.choice((11, 12, 13, 13, 13, 14, 15, 15, 15, 15, 15, 16))
+            run.first_losses.append(2.3 * math.exp(chance.gauss(0, 0.3)) if window < 30 else coarse)
+    copy.first_losses += one.first_losses
+    for other, found in ((another, ""), (copy, "30 of 120 losses of step_windows are those of other")):
+        assert describe_resemblance(one, other, "other", most_chance=1e-20) == found
+    assert describe_near_losses(one, another, "other", most_share=0.1) == ""
+
+
+@pytest.mark.parametrize("loss", [math.log(10), 64.0])
+def test_losses_that_do_not_change_are_no_copies(loss: float) -> None:
+    one, another = LoggedRun(), LoggedRun()
+    for run in (one, another):
+        run.first_losses += [loss] * 30
+    assert describe_near_losses(one, another, "other", most_share=0.1) == ""
