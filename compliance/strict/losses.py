@@ -18,7 +18,9 @@ _MOST_SHARE_OF_EPOCH = 0.25
 _MOST_STEPS_ON_DIGITS = 5  # the default of PRINT_STEPS
 _MOST_STEPS_ON_IMAGENET = 100
 _LEAST_BATCH = 16  # images of which the loss is a mean: that of a few may be low by chance
-# The last epoch of a training that reached its target. Of 4 windows no loss is high by chance.
+# The last epoch of a training that reached its target. Of 4 windows no loss is high by chance, but where a batch
+# normalization is over a few images: most losses of 4 are above 1.6 in an epoch that an evaluation gives 0.77.
+_LEAST_SPAN = 16  # images of a batch normalization, which are no more than those of the loss
 _MOST_LAST_LOSS = 0.7  # of the loss of a guess; trainings on the digits end below 0.3 of it
 _LEAST_WINDOWS_OF_EPOCH = 4
 _LEAST_ACCURACY = 0.7
@@ -95,11 +97,12 @@ def describe_late_loss(run: LoggedRun, windows: int, least_loss: float) -> str:
 
     Returns:
         What is wrong, in words. Empty if nothing is, and also for a run without evaluations, an epoch of fewer than 4
-        windows or without losses, and a recipe that smooths its labels by more than 0.2.
+        windows or without losses, batch normalizations over fewer than 16 images, and a recipe that smooths its labels
+        by more than 0.2.
     """
     has_high_accuracy = run.evaluations and run.evaluations[-1].value >= _LEAST_ACCURACY
-    has_large_batch = run.stated_count(schema.GLOBAL_BATCH_SIZE) >= _LEAST_BATCH
-    if not has_high_accuracy or not has_large_batch or _most_steps_before_learning(run) is None:
+    has_large_span = run.stated_count(schema.MODEL_BN_SPAN) >= _LEAST_SPAN
+    if not has_high_accuracy or not has_large_span or _most_steps_before_learning(run) is None:
         return ""
     smoothing = run.settings.get("RECIPE.label_smoothing", 0.0)
     is_smooth = not is_number(smoothing) or smoothing > _MOST_SMOOTHING

@@ -66,6 +66,7 @@ def test_of_another_workload_with_a_resnet_nothing_is_known(tmp_path: Path, monk
         ({}, 0.1, False),
         ({"windows": 3}, 0.5, False),  # a few losses may be high by chance
         ({"batch": 7}, 0.5, False),  # as may those of few images
+        ({"batch": 15}, 0.5, False),  # and those of few in each batch normalization, of which evaluations know nothing
         ({"target": 0.1, "accuracies": (0.05, 0.07, 0.25)}, 0.5, False),  # of a recipe that wants no more
         ({"status": "aborted"}, 0.5, False),
         ({"summary": {"data": "synthetic"}}, 0.5, False),
