@@ -30,6 +30,12 @@ ip link set fabric up
 ip link set other up
 exec "$@"
 """
+ALONE = """
+import os
+from pathlib import Path
+from harness import ranks
+print("sm_segment" in Path("/proc/self/maps").read_text(), os.environ.get("OMPI_MCA_btl"))
+"""
 ASK = """
 import sys
 from harness import network
@@ -299,3 +305,13 @@ def test_the_bar_is_on_the_terminal_while_the_run_goes_on(tmp_path: Path) -> Non
         os.close(terminal)
         ranks.terminate()
         ranks.wait(jobs.LIMIT_S)
+
+
+@pytest.mark.parametrize("transports", [None, "tcp,self"])
+def test_a_tool_leaves_no_shared_memory_behind(transports: str | None) -> None:
+    """Each call of tools.inspect left 16 MiB in /dev/shm; jobs that a tool starts have the user's environment."""
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("OMPI_")}
+    if transports is not None:
+        variables["OMPI_MCA_btl"] = transports
+    done = subprocess.run([sys.executable, "-c", ALONE], env=variables, capture_output=True, text=True, check=True)
+    assert done.stdout == f"False {transports}\n"
