@@ -116,7 +116,8 @@ def test_each_row_says_how_many_logs_of_the_corpus_it_refuses(audited) -> None:
 def test_the_rows_are_few_and_each_that_refuses_rests_on_a_text_of_the_benchmarks_that_it_refuses() -> None:
     rows = rules.read_rules("strict.yaml")
     # The 36th is accuracy-ahead: epochs-counted has its purpose, but knows the epochs of our own benchmarks alone.
-    assert len(rows) <= 36, "over 36 rules: join one to a rule of the same purpose, or raise this limit with its reason"
+    # The 37th is trials-consecutive, the only one that asks for runs which are not handed in.
+    assert len(rows) <= 37, "over 37 rules: join one to a rule of the same purpose, or raise this limit with its reason"
     for name, row in rows.items():
         assert ("bounds" in row) == ("bound_from" in row), name
         of_all = row["class"] != "form" and "benchmarks" not in row
