@@ -6,7 +6,6 @@ other benchmarks are copies only if all that they state is equal.
 
 import itertools
 import math
-import statistics
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -599,12 +598,17 @@ def describe_near_losses(run: LoggedRun, other: LoggedRun, name_of_other: str, *
     if len(logs) < _LEAST_LOSSES:
         return ""
     differences = [abs(log - other_log) for log, other_log in zip(logs, other_logs, strict=True)]
-    difference = statistics.median(differences) / math.sqrt(2)
-    scatter = statistics.median([*_second_differences(logs), *_second_differences(other_logs)]) / math.sqrt(6)
+    difference = _median(differences) / math.sqrt(2)
+    scatter = _median([*_second_differences(logs), *_second_differences(other_logs)]) / math.sqrt(6)
     if difference > most_share * scatter:
         return ""
-    percent_apart = 100 * statistics.median(differences)
+    percent_apart = 100 * _median(differences)
     return f"its losses are those of {name_of_other} within {six_digits(percent_apart)} %"
+
+
+def _median(values: Sequence[float]) -> float:
+    """Return the median of at least one value, and of two in the middle the larger one."""
+    return sorted(values)[len(values) // 2]
 
 
 def _second_differences(series: Sequence[float]) -> list[float]:
