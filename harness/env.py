@@ -5,9 +5,10 @@ evaluates the config file and leaves in JOB_FROM_USER and JOB_FROM_CONFIG the na
 rank can write into the log where a value came from. The shell gets all of it by `load_job` of launch/common.sh.
 """
 
+import contextlib
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from harness import refusals
@@ -18,6 +19,7 @@ from runlog import workloads
 
 ROOT = Path(__file__).resolve().parents[1]
 OF_THE_SHELL = ("_", "PWD", "OLDPWD", "SHLVL")  # what bash sets by itself
+MPI_TRANSPORTS = "OMPI_MCA_btl"
 ORIGIN_OF_DEFAULTS = "harness/job.py"  # in a log, of a value that was not set; "harness/env.py" in older logs
 
 
@@ -527,6 +529,25 @@ def export_trainer(rank: int, endpoints: list[str]) -> None:
 def is_rank() -> bool:
     """Say whether mpirun started this process."""
     return "OMPI_COMM_WORLD_SIZE" in os.environ
+
+
+@contextlib.contextmanager
+def transports_of_tool() -> Iterator[None]:
+    """Let MPI, which starts meanwhile, set up no transport to other ranks if mpirun did not start this process.
+
+    Open MPI would make a segment of shared memory and leave it in /dev/shm. The ranks of a job that the tool starts
+    later need theirs, so the environment is as it was afterwards.
+    """
+    if is_rank():
+        yield
+        return
+    before = os.environ.get(MPI_TRANSPORTS)
+    os.environ[MPI_TRANSPORTS] = "self"
+    yield
+    if before is None:
+        del os.environ[MPI_TRANSPORTS]
+    else:
+        os.environ[MPI_TRANSPORTS] = before
 
 
 def rank_by_mpirun() -> int:

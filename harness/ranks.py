@@ -23,31 +23,9 @@ from program.arrays import Array
 from runlog.digits import counted
 from runlog.errors import RunError
 
-_TRANSPORTS = "OMPI_MCA_btl"
-
-
-@contextlib.contextmanager
-def _transports_of_tool() -> Iterator[None]:
-    """Let MPI, which starts meanwhile, set up no transport to other ranks if mpirun did not start this process.
-
-    Open MPI would make a segment of shared memory and leave it in /dev/shm. The ranks of a job that the tool starts
-    later need theirs, so the environment is as it was afterwards.
-    """
-    if env.is_rank():
-        yield
-        return
-    before = os.environ.get(_TRANSPORTS)
-    os.environ[_TRANSPORTS] = "self"
-    yield
-    if before is None:
-        del os.environ[_TRANSPORTS]
-    else:
-        os.environ[_TRANSPORTS] = before
-
-
 if not env.is_rank():  # a tool: UCX, which Open MPI loads, would write into its JSON; MPI does not start without HOME
     env.export({"UCX_LOG_FILE": "stderr", "HOME": "/"})
-with _transports_of_tool():
+with env.transports_of_tool():
     from mpi4py import MPI
 
 _HELD: list[socket.socket] = []  # bound and never listening, to the end of the process
