@@ -292,7 +292,7 @@ def without_label(where: str, text: str, expected: str) -> str:
 # ---- class folders
 
 
-def by_class_folders(root: Path, part: str, classes: int) -> ImageList:
+def by_class_folders(root: Path, part: str, classes: int, *, may_lack: Sequence[str] = ()) -> ImageList:
     """Return the images of a part of a data set in its class folders, labelled by the number of their folder.
 
     Folders PART/<class>/ are numbered from 0 in the order of their names. Labels of both parts must mean the same
@@ -302,13 +302,14 @@ def by_class_folders(root: Path, part: str, classes: int) -> ImageList:
         root: Folder of the data set.
         part: "train" or "val".
         classes: Most class folders that there may be.
+        may_lack: Names of classes of which the part may have no image.
 
     Raises:
         ValueError: The class folders have a fault, as `class_folders` says, or are more than `classes`; val has other
             folders than train; or the other part's list gives a class another number, is empty or is no text.
         OSError: A folder or the list cannot be read.
     """
-    listed = class_folders(root, part)
+    listed = class_folders(root, part, may_lack=may_lack)
     count = len(listed.names)
     if count > classes:
         raise ValueError(
@@ -426,7 +427,7 @@ def _note_on_other_files(root: Path, part: str, others: Sequence[str]) -> str:
     )
 
 
-def class_folders(root: Path, part: str) -> ClassFolders:
+def class_folders(root: Path, part: str, *, may_lack: Sequence[str] = ()) -> ClassFolders:
     """Return the images below each class folder of a part with their labels, and a list of other files.
 
     An image's label is the number of its folder, from 0 in the order of names.
@@ -434,26 +435,32 @@ def class_folders(root: Path, part: str) -> ClassFolders:
     Args:
         root: Folder of the data set.
         part: "train" or "val".
+        may_lack: Names of classes whose folder may be absent or empty; it has a number nevertheless.
 
     Raises:
-        ValueError: There is no class folder, one has no image, one is a link that leads nowhere, a class of ImageNet is
-            not unpacked, or a folder cannot be read.
+        ValueError: There is no class folder, one has no image that must have one, none has an image, one is a link that
+            leads nowhere, a class of ImageNet is not unpacked, or a folder cannot be read.
     """
-    names = folder_names(root / part)  # raises for a link that leads nowhere
-    _require_unpacked(root / part, names)
-    if not names:
+    names_of_part = folder_names(root / part)  # raises for a link that leads nowhere
+    _require_unpacked(root / part, names_of_part)
+    if not names_of_part:
         raise ValueError(_without_class_folders(root, part))
+    names = sorted({*names_of_part, *may_lack})
     paths: list[str] = []
     labels: list[int] = []
     others = [f"{part}/{name}" for name in file_names(root / part)]
     for label, name in enumerate(names):
-        images, other_files = files_below(root, f"{part}/{name}")
+        if name not in names_of_part:
+            continue
+        images, other_files = _files_below(root, f"{part}/{name}")
         others += other_files
-        if not images:
+        if not images and name not in may_lack:
             held = f" but {counted(len(other_files), 'other file')}, as {root / other_files[0]}" if other_files else ""
             raise ValueError(f"{root / part / name}: this class folder has no image{held}: fill it or remove it")
         paths += images
         labels += [label] * len(images)
+    if not paths:
+        raise ValueError(f"{root / part}: none of its class folders has an image: fill them")
     return ClassFolders(names, paths, labels, others)
 
 
@@ -527,7 +534,7 @@ def file_names(folder: Path) -> list[str]:
         return sorted(entry.name for entry in entries if not entry.is_dir() and not entry.name.startswith("."))
 
 
-def files_below(root: Path, folder: str) -> tuple[list[str], list[str]]:
+def _files_below(root: Path, folder: str) -> tuple[list[str], list[str]]:
     """Return the images and the other files below a folder and its subfolders.
 
     Hidden files and folders, such as a notebook's `.ipynb_checkpoints` with its copies, are left out, and so are

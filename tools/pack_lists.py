@@ -3,10 +3,9 @@
 import os
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
-
-import numpy as np
 
 from harness.lists import Folders
 from harness.lists import lines as list_lines
@@ -73,64 +72,36 @@ def _list_of_part(source: Path, part: str, labels: Path | None) -> bytes:
     if part == "val" and labels is not None:
         # The lines of the file with "val/" before each name. A warning is printed if images of val/ have no line.
         return _flat_list(source, labels)
-    if part == "val" and _lacks_classes(source):
-        return _list_of_some_classes(source)
     # From here on, `part` has class folders. `by_class_folders` gives the path and the label of each image in them.
-    images = folder.by_class_folders(source, part, recordio.MOST_CLASSES)
+    classes_in_train = folder.folder_names(source / "train")
+    may_lack = classes_in_train if part == "val" else []
+    images = folder.by_class_folders(source, part, recordio.MOST_CLASSES, may_lack=may_lack)
     print_warning(images.passed_over)  # on files that are not images of a class; an empty text is not printed
+    print_warning(_note_on_absent_classes(images, classes_in_train))
     if labels is not None:  # `part` is "train" here, and its labels must mean the same classes as those in `labels`
         # Of folders "0", "1", "10" and "2" the folder "10" has the label 2, but in `labels` 2 may mean the folder "2".
-        class_names = folder.folder_names(source / part)
         # A warning on the first folder whose name is another number than its label, such as "10". Empty if there is
         # none, if the name of any folder is no number, or if the file `labels` is missing.
-        note = folder.note_on_numbered_folders(source / part, class_names, labels)
+        note = folder.note_on_numbered_folders(source / part, classes_in_train, labels)
         print_warning(note)
     return folder.list_text(images)
 
 
-def _lacks_classes(source: Path) -> bool:
-    """Return whether val/ has class folders, each of a class of train/, but not of all classes with an image in it.
+def _note_on_absent_classes(images: folder.ImageList, classes: Sequence[str]) -> str:
+    """Return a note on the classes of which a part has no image; an empty text if it has one of each.
 
     Args:
-        source: The image folder, which holds train/ and val/.
+        images: The images of the part, whose labels are the numbers of the classes.
+        classes: The names of all classes, in the order of their numbers from 0.
     """
-    names = folder.folder_names(source / "val")
-    names_in_train = folder.folder_names(source / "train")
-    if not names or not set(names) <= set(names_in_train):
-        return False
-    with_images = [name for name in names if folder.files_below(source, f"val/{name}")[0]]
-    return bool(with_images) and with_images != names_in_train
-
-
-def _list_of_some_classes(source: Path) -> bytes:
-    """Return the list of a val/ that has images of some classes only; a warning tells which it has none of.
-
-    The label of an image is the number of its class folder among those of train/: of train/ant/, train/bee/ and
-    train/cat/ an image in val/cat/ has the label 2, also where val/bee/ is absent or empty.
-
-    Args:
-        source: The image folder, which holds train/ and val/.
-    """
-    paths: list[str] = []
-    labels: list[int] = []
-    without_images = []
-    names_in_train = folder.folder_names(source / "train")
-    for label, name in enumerate(names_in_train):
-        images: list[str] = []
-        if (source / "val" / name).is_dir():
-            images, _ = folder.files_below(source, f"val/{name}")
-        if not images:
-            without_images.append(name)
-        paths += images
-        labels += [label] * len(images)
-    print_warning(
-        f"{source / 'val'}: has no image of {len(without_images)} of the {len(names_in_train)} classes in "
-        f"{source / 'train'}, the first is {without_images[0]}: none of them is evaluated"
+    labels = set(images.labels.tolist())
+    absent = [name for label, name in enumerate(classes) if label not in labels]
+    if not absent:
+        return ""
+    return (
+        f"{images.root / images.part}: has no image of {len(absent)} of the {len(classes)} classes in "
+        f"{images.root / 'train'}, the first is {absent[0]}: none of them is evaluated"
     )
-    images_of_part = folder.ImageList(
-        root=source, part="val", paths=tuple(paths), labels=np.array(labels, dtype=np.int64), notes=(), passed_over=""
-    )
-    return folder.list_text(images_of_part)
 
 
 class _LabelledImage(NamedTuple):

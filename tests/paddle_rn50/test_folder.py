@@ -192,6 +192,10 @@ def test_lists_are_written_of_a_val_without_some_classes(root: Path, capsys: pyt
     with pytest.raises(ValueError, match=r"n04 is in one of them only.*tools\.pack --lists writes it"):
         data.find(root, "val", 10)
     (root / "val/n06").mkdir()
+    (root / "val/n01440764.tar").touch()
+    with pytest.raises(ValueError, match=r"has 1 archive of classes without their folder, the first is n01440764\.tar"):
+        pack_lists.write_lists(root, None)
+    (root / "val/n01440764.tar").unlink()
     assert [line.rpartition(": ")[2] for line in pack_lists.write_lists(root, None)] == ["40 images", "8 images"]
     said = capsys.readouterr().err
     assert f"{root}/val: has no image of 2 of the 10 classes in {root}/train, the first is n04" in said
