@@ -402,13 +402,10 @@ def describe_near_accuracies(
     best_accuracy = max(evaluation.value for evaluation in run.evaluations[:compared])
     if best_accuracy < _LEAST_LEARNT_ACCURACY:  # runs that diverged are all about as accurate
         return ""
-    largest_difference = 0.0
-    for evaluation, other_evaluation in zip(
-        run.evaluations, other.evaluations, strict=False
-    ):  # one may have ended first
-        largest_difference = max(largest_difference, abs(evaluation.value - other_evaluation.value))
-    if largest_difference > most_difference:
-        return ""
+    pairs = zip(run.evaluations[:compared], other.evaluations[:compared], strict=True)
+    for evaluation, other_evaluation in pairs:
+        if abs(evaluation.value - other_evaluation.value) > most_difference:
+            return ""
     return f"none of its {compared} first accuracies differs by over {most_difference} from that of {name_of_other}"
 
 
@@ -597,13 +594,12 @@ def describe_near_losses(run: LoggedRun, other: LoggedRun, name_of_other: str, *
             other_logs.append(math.log(other_loss))
     if len(logs) < _LEAST_LOSSES:
         return ""
-    differences = [abs(log - other_log) for log, other_log in zip(logs, other_logs, strict=True)]
-    difference = _median(differences) / math.sqrt(2)
+    median_difference = _median([abs(log - other_log) for log, other_log in zip(logs, other_logs, strict=True)])
+    difference = median_difference / math.sqrt(2)
     scatter = _median([*_second_differences(logs), *_second_differences(other_logs)]) / math.sqrt(6)
     if difference > most_share * scatter:
         return ""
-    percent_apart = 100 * _median(differences)
-    return f"its losses are those of {name_of_other} within {six_digits(percent_apart)} %"
+    return f"its losses are those of {name_of_other} within {six_digits(100 * median_difference)} %"
 
 
 def _median(values: Sequence[float]) -> float:
