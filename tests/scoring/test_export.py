@@ -165,8 +165,8 @@ def _hang_up(server: socket.socket, calls: list[object]) -> None:
     with contextlib.suppress(OSError):  # the server is closed
         while True:
             connection, caller = server.accept()
+            calls.append(caller)  # before the close, which lets the caller end and the test count
             connection.close()
-            calls.append(caller)
 
 
 def test_a_missing_package_is_named(pair: list[str], tmp_path: Path, monkeypatch) -> None:
