@@ -5,6 +5,7 @@ and report.html. Exit status: 0, or 1 where a log of a training run fails its ch
 """
 
 import dataclasses
+import math
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -20,11 +21,12 @@ from runlog.json_types import JsonObject
 from runlog.options import Parser
 from runlog.reader import HeldLog
 from scoring.figure import protocols
-from scoring.figure.score import Score, score
+from scoring.figure.protocols import Protocol
+from scoring.figure.score import Score, score, score_without_figure
 from scoring.figure.window_warnings import waiting_share
 from scoring.importers import read_record
 from scoring.output import replace_whole_file
-from scoring.record import Record, TooFewRunsError, Window
+from scoring.record import NothingMeasuredError, Record, TooFewRunsError, Window
 from scoring.report import render
 from scoring.report.build import GivenLog, build, read_findings
 
@@ -138,8 +140,10 @@ def _throughput_row(job_score: Score) -> str:
     """Return the throughput as text, with its interval, and how that was made or why there is none.
 
     Args:
-        job_score: The score of all runs.
+        job_score: The score of all runs. If it has no figure, the text is "not measured"; a warning of it says why.
     """
+    if math.isnan(job_score.value):
+        return "not measured"
     method = job_score.interval_method
     if job_score.interval_95 is None:
         interval = method  # "none: " and why there is none
@@ -147,6 +151,29 @@ def _throughput_row(job_score: Score) -> str:
         low, high = job_score.interval_95
         interval = f"{low:.2f} to {high:.2f} ({method})"
     return f"{job_score.value:.2f} {job_score.shown_unit}, 95 % interval {interval}"
+
+
+def _score_of_job(records: Sequence[Record], protocol: Protocol, *, throughput_only: bool) -> Score:
+    """Return the score of a job's runs. Trainings too short for a throughput have a score without a figure.
+
+    A small data set may reach its target within the protocol's warm-up, and so may a run that was resumed near its end.
+    Such a run has a quality and a time to train, and it can be checked.
+
+    Args:
+        records: What the log of each run says; at least one.
+        protocol: The rules by which the throughput is scored.
+        throughput_only: Whether the runs measured only throughput, so that nothing is left of them without it.
+
+    Raises:
+        ValueError: A run that should measure throughput measured nothing, or the systems differ.
+        TooFewRunsError: The runs are too few to be scored.
+    """
+    try:
+        return score(records, protocol)
+    except NothingMeasuredError as error:
+        if throughput_only:
+            raise
+        return score_without_figure("nothing_measured", error, protocol, records)
 
 
 def _print_table(rows: Mapping[str, str]) -> None:
@@ -216,7 +243,7 @@ def summarize(paths: Sequence[Path], *, throughput_only: bool) -> int:
         The exit status: 1 if a log fails its check, else 0.
 
     Raises:
-        ValueError: A log measured nothing, or the systems differ.
+        ValueError: A run of a throughput job measured nothing, or the systems differ.
         TooFewRunsError: The runs are too few to be scored.
         OSError: A file cannot be read or written.
     """
@@ -224,7 +251,7 @@ def summarize(paths: Sequence[Path], *, throughput_only: bool) -> int:
     records = [read_record(log) for log in logs]
     # The protocol "window" scores the throughput of the measured steps. By itself it is over one run; here, over all.
     protocol = dataclasses.replace(protocols.find("window"), runs=len(logs))
-    job_score = score(records, protocol)
+    job_score = _score_of_job(records, protocol, throughput_only=throughput_only)
     rows = _measured_rows(records, job_score, throughput_only=throughput_only)
 
     folder = logs[0].parent

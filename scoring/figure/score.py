@@ -258,6 +258,31 @@ def score(
     return result
 
 
+def score_without_figure(rule: str, error: Exception, protocol: Protocol, records: Sequence[Record]) -> Score:
+    """Return a score without a figure (NaN), which carries the reason as its only warning.
+
+    Args:
+        rule: Name of the warning, such as "too_few_runs".
+        error: Why there is no figure. Its message becomes the text of the warning.
+        protocol: The rules by which runs become one figure. It gives the unit.
+        records: What was read from the log of each run.
+
+    Returns:
+        A score in which each run has the value NaN, too, and refers to all lines of its log.
+    """
+    runs = []
+    for record in records:
+        runs.append(RunFigure(file=record.file, value=math.nan, windows=0, first_line=1, last_line=record.lines))
+    return Score(
+        value=math.nan,
+        unit=protocol.unit,
+        protocol=protocol,
+        runs=tuple(runs),
+        warnings=(warning(rule, str(error)),),
+        records=tuple(records),
+    )
+
+
 class _ScoredRun(NamedTuple):
     """A run and its figure."""
 

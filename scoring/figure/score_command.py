@@ -4,7 +4,6 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Sequence
 
 from runlog.digits import counted
 from runlog.text import called, safe_lines
@@ -12,10 +11,8 @@ from runlog.verdict import as_text
 from scoring.figure import protocols
 from scoring.figure.levels import in_words
 from scoring.figure.options import add_score_options, add_system_option, protocol_of
-from scoring.figure.protocols import Protocol
 from scoring.figure.run import RunFigure
-from scoring.figure.score import Score, score
-from scoring.figure.warnings import warning
+from scoring.figure.score import Score, score, score_without_figure
 from scoring.importers import jsonable, read_records
 from scoring.record import NothingMeasuredError, Record, TooFewRunsError
 
@@ -53,7 +50,7 @@ def main(args: argparse.Namespace) -> int:
     except TooFewRunsError as error:
         partial = error.partial  # the score of the runs that there are; None if the protocol cannot score them
         if partial is None:
-            partial = _score_without_figure("too_few_runs", error, protocol, records)
+            partial = score_without_figure("too_few_runs", error, protocol, records)
         _print_too_few_runs(error, partial, as_json=args.json)  # prints `partial` as JSON only
         return 1
     except NothingMeasuredError as error:
@@ -63,7 +60,7 @@ def main(args: argparse.Namespace) -> int:
         all_finished_after_resume = all(_was_resumed_and_finished(record) for record in records)
         if user_chose_warm_up or not all_finished_after_resume:
             raise
-        result = _score_without_figure("nothing_measured", error, protocol, records)
+        result = score_without_figure("nothing_measured", error, protocol, records)
     _print_score(result, as_json=args.json)
     return 0
 
@@ -98,31 +95,6 @@ def _print_json(result: Score) -> None:
 def _was_resumed_and_finished(record: Record) -> bool:
     """Tell whether a log is of a run that was resumed from a checkpoint and then finished."""
     return record.status == "success" and record.is_resumed
-
-
-def _score_without_figure(rule: str, error: Exception, protocol: Protocol, records: Sequence[Record]) -> Score:
-    """Return a score without a figure (NaN), which carries the reason as its only warning.
-
-    Args:
-        rule: Name of the warning, such as "too_few_runs".
-        error: Why there is no figure. Its message becomes the text of the warning.
-        protocol: The rules by which runs become one figure. It gives the unit.
-        records: What was read from the log of each run.
-
-    Returns:
-        A score in which each run has the value NaN, too, and refers to all lines of its log.
-    """
-    runs = []
-    for record in records:
-        runs.append(RunFigure(file=record.file, value=math.nan, windows=0, first_line=1, last_line=record.lines))
-    return Score(
-        value=math.nan,
-        unit=protocol.unit,
-        protocol=protocol,
-        runs=tuple(runs),
-        warnings=(warning(rule, str(error)),),
-        records=tuple(records),
-    )
 
 
 def _interval_rows(result: Score) -> list[tuple[str, str]]:

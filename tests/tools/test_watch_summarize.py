@@ -311,6 +311,29 @@ def test_a_log_that_measured_nothing_is_named(tmp_path: Path) -> None:
     assert done.stderr.startswith(f"error: {log}: ") and done.stderr.count("\n") == 1
 
 
+def _short_run(tmp_path: Path) -> Path:
+    """A run that reaches its target in 12 steps, within the warm-up of 20."""
+    log = tmp_path / "result_0.txt"
+    log.write_text(make_log.run(samples=(64, 32), epochs=6, accuracies=(0.5, 0.5, 0.5, 0.5, 0.5, 1.0)))
+    return log
+
+
+def test_a_training_shorter_than_the_warm_up_is_checked_without_a_throughput(tmp_path: Path) -> None:
+    done = summarized(_short_run(tmp_path))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert row(done.stdout, "quality") == "1.0000 top-1"
+    assert row(done.stdout, "time to train") == "228.1 s"
+    assert row(done.stdout, "throughput") == "not measured"
+    assert row(done.stdout, "check") == "pass (ruleset 4.0.0)"
+    assert "warning: nothing_measured: " in done.stdout and "warm-up is 20 steps and the run has 12" in done.stdout
+    assert (tmp_path / "report.html").exists()
+
+
+def test_a_throughput_shorter_than_the_warm_up_is_refused(tmp_path: Path) -> None:
+    done = summarized("--throughput", _short_run(tmp_path))
+    assert done.returncode == 1 and "nothing is left to measure" in done.stderr
+
+
 def test_a_log_that_is_not_there_is_named_with_what_to_do(tmp_path: Path) -> None:
     done = jobs.run([sys.executable, "-m", "tools.summarize", str(tmp_path / "absent.txt")])
     assert (done.returncode, done.stderr) == (
