@@ -82,6 +82,29 @@ def few_classes(labels: str, classes: Sequence[int]) -> str:
     )
 
 
+def target_out_of_reach(present: int, *, of: int, target: float) -> str:
+    """Return a message if the labels of an evaluation hold so few classes that no network reaches the target.
+
+    The mean intersection over union is over all classes of the recipe, and a class without a pixel counts 0.
+
+    Args:
+        present: How many classes have a pixel in the labels.
+        of: How many classes the recipe has.
+        target: The mean intersection over union that ends the training.
+
+    Returns:
+        The message; an empty text if the target can be reached.
+    """
+    most = present / of
+    if most >= target:
+        return ""
+    return (
+        f"the evaluation's labels hold {present} of {of} classes, and one without a pixel counts 0: the mIoU is at "
+        f"most {most:.4f}, so the target {target:.4f} cannot be reached; choose a RECIPE with the classes of the "
+        "label files"
+    )
+
+
 def _trained_values(pairs: PairList, number: int) -> Array:
     """Return the pixel values that training sees in one label file: sorted, each once, without 255 (ignored).
 

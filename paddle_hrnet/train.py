@@ -86,22 +86,26 @@ class HRNet(Workload):
         return mean_iou(totals[CONFUSION])
 
     def doubt(self, totals: dict[str, Any]) -> str:
-        """Return a warning if the labels of an evaluation hold a single class or none.
+        """Return a warning if the labels of an evaluation hold too few classes for its quality to mean anything.
 
-        The network then had no classes to tell apart, so the evaluation's quality says nothing about it. For example,
-        masks that have 0 for the ground and 255 for an object hold class 0 alone, because pixels labelled 255 are
-        ignored.
+        With a single class or none, the network has no classes to tell apart. For example, masks that have 0 for the
+        ground and 255 for an object hold class 0 alone, because pixels labelled 255 are ignored. With a few more, the
+        target may be out of reach, because a class without a pixel counts 0 in the mean of all classes: with 3 of 11
+        classes the quality is at most 0.27.
 
         Args:
             totals: Sums over the evaluation by name, among them the confusion matrix, without the ignored pixels.
 
         Returns:
-            The warning; an empty text if the labels hold two classes or more.
+            The warning; an empty text if the labels hold enough classes.
         """
         pixels_by_class = totals[CONFUSION].sum(axis=1)  # a row of the matrix is a class of the labels
-        classes = np.flatnonzero(pixels_by_class).tolist()  # those with a pixel: [0] in the example
+        present = np.flatnonzero(pixels_by_class).tolist()  # the classes that have a pixel: [0] in the first example
         # "the evaluation's labels hold class 0 alone ...", or an empty text for two classes or more
-        return labels.few_classes("the evaluation's labels", classes)
+        nothing_to_tell_apart = labels.few_classes("the evaluation's labels", present)
+        if nothing_to_tell_apart:
+            return nothing_to_tell_apart
+        return labels.target_out_of_reach(len(present), of=len(pixels_by_class), target=self.recipe.target)
 
     def require_pretrained(self, path: str) -> None:
         if not path:

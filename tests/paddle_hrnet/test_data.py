@@ -14,7 +14,7 @@ from PIL import Image
 from harness import passport, sampling
 from harness.embedded import make_once
 from paddle_hrnet import data, pictures, scenes, train
-from paddle_hrnet.config import SCENES_CLASSES, SCENES_EVAL, SCENES_TRAIN, Augmentation
+from paddle_hrnet.config import RECIPES, SCENES_CLASSES, SCENES_EVAL, SCENES_TRAIN, Augmentation
 from runlog import workloads
 from runlog.errors import RunError
 from tests.paddle_rn50.test_data import SEED, pixels_of, reader, taken
@@ -340,12 +340,22 @@ def test_what_a_label_may_not_be_is_said_at_the_start(root: Path, picture: Image
         data.find(root, "train", CLASSES).contents(mock.Mock())
 
 
-@pytest.mark.parametrize(("held", "said"), [([3], "class 3 alone"), ([], "no class"), ([0, 2], "")])
-def test_an_evaluation_of_one_class_is_doubted(held: list[int], said: str) -> None:
+@pytest.mark.parametrize(
+    ("held", "said"),
+    [
+        ([3], "hold class 3 alone (255 is ignored)"),
+        ([], "hold no class (255 is ignored)"),
+        ([0, 2, 5], "hold 3 of 11 classes, and one without a pixel counts 0: the mIoU is at most 0.2727"),
+        (list(range(7)), "the target 0.7000 cannot be reached"),
+        (list(range(8)), ""),  # 0.73 at most
+    ],
+)
+def test_an_evaluation_of_too_few_classes_is_doubted(held: list[int], said: str) -> None:
     confusion = np.zeros((11, 11))
     confusion[held, 0] = 70
-    doubt = train.HRNet.doubt(mock.create_autospec(train.HRNet, instance=True), {train.CONFUSION: confusion})
-    assert (f"the evaluation's labels hold {said} (255 is ignored)" in doubt) if said else doubt == ""
+    workload = mock.create_autospec(train.HRNet, instance=True, recipe=RECIPES["scenes_small"])
+    doubt = train.HRNet.doubt(workload, {train.CONFUSION: confusion})
+    assert said in doubt if said else doubt == ""
 
 
 def test_evaluation_images_have_one_size(root: Path) -> None:
