@@ -17,7 +17,7 @@ from harness.task import task_of
 from program import build
 from program.arrays import Array
 from runlog import schema
-from runlog.digits import counted
+from runlog.digits import beside_limit, counted
 from runlog.errors import RunError
 
 
@@ -351,7 +351,7 @@ def train_to_target(
     recipe = task.workload.recipe
     main = trainer.step.program.main
     first = run.start.position.epoch  # of the block
-    quality = float("nan")
+    shown = "not made"  # of the last evaluation
     for epoch in range(first, task.epochs + 1):
         if not recipe.is_eval_epoch(epoch, task.epochs):
             continue
@@ -370,7 +370,8 @@ def train_to_target(
         log.event(schema.EVAL_ACCURACY, quality, in_epoch)
         trainer.report_clock(epoch * run.steps_per_epoch)  # no window follows the last evaluation
         log.mark(schema.BLOCK_STOP, block)
-        run.progress.say(f"epoch {epoch} evaluation {quality:.4f} (target {recipe.target:.4f})")
+        shown = beside_limit(quality, recipe.target, kind="f")
+        run.progress.say(f"epoch {epoch} evaluation {shown} (target {recipe.target:.4f})")
         if quality >= recipe.target:
             return
         run.keeper.epoch_ended(main, epoch)
@@ -378,5 +379,5 @@ def train_to_target(
 
     # Every rank waits here until rank 0 has written its last checkpoint: an error on any of them ends the job.
     last_checkpoint = run.keeper.last_written
-    found = f"evaluation is {quality:.4f} after {counted(task.epochs, 'epoch')}, below the target {recipe.target:.4f}"
+    found = f"evaluation is {shown} after {counted(task.epochs, 'epoch')}, below the target {recipe.target:.4f}"
     raise RunError(f"{found}; {last_checkpoint}")

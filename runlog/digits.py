@@ -1,5 +1,7 @@
 """Figures as texts for messages and tables."""
 
+from typing import Literal
+
 
 def six_digits(value: float) -> str:
     """Return a figure as text with at most six significant digits: 1234.5678 -> `1234.57`, 0.5 -> `0.5`."""
@@ -48,6 +50,27 @@ def percent_above(share: float, limit: float) -> str:
         if float(text.removesuffix("%")) > 100 * limit:
             return text
     return percent(share)  # share and limit differ by less than a rounding error
+
+
+def beside_limit(value: float, limit: float | None, *, kind: Literal["f", "g"]) -> str:
+    """Return a figure with four digits, or with as many more as show on which side of a limit it lies.
+
+    For the limit 0.759: 0.7582 -> "0.7582", and 0.75898 -> "0.75898", because "0.759" would look like the limit.
+
+    Args:
+        value: The figure.
+        limit: What it is compared with, such as a target; None for nothing.
+        kind: "f" counts the digits behind the decimal point, as "0.7600"; "g" the significant ones, as "0.76".
+    """
+    text = format(value, f".4{kind}")
+    if limit is None:
+        return text
+    for digits in range(4, 17):
+        text = format(value, f".{digits}{kind}")
+        looks_reached = float(text) >= limit
+        if looks_reached == (value >= limit):
+            return text
+    return text
 
 
 def counted(count: int, noun: str) -> str:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import NamedTuple
 
-from runlog.digits import counted, four_digits
+from runlog.digits import beside_limit, counted
 from runlog.text import visible
 from runlog.verdict import FATAL, OK, UNKNOWN, WARNING, Verdict
 from scoring.figure.score import Score
-from scoring.record import nodes_of, section
+from scoring.record import nodes_of, recipe_target, section
 from scoring.report import blocks
 from scoring.report.blocks import NOT_SAID, Cell, Inline, Table, Text, field, link_to_line
 from scoring.report.content import NOT_LOGGED, Group, Report, ReportedRun, runs_of
@@ -412,7 +412,8 @@ def _quality_tile(group: Group) -> Tile | None:
     worst = min(evaluated, key=_final_quality)
     final = worst.record.quality[-1]
     which = "final" if len(evaluated) == 1 else f"lowest final of {len(evaluated)} runs"
-    value = link_to_line(worst, final.line, four_digits(final.value))
+    quality = beside_limit(final.value, recipe_target(worst.record), kind="g")
+    value = link_to_line(worst, final.line, quality)
     return Tile(value, unit="", text=f"{final.name}, {which}")
 
 

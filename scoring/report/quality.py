@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Sequence
 
-from runlog.digits import four_digits, six_digits
+from runlog.digits import beside_limit, six_digits
 from runlog.text import visible
 from scoring.record import Quality
 from scoring.report import blocks, plots
@@ -49,7 +49,7 @@ def _caption(measures: Sequence[str], series: Sequence[plots.NamedPoints], targe
         series: Label and points of each line of the plot.
         target: Quality that all runs train to; None leaves the last part out.
     """
-    first_and_last = "; ".join(f"{name} {_both_ends(points)}" for name, points in series)
+    first_and_last = "; ".join(f"{name} {_both_ends(points, target)}" for name, points in series)
     caption = f"{' and '.join(measures)}, first and last: {first_and_last}"
     if target is not None:
         caption += f"; target {six_digits(target)}"
@@ -109,13 +109,20 @@ def _points_of_measure(run: ReportedRun, measure: str) -> list[tuple[float, floa
     return points
 
 
-def _both_ends(points: Sequence[tuple[float, float]]) -> str:
-    """Return the first and the last value in words, `0.01 to 0.76`; one value if both points are equal."""
-    _, first = points[0]
-    _, last = points[-1]
+def _both_ends(points: Sequence[tuple[float, float]], target: float | None) -> str:
+    """Return the first and the last value in words, `0.01 to 0.76`; one value if both points are equal.
+
+    Args:
+        points: The epoch and the value of each evaluation, at least one.
+        target: Quality that all runs train to; None if it is not known.
+    """
+    _, first_value = points[0]
+    _, last_value = points[-1]
+    first = beside_limit(first_value, target, kind="g")
+    last = beside_limit(last_value, target, kind="g")
     if points[0] == points[-1]:
-        return four_digits(first)
-    return f"{four_digits(first)} to {four_digits(last)}"
+        return first
+    return f"{first} to {last}"
 
 
 def _cells_of_quality(run: ReportedRun, quality: Quality) -> list[Cell]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from compliance import mlperf
-from runlog.digits import counted, four_digits, six_digits
+from runlog.digits import beside_limit, counted, six_digits
 from runlog.text import called
 from runlog.verdict import FATAL, OK, UNKNOWN, WARNING, Verdict
 from scoring.figure.protocols import Protocol
@@ -287,9 +287,8 @@ def _judge_final_quality(trained: Sequence[ReportedRun], runs: Sequence[Reported
     """
     lowest = min((run.record.quality[-1] for run in trained), key=_value_of)
     target = shared_target(trained)
-    text = (
-        f"{_numbers_in_words(trained, runs)} ended with success; lowest final {lowest.name} {four_digits(lowest.value)}"
-    )
+    quality = beside_limit(lowest.value, target, kind="g")
+    text = f"{_numbers_in_words(trained, runs)} ended with success; lowest final {lowest.name} {quality}"
     if target is None:
         return Verdict(check="quality", status=OK, found=text)
     text += f", target {six_digits(target)}"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from runlog.digits import four_digits, percent, percent_above, significant, six_digits
+from runlog.digits import beside_limit, four_digits, percent, percent_above, significant, six_digits
 
 
 @pytest.mark.parametrize(
@@ -27,3 +27,14 @@ def test_four_digits_has_no_zeros_behind_the_last():
 def test_percent_above_shows_that_it_lies_above():
     assert percent_above(0.0312, 0.02) == "3.1%"
     assert percent_above(0.020004, 0.02) == "2.0004%"
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "text"),
+    [(0.75898, "g", "0.75898"), (0.75898, "f", "0.75898"), (0.7582, "g", "0.7582"), (0.76, "g", "0.76")],
+)
+def test_a_figure_beside_a_limit_shows_on_which_side_it_lies(value, kind, text):
+    assert beside_limit(value, 0.759, kind=kind) == text
+    assert beside_limit(0.76, 0.759, kind="f") == "0.7600"
+    assert beside_limit(0.759, 0.75898, kind="g") == "0.759"
+    assert beside_limit(0.75898, None, kind="g") == "0.759"

@@ -11,6 +11,7 @@ from runlog.verdict import UNKNOWN
 from scoring.figure import protocols
 from scoring.importers import read_record
 from scoring.report.build import GivenLog, build
+from tests import make_log
 from tests.scoring.pages import findings_of, page_of, report, values_of, write_log
 
 
@@ -62,6 +63,16 @@ def test_foreign_logs_of_unsaid_origin_do_not_stand(published_logs: Path, tmp_pa
     assert "compliance (–): not applicable" in text and "Nothing is open" not in text and "package it" not in text
     assert "provenance (unknown): the logs do not say system" in text
     assert "Provenance: unknown The logs do not say system" in " ".join(" ".join(page_of(tmp_path, log).text).split())
+
+
+def test_quality_just_below_its_target_is_not_shown_as_the_target(tmp_path: Path) -> None:
+    """37,949 of 50,000 images are 0.75898. It was shown as 0.759, beside the target of 0.759."""
+    log = tmp_path / "a.txt"
+    log.write_text(make_log.run(accuracies=(0.5, 0.7, 0.75898), target=0.759, samples=(1437, 50_000)))
+    text = report(log).stdout
+    assert r"quality (fatal): the run ended with success; lowest final eval\_accuracy 0.75898, target 0.759" in text
+    assert r"- 0.75898: eval\_accuracy, final" in text
+    assert "run 1 0.5 to 0.75898; target 0.759." in text
 
 
 def test_unsteady_run_does_not_simply_stand(tmp_path: Path) -> None:
