@@ -300,7 +300,7 @@ def values(report: Report) -> JsonObject:
         "scaling": [_scaling_values(rows) for rows in report.scaling],
         "published": [_curve_values(curve) for curve in report.curves],
         "published_note": report.curves_note,  # which tables these are, or why there are none
-        "mixture": warnings.as_json(report.mixture),  # settings, other than the devices, that differ within a table
+        "mixture": warnings.as_json(report.mixture),  # of scaling tables
     }
 
 
@@ -314,7 +314,8 @@ def _scaling_values(rows: Sequence[ScalingRow]) -> list[JsonObject]:
     for row in rows:
         fields = dict(vars(row))
         del fields["group"]  # the JSON has all groups in a list of their own
-        shown.append(fields)
+        del fields["rate_of_a_device"]
+        shown.append(fields | {"efficiency": row.efficiency})
     return shown
 
 

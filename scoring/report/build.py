@@ -85,10 +85,10 @@ class _FigureOptions(NamedTuple):
 
 
 class _Scaling(NamedTuple):
-    """A scaling table for each system on several numbers of devices or nodes, and warnings of other differences."""
+    """A scaling table for each system on several numbers of devices or nodes, and the warnings about them."""
 
     tables: tuple[tuple[ScalingRow, ...], ...]
-    mixed_settings_warnings: tuple[Verdict, ...]
+    warnings: tuple[Verdict, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +118,8 @@ def build(logs: Sequence[GivenLog], protocol: Protocol | None, *, skip: int | No
         - protocol: The given one, or one that stands for the protocols of all groups.
         - scaling: A table for each system whose images/s are known on several numbers of devices or of nodes.
         - curves: Published throughputs that suit one of the groups, to draw next to ours in the plots of scaling.
-        - mixture: Warnings that runs of one scaling table differ in more than their devices, such as in their packages.
+        - mixture: Warnings of scaling tables: their runs differ in more than their devices, such as in their packages,
+          or a device does more among many.
 
     Raises:
         InputError: A run is given twice, or as two logs of which one continues the other.
@@ -137,7 +138,7 @@ def build(logs: Sequence[GivenLog], protocol: Protocol | None, *, skip: int | No
     published = _published_curves_of_one_group(_groups_in_plots(scaling, groups))
 
     shown_protocol = options.shown_protocol(groups)
-    verdicts = tuple(checks(groups, shown_protocol, files_left_out=files_left_out))
+    verdicts = tuple(checks(groups, shown_protocol, scaling.warnings, files_left_out=files_left_out))
     return Report(
         groups=tuple(groups),
         protocol=shown_protocol,
@@ -146,7 +147,7 @@ def build(logs: Sequence[GivenLog], protocol: Protocol | None, *, skip: int | No
         scaling=scaling.tables,
         curves=tuple(published.curves),
         curves_note=published.note,
-        mixture=scaling.mixed_settings_warnings,
+        mixture=scaling.warnings,
     )
 
 
@@ -370,18 +371,20 @@ def _scaling(systems: Sequence[Sequence[Group]]) -> _Scaling:
 
     Returns:
         The tables, and a warning for each setting in which the runs of a table differ besides their number of devices,
-        such as the versions of their packages.
+        such as the versions of their packages, and for each group whose devices do more than those of the base.
     """
     tables = []
-    mixed_settings_warnings: list[Verdict] = []
+    warnings_of_tables: list[Verdict] = []
     for groups in systems:
         rows = scaling_rows(groups)
         shapes = {(row.devices, row.group.record.nodes) for row in rows}
         has_several_shapes = len(shapes) > 1  # several groups may be of one shape, for example of two folders
         if has_several_shapes:
             tables.append(tuple(rows))
-            mixed_settings_warnings += warnings.warn_of_mixed_settings([run.record for run in runs_of(groups)])
-    return _Scaling(tuple(tables), tuple(mixed_settings_warnings))
+            warnings_of_tables += warnings.warn_of_mixed_settings([run.record for run in runs_of(groups)])
+            for row in rows:
+                warnings_of_tables += warnings.warn_if_over_linear(row.group.name, row.rate_of_a_device)
+    return _Scaling(tuple(tables), tuple(warnings_of_tables))
 
 
 def _groups_in_plots(scaling: _Scaling, groups: Sequence[Group]) -> Sequence[Group]:

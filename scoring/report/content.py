@@ -15,6 +15,7 @@ from scoring.figure.protocols import Protocol
 from scoring.figure.rates import rate_of
 from scoring.figure.run import RunFigure
 from scoring.figure.score import Score
+from scoring.importers.checks import MAX_PLAUSIBLE_RATIO
 from scoring.importers.text import steps_as_weights, weighted_mean
 from scoring.published.table import Published
 from scoring.record import Record, Window, recipe_target
@@ -211,7 +212,12 @@ class ScalingRow:
     images_per_s: float
     speedup: float
     speedup_95: tuple[float, float] | None
-    efficiency: float  # speedup by devices over the base's
+    rate_of_a_device: float  # over that of the base: 0.9 for 1.8 times the throughput on 2 times the devices
+
+    @property
+    def efficiency(self) -> float | None:
+        """The scaling efficiency, which is the rate of a device over the base's; None if it is too high to be true."""
+        return None if self.rate_of_a_device > MAX_PLAUSIBLE_RATIO else self.rate_of_a_device
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,7 +250,7 @@ class Report:
     scaling: tuple[tuple[ScalingRow, ...], ...]  # one table a system with two device counts or more
     curves: tuple[Curve, ...]
     curves_note: str
-    mixture: tuple[Verdict, ...]  # of runs that stand side by side in one scaling table
+    mixture: tuple[Verdict, ...]  # warnings about the scaling tables
 
     @property
     def runs(self) -> list[ReportedRun]:

@@ -49,17 +49,17 @@ def performance(report: Report) -> Table:
     return blocks.table("Where time and memory go, in the measured windows", rows, id="performance")
 
 
-def _efficiency_by_first_run(systems: Sequence[Sequence[ScalingRow]]) -> dict[int, float]:
-    """Return the scaling efficiency of each group of repeated runs, by the number of the group's first run.
+def _efficiency_by_first_run(systems: Sequence[Sequence[ScalingRow]]) -> dict[int, str]:
+    """Return the scaling efficiency of each group of repeated runs in words, by the number of the group's first run.
 
     Args:
         systems: The rows of each system's scaling table.
     """
-    efficiency_by_first_run: dict[int, float] = {}
+    efficiency_by_first_run: dict[int, str] = {}
     for rows in systems:
         for row in rows:
             first_run = row.group.runs[0]  # a run is in one group
-            efficiency_by_first_run[first_run.number] = row.efficiency
+            efficiency_by_first_run[first_run.number] = efficiency_in_words(row.efficiency)
     return efficiency_by_first_run
 
 
@@ -199,22 +199,21 @@ def _straggler_of_group(group: Group, kind: KindOfTime, verb: str) -> _Straggler
     return _Straggler(text, lag_share)
 
 
-def _efficiency(group: Group, efficiency: float | None) -> Inline:
+def _efficiency(group: Group, efficiency: str | None) -> Inline:
     """Return a group's scaling efficiency, such as "90.0%", with a link to the group's runs or to a single run's log.
 
     Args:
         group: A group of repeated runs.
         efficiency: The group's throughput per device, divided by the throughput per device of the fewest devices on
             which the system was measured. If 8 devices give 400 images/s and 16 devices 720 images/s, the efficiency of
-            16 devices is 0.9. None: not known.
+            16 devices is "90.0%". None: not known.
 
     Returns:
-        The text; "not measured" if `efficiency` is None, and "no figure: at most 100 %" if it is so far above 1 that
-        noise does not explain it.
+        The text; "not measured" if `efficiency` is None.
     """
     if efficiency is None:
         return NOT_MEASURED
-    return link_to_runs(group, efficiency_in_words(efficiency))  # other words if it is too far above 100 % to be true
+    return link_to_runs(group, efficiency)
 
 
 def runs_in_order(report: Report) -> Table | None:

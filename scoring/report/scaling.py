@@ -270,7 +270,7 @@ def _scaling_row(measured: _MeasuredGroup, base: _MeasuredGroup, scores: Sequenc
         images_per_s=measured.score.value,
         speedup=speedup,
         speedup_95=speedup_95,
-        efficiency=speedup / (measured.devices / base.devices),
+        rate_of_a_device=speedup / (measured.devices / base.devices),
     )
 
 

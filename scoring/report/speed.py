@@ -313,7 +313,7 @@ def scaling(report: Report) -> Section:
 
 
 def _scaling_table(rows: Sequence[ScalingRow], of_system: str) -> list[Block]:
-    """Return the table of one system's device counts, and a sentence on each efficiency that is too good to be true.
+    """Return the table of one system's device counts, and a sentence on each device that does too much to be true.
 
     Args:
         rows: A row for each group of runs, by ascending number of devices.
@@ -322,7 +322,7 @@ def _scaling_table(rows: Sequence[ScalingRow], of_system: str) -> list[Block]:
     caption = f"Speedup and efficiency{of_system}, against its own {counted(rows[0].devices, 'device')}"
     parts: list[Block] = [blocks.table(caption, [_cells_of_scaling(row, is_base=row is rows[0]) for row in rows])]
     for row in rows:
-        for doubt in warnings.warn_if_over_linear(row.group.name, row.efficiency):
+        for doubt in warnings.warn_if_over_linear(row.group.name, row.rate_of_a_device):
             parts.append(Paragraph(text=f"{doubt.found}."))
     return parts
 
@@ -487,8 +487,8 @@ def _rates_of_rows(rows: Sequence[ScalingRow]) -> list[tuple[int, float]]:
 
 
 def _efficiencies_of_rows(rows: Sequence[ScalingRow]) -> list[tuple[float, float]]:
-    """Return the devices and the efficiency in percent of a system of this report."""
-    return [(row.devices, 100 * row.efficiency) for row in rows]
+    """Return the devices and the efficiency in percent of a system of this report, where it has one."""
+    return [(row.devices, 100 * row.efficiency) for row in rows if row.efficiency is not None]
 
 
 def _figure_by_devices(plot: _PlotByDevices, first_published_style: int) -> Figure:

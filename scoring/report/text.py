@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from runlog.digits import four_digits, percent
 from runlog.text import visible
-from scoring.importers.checks import MAX_PLAUSIBLE_RATIO
 
 
 def number(value: float) -> str:
@@ -45,14 +44,14 @@ def short_percent(share: float) -> str:
     return percent(share, decimals=2 if abs(share) < 0.1 else 1)
 
 
-def efficiency_in_words(efficiency: float) -> str:
-    """Return a scaling efficiency as a percentage; words instead if it is too high to be explained by noise.
+def efficiency_in_words(efficiency: float | None) -> str:
+    """Return a scaling efficiency as a percentage; words instead if there is none.
 
     Args:
         efficiency: Speedup over a smaller number of devices, divided by how many times as many devices there are: 0.9
-            means 90 %.
+            means 90 %. None if it is too high to be true.
     """
-    if efficiency > MAX_PLAUSIBLE_RATIO:
+    if efficiency is None:
         return "no figure: at most 100 %"
     return short_percent(efficiency)
 

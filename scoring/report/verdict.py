@@ -70,12 +70,15 @@ def next_steps(checks: Sequence[Verdict]) -> list[str]:
     return ["Nothing is open: compare it with others. Only checked training runs can be packaged."]
 
 
-def checks(groups: Sequence[Group], protocol: Protocol, *, files_left_out: int = 0) -> Iterator[Verdict]:
+def checks(
+    groups: Sequence[Group], protocol: Protocol, scaling_warnings: Sequence[Verdict] = (), *, files_left_out: int = 0
+) -> Iterator[Verdict]:
     """Yield the verdicts on a report, from whether its runs passed the compliance check to where the runs come from.
 
     Args:
         groups: Groups of repeated runs, each with its figure or the problem that prevents it.
         protocol: Rules by which runs become a figure.
+        scaling_warnings: Warnings about the scaling tables.
         files_left_out: Number of files in the given folders that hold no run.
 
     Yields:
@@ -97,7 +100,7 @@ def checks(groups: Sequence[Group], protocol: Protocol, *, files_left_out: int =
         yield Verdict(check="absent runs", status=WARNING, found=found, fix=fix)
     yield from _judge_cut_logs(runs)
     yield from _judge_ends_of_training(groups, protocol)
-    yield from _judge_figures(groups)  # "measurement" and, if a figure is not steady, "steadiness"
+    yield from _judge_figures(groups, scaling_warnings)  # "measurement" and, if a figure is not steady, "steadiness"
     yield from _judge_provenance(runs)
 
 
@@ -318,11 +321,12 @@ def _dropped_by_protocol(runs: int, protocol: Protocol) -> int:
     return 0
 
 
-def _judge_figures(groups: Sequence[Group]) -> Iterator[Verdict]:
-    """Yield the verdict "measurement" on the problems and warnings of all groups' figures, and maybe "steadiness".
+def _judge_figures(groups: Sequence[Group], scaling_warnings: Sequence[Verdict]) -> Iterator[Verdict]:
+    """Yield the verdict "measurement" on the problems and warnings of all figures, and maybe "steadiness".
 
     Args:
         groups: Groups of repeated runs, each with its figure or the problem that prevents it.
+        scaling_warnings: Warnings about the scaling tables.
 
     Yields:
         The verdict "measurement". After it, only if a warning says that a figure is not steady, the verdict
@@ -331,7 +335,7 @@ def _judge_figures(groups: Sequence[Group]) -> Iterator[Verdict]:
     problems = [group.problem for group in groups if group.problem]
     names_of_other_warnings: set[str] = set()
     unsteady: list[str] = []  # what the warnings of UNSTEADY_WARNINGS have found
-    for warning in warnings_of_scores(groups):
+    for warning in (*warnings_of_scores(groups), *scaling_warnings):
         if warning.check in UNSTEADY_WARNINGS:
             unsteady.append(warning.found)
         else:

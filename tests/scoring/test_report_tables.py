@@ -347,6 +347,26 @@ def test_two_folders_of_one_device_count_have_no_scaling_efficiency(tmp_path: Pa
     assert [row["devices"] for row in table] == [8, 8, 16]
 
 
+def test_a_device_that_does_more_among_many_does_not_stand(tmp_path: Path) -> None:
+    """Twice the rate of a device cannot be; the verdict was that the result stands, without a warning."""
+    for devices, step_s in ((8, 0.5), (16, 0.25)):
+        folder = tmp_path / str(devices)
+        folder.mkdir()
+        for seed in range(4):
+            write_log(
+                folder / f"{seed}.txt", devices=devices, seed=seed, step_s=step_s + seed / 1000, mode="throughput"
+            )
+    folders = (tmp_path / "8", tmp_path / "16")
+    values = values_of(*folders)
+    [check] = [check for check in values["verdict"]["checks"] if check["check"] == "measurement"]
+    assert (check["status"], check["found"]) == ("warning", "1 kind of warning: over linear")
+    assert values["verdict"]["status"] == "warning"
+    assert [warning["rule"] for warning in values["mixture"]] == ["over_linear"]
+    assert [row["efficiency"] for row in values["scaling"][0]] == [1.0, None]
+    text = "".join(page_of(tmp_path, *folders).text)
+    assert "this report: 100.00 % on 8; " in text  # the plot of efficiency, without the point of 16
+
+
 def test_an_aborted_run_has_no_time_to_train_in_the_table_of_times(tmp_path: Path) -> None:
     logs = [write_log(tmp_path / f"{number}.txt", seed=number) for number in range(7)]
     logs[1].write_text(logs[1].read_text().replace('"status": "success"', '"status": "aborted"'))
