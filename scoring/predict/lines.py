@@ -34,7 +34,8 @@ def prediction_lines(predicted: Mapping[str, Any]) -> list[str]:
     kept_share_on_many_nodes = math.exp(-predicted["model"]["loss"])
     lost_share = 1 - kept_share_on_many_nodes
     rows = predicted["predictions"]
-    table = [_prediction_cells(row, first=rows[0]) for row in rows]  # the first row is the base of the efficiency
+    base = min(rows, key=_nodes_of)  # of the efficiency
+    table = [_prediction_cells(row, base) for row in rows]
     column_names = table[0].keys()  # "nodes", "devices", "images/s" and so on, the same in each row
     return [
         f"Measured {shapes} (nodes x devices); throughput lost between many nodes {percent(lost_share)}",
@@ -59,18 +60,24 @@ def _reasons_for_unknown_times(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return [reason for reason in reasons if reason]
 
 
-def _prediction_cells(row: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, object]:
+def _nodes_of(row: Mapping[str, Any]) -> int:
+    """Return the number of nodes of a prediction."""
+    nodes: int = row["nodes"]
+    return nodes
+
+
+def _prediction_cells(row: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, object]:
     """Return the cells of one row of the table of predictions, by the names of the columns, in their order.
 
     What is not known is "not known", and a throughput that was not measured is "-".
 
     Args:
         row: The prediction for one number of nodes, as `predict_from_logs` returns it.
-        first: The first prediction of the table. The efficiency is the row's throughput per node, divided by the
-            throughput per node of this one.
+        base: The prediction for the fewest nodes of the table. The efficiency is the row's throughput per node,
+            divided by the throughput per node of this one.
     """
     images_per_s_per_node = row["images_per_s"] / row["nodes"]
-    efficiency = images_per_s_per_node / (first["images_per_s"] / first["nodes"])
+    efficiency = images_per_s_per_node / (base["images_per_s"] / base["nodes"])
     interval = "not known"
     if row["interval_95"]:
         interval = "{:.1f} to {:.1f}".format(*row["interval_95"])

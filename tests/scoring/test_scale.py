@@ -147,6 +147,18 @@ def test_each_prediction_starts_at_the_next_smaller_measured_count(logs: list[Pa
     assert eight == pytest.approx(four_nodes * 2 * math.exp(-loss / 8))
 
 
+def test_the_efficiency_is_against_the_fewest_nodes_in_any_order(logs: list[Path]) -> None:
+    """It was against the first of --nodes: 106.5 % on one node of 8,1."""
+
+    def efficiency_by_nodes(nodes: str) -> dict[str, str]:
+        lines = scoring("scale", "--measured", *logs, "--nodes", nodes).stdout.splitlines()
+        rows = [line.split() for line in lines if "%" in line and line[:6].strip().isdigit()]
+        return {row[0]: next(cell for cell in row if cell.endswith("%")) for row in rows}
+
+    ascending = efficiency_by_nodes("1,8")
+    assert efficiency_by_nodes("8,1") == ascending and ascending["1"] == "100.0%"
+
+
 def test_a_single_run_is_said_not_to_show_how_far_runs_lie_apart(tmp_path: Path) -> None:
     """Also where its windows show how well its own mean is known."""
     logs = []
