@@ -220,7 +220,9 @@ def test_runs_of_two_systems_are_no_repeats_and_a_run_counts_once(tmp_path: Path
     unsaid = write(tmp_path, "unsaid.txt", samples.mllog(run))
     assert command("score", amd, twin, unsaid, "--protocol", "window")[0] == 0
     fewer = steady_log(tmp_path, "fewer.txt", devices=4)
-    for other, says in ((fewer, "runs of different devices"), (unsaid, "the same run: one run counts once")):
+    spread = write(tmp_path, "spread.txt", samples.mllog(run, nodes=2))  # its all-reduce crosses the network
+    different = ((fewer, "runs of different devices"), (spread, "runs of different nodes (1 in "))
+    for other, says in (*different, (unsaid, "the same run: one run counts once")):
         code, _, error = command("score", unsaid, other, "--protocol", "window")
         assert code == 2 and says in error
 
