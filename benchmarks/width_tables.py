@@ -47,7 +47,8 @@ def _write_table(page: Path, table: str) -> None:
 def coverage_table(cases: Mapping[str, Sequence[Case]]) -> str:
     """Return a table in Markdown of how many intervals hold on held-out systems, by source and number of windows.
 
-    A cell is the share in percent and the number of systems, as 95.2/18; a dash where no system has so many windows.
+    A cell is the share in percent and the number of systems, such as 95.2/18; a dash where no system has so many
+    windows.
     """
     lines = [f"| interval, source | {' | '.join(map(str, SHOWN_COUNTS))} |", "|---" * (len(SHOWN_COUNTS) + 1) + "|"]
     for name, of_interval in cases.items():

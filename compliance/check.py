@@ -104,7 +104,7 @@ class Report:
 
     @property
     def why_no_run(self) -> str:
-        """The reason why the file is no log of a run, if `run` is NOTHING, such as "MLLOG events: none"."""
+        """The reason why the file is not a log of a run, if `run` is NOTHING, such as "MLLOG events: none"."""
         about_content = [finding for finding in self.findings if finding.rule != _FILE_LINK]
         first = about_content[0]
         return f"MLLOG events: {first.actual}" if first.rule == _NO_EVENTS else first.actual
@@ -203,7 +203,7 @@ class Checker:
         return self._refused_line_count >= MOST_REFUSED_LINES
 
     def _take_problem(self, problem: Problem) -> None:
-        """Report a line with a problem, such as an event that is no JSON.
+        """Report a line with a problem, such as an event that is not JSON.
 
         Args:
             problem: What is wrong with the line, from the reader.
@@ -419,7 +419,7 @@ def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> Re
 
     Raises:
         OSError: The log cannot be read.
-        ValueError: The path leads to something that is no regular file, such as a folder.
+        ValueError: The path leads to something that is not a regular file, such as a folder.
     """
     checker = Checker(ruleset)
     checker.feed(read_log(path))

@@ -31,12 +31,12 @@ NEXT_TO_VERIFIED = (
     "Unverified results have not been through an MLPerf(R) review and may use measurement methodologies and/or "
     "workload implementations that are inconsistent with the MLPerf specification for verified results."
 )
-NOT_COMPARABLE = "MLPerf results may not be compared against results that are no MLPerf results."
+NOT_COMPARABLE = "MLPerf results may not be compared against results that are not MLPerf results."
 IN_THE_FORM = "in the form of MLPerf logs"
 NO_RESULT = f"{IN_THE_FORM}; no MLPerf result"
 NOT_STATED = "not stated"
 OWN_RULESET = "4.0.0"  # by which this project's logs are read: of the last round with ResNet
-DERIVED_METRIC = "is derived from the logs and is no metric of MLPerf."
+DERIVED_METRIC = "is derived from the logs and is not a metric of MLPerf."
 
 _MOST_ROUNDING_SHARE = 0.01  # by which others' numbers of samples may differ, as they are rounded to whole batches
 _DIVISIONS = ("closed", "open")
@@ -80,8 +80,9 @@ class Standing(NamedTuple):
         """Return the name of the result as it must stand in a table or a footnote.
 
         Returns:
-            The name, such as "Unverified MLPerf(R) v4.0 Training Closed ResNet". If the result is no MLPerf result or
-            of MLPerf HPC, or if the log states no benchmark or division, the text says this instead, with the reasons.
+            The name, such as "Unverified MLPerf(R) v4.0 Training Closed ResNet". If the result is not an MLPerf result
+            or of MLPerf HPC, or if the log states no benchmark or division, the text says this instead, with the
+            reasons.
         """
         if self.is_mlperf is False:
             return f"{NO_RESULT} ({'; '.join(self.contradictions)})"
@@ -388,7 +389,7 @@ def _against_benchmark(facts: ResultFacts) -> Iterable[str]:
         return
     is_of_training = is_mlperf_benchmark(facts.benchmark)
     if not is_of_training and not _is_of_hpc(facts):
-        yield f"{model_name(facts.benchmark)} is no MLPerf benchmark"
+        yield f"{model_name(facts.benchmark)} is not an MLPerf benchmark"
     if is_of_training and facts.ruleset is not None and facts.benchmark not in rounds.benchmarks(facts.ruleset):
         yield f"round v{rounds.round_of(facts.ruleset)} has no benchmark {printable(facts.benchmark, 60)}"
     if facts.division is not None and facts.division not in _DIVISIONS:

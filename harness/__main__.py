@@ -32,8 +32,8 @@ def run_module(module: str, *, checks_precision: bool, **options: Any) -> int:
     preparation before it raises an error, the error is printed and all other ranks are ended with the same status.
 
     Args:
-        module: Dotted name of the module, as "harness.train". The module may load Paddle, for which this function first
-            puts settings into the environment.
+        module: Dotted name of the module, such as "harness.train". The module may load Paddle, for which this function
+            first puts settings into the environment.
         checks_precision: Whether to refuse a GPU that cannot compute in the job's precision.
         options: Further arguments for `main`.
 
@@ -71,7 +71,7 @@ def _load_with_paddle(module: str) -> ModuleType:
     loaded. After this call, SIGTERM ends this process at once, as it does in a process without Paddle.
 
     Args:
-        module: Dotted name of the module, as "harness.train", whose imports load Paddle.
+        module: Dotted name of the module, such as "harness.train", whose imports load Paddle.
     """
     loaded = importlib.import_module(module)
     # Paddle has installed a handler for SIGTERM, which mpirun sends to this rank if another rank fails. The handler
@@ -126,7 +126,8 @@ def _usable_gpus(job: env.Job, *, checks_precision: bool) -> list[nvidia.Gpu]:
     host = socket.gethostname()
     gpus_wanted = job.cluster.dgxngpu
     # If the driver hangs, a call of NVML never returns. So a child process tries the calls before this process does.
-    # A phrase on the call that hung or crashed, as "NVML has not answered nvmlInit: no answer in 30 s"; else empty.
+    # A phrase on the call that hung or crashed, such as "NVML has not answered nvmlInit: no answer in 30 s"; else
+    # empty.
     hanging_call = child.hanging_call_of_nvml()
     if hanging_call:
         raise RunError(f"{host}: {hanging_call}: {DRIVER_HANGS}")

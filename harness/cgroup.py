@@ -96,7 +96,7 @@ def _folders(controller: str, root: Path, membership: Path) -> Iterator[Path]:
             colons between: a number, names of controllers (none in version 2), and the path of a cgroup.
 
     Yields:
-        Paths, which need not exist, as ROOT/docker/1f, ROOT/docker and ROOT.
+        Paths, which need not exist, such as ROOT/docker/1f, ROOT/docker and ROOT.
     """
     for line in _text(membership).splitlines():  # no line if the file cannot be read
         # Not by split(":"), because the path, the last field, may have colons, too.
@@ -105,7 +105,7 @@ def _folders(controller: str, root: Path, membership: Path) -> Iterator[Path]:
         is_version_2 = names == ""  # as "0::/docker/1f": the cgroup is of all controllers
         if is_version_2:
             mount = root
-        elif controller in names.split(","):  # version 1, as "4:cpu,cpuacct:/docker/1f"
+        elif controller in names.split(","):  # version 1, such as "4:cpu,cpuacct:/docker/1f"
             mount = root / controller  # ROOT/cpu, which may be a link to ROOT/cpu,cpuacct
         else:
             continue  # version 1, and a cgroup of other controllers

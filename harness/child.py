@@ -102,7 +102,7 @@ def _status_or_kill(process: subprocess.Popen[bytes], wait_s: float) -> int | No
 
 
 def _death_in_words(status: int, lines: Sequence[str]) -> str:
-    """Return how a child process died, as "ended with status 1: no message"; empty if it ended with status 0.
+    """Return how a child process died, such as "ended with status 1: no message"; empty if it ended with status 0.
 
     Args:
         status: Exit status as Python has it: below 0 it is minus the number of a signal.
@@ -143,7 +143,8 @@ def _listen(descriptor: int, silent_s: float) -> tuple[bytes, bool]:
 
 @functools.cache  # a node of a fleet asks twice, and NVML_S is long
 def hanging_call_of_nvml() -> str:
-    """Return which call of NVML hangs or crashes its process, as "NVML has not answered nvmlInit: no answer in 30 s".
+    """Return which call of NVML hangs or crashes its process, such as "NVML has not answered nvmlInit: no answer in 30
+    s".
 
     NVML is NVIDIA's library that tells of the GPUs. A child process tries the calls, so that this process neither hangs
     nor dies. The child is started only once: later calls of this function return the first result.

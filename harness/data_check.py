@@ -108,7 +108,7 @@ def _describe_part(name: str, data_module: Any, part: _Part, seed: int) -> Facts
     Returns:
         A dictionary with these keys:
 
-            "name":         the part and the form of its samples, as "train (files)"
+            "name":         the part and the form of its samples, such as "train (files)"
             "samples":      the number of samples
             "passport":     the number, the bytes and a digest of the files
             "numbering":    a digest by which two nodes find whether they number the samples alike
@@ -175,7 +175,7 @@ class _Copy(NamedTuple):
 def _find_training_image(train: _Part, evaluation: _Part, number: int) -> _Copy | None:
     """Return an evaluation image with a training image of the same bytes; None if none is found.
 
-    Only COMPARED training images of the same size in bytes are read. An image that cannot be read is no copy.
+    Only COMPARED training images of the same size in bytes are read. An image that cannot be read is not a copy.
 
     Args:
         train: The training part.
@@ -256,7 +256,7 @@ def _first_undecodable(samples: Any, chosen: list[int]) -> str:
                 files = samples.encoded(number)  # (name, bytes) of the image and, if labels are files, of the label
             except OSError as error:
                 return named_files.explain(error)  # as "data/val/7.jpeg: permission denied: ..."
-            except RunError as error:  # a record of a packed data set is damaged, or its label is no class
+            except RunError as error:  # a record of a packed data set is damaged, or its label is not a class
                 return str(error)  # as "data/val.rec, record 7 at byte 4096: ..."
             for name, content in files:
                 fault = encoded.fault(content)  # of harness/encoded.py: files that are cut off, damaged or unsupported
@@ -270,8 +270,8 @@ def _first_undecodable(samples: Any, chosen: list[int]) -> str:
 def _first_label_fault(data_module: Any, samples: Any, chosen: list[int]) -> str:
     """Return what is wrong with the first wrong label file of some samples; an empty text if no label file is wrong.
 
-    A label file, as segmentation has, is wrong if it cannot be read or holds a number that is no class. If labels are
-    numbers in place of files, the text is empty: a wrong number was refused when its list or its record was read.
+    A label file, as segmentation has, is wrong if it cannot be read or holds a number that is not a class. If labels
+    are numbers in place of files, the text is empty: a wrong number was refused when its list or its record was read.
 
     Args:
         data_module: The workload's module of its data. It has a function `label_fault` only if labels are files.

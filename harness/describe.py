@@ -56,7 +56,7 @@ def _similar_setting(name: str, settings: Collection[str]) -> str:
     """Return the setting that a variable's name is a misspelling of; an empty text if there is none.
 
     Args:
-        name: The variable's name, as "mode" or "BATCHSZIE".
+        name: The variable's name, such as "mode" or "BATCHSZIE".
         settings: Names of all settings.
     """
     if name.upper() in settings:
@@ -68,7 +68,7 @@ def _similar_setting(name: str, settings: Collection[str]) -> str:
 
 
 def _what_is_read_instead(name: str) -> str:
-    """Return which settings are read in place of a variable that is none, as "MAX_EPOCHS is" for EPOCHS.
+    """Return which settings are read in place of a variable that is none, such as "MAX_EPOCHS is" for EPOCHS.
 
     Args:
         name: Name of the variable.
@@ -86,19 +86,19 @@ def _what_is_read_instead(name: str) -> str:
         prefix = f"{workload.upper()}_"  # as RN50_
         if name.startswith(prefix):
             return _what_is_read_of_workload(name, workload, prefix)
-    return ""  # may be another program's variable, as MODEL
+    return ""  # may be another program's variable, such as MODEL
 
 
 def _what_is_read_of_workload(name: str, workload: str, prefix: str) -> str:
     """Return which variables are read for a workload alone, as the end of the warning on one that is not.
 
     Args:
-        name: Name of the variable, as "RN50_STRATEGY".
-        workload: The workload, as "rn50".
-        prefix: Beginning of the names of its variables, as "RN50_".
+        name: Name of the variable, such as "RN50_STRATEGY".
+        workload: The workload, such as "rn50".
+        prefix: Beginning of the names of its variables, such as "RN50_".
 
     Returns:
-        The text; empty if jobs of one precision read the variable, as RN50_FP32_STRATEGY.
+        The text; empty if jobs of one precision read the variable, such as RN50_FP32_STRATEGY.
     """
     prefixes_with_precision = tuple(prefix_of(workload, precision) for precision in PRECISIONS)  # as RN50_FP32_
     if name.startswith(prefixes_with_precision):

@@ -31,7 +31,7 @@ class Digits(NamedTuple):
 
 
 class _Digit(NamedTuple):
-    """A line of `digits.txt`, as `train 1346 3 008ggc00...`."""
+    """A line of `digits.txt`, such as `train 1346 3 008ggc00...`."""
 
     part: str  # "train" or "val"
     number: int

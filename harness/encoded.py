@@ -64,7 +64,8 @@ class Segment(NamedTuple):
 
 
 def fault(content: bytes) -> str:
-    """Say why some bytes are no whole image of a supported kind, as "it is truncated: ..."; empty if no fault is found.
+    """Say why some bytes are not a whole image of a supported kind, such as "it is truncated: ..."; empty if no fault
+    is found.
 
     JPEG, PNG and WebP are checked by their structure, which takes no decoding. A file of any other kind is decoded by
     Pillow if DALI knows its kind. Of other kinds no fault is reported, because DALI does that.
@@ -126,7 +127,7 @@ def _segment_fault(segment: Segment, content: bytes, scan_has_begun: bool) -> st
     if segment.kind == JPEG_LS_FRAME and not scan_has_begun:
         return "it is a JPEG-LS, which is not supported"
     if segment.kind not in KNOWN_KINDS:  # nor is FF F7 of JPEG-LS: behind a scan's start it is damaged pixels
-        return f"it is damaged: FF {segment.kind:02X} at byte {segment.start} is no marker"
+        return f"it is damaged: FF {segment.kind:02X} at byte {segment.start} is not a marker"
     if segment.end > len(content):
         return f"{TRUNCATED}: its segment at byte {segment.start} goes beyond its end"
     if segment.end < segment.start + LEAST_SEGMENT:
@@ -331,7 +332,7 @@ def _webp_fault(content: bytes) -> str:
 def _fault_by_decoding(content: bytes) -> str:
     """Say why an image of a rarer kind cannot be taken, by decoding it with Pillow; return an empty text if it can.
 
-    Pillow is kept to the kinds that DALI knows, too: of others, as AVIF, it raises errors of its libraries.
+    Pillow is kept to the kinds that DALI knows, too: of others, such as AVIF, it raises errors of its libraries.
 
     Args:
         content: All bytes of the file.

@@ -69,7 +69,7 @@ def _value_with_origin(setting: Setting, environ: Mapping[str, str]) -> ValueWit
 
 
 def _where_text_was_written(setting: Setting, variable: str, environ: Mapping[str, str]) -> str:
-    """Return the variable in which a setting's text was written, as "BATCHSIZE" or "config_DGX1.sh: BATCHSIZE".
+    """Return the variable in which a setting's text was written, such as "BATCHSIZE" or "config_DGX1.sh: BATCHSIZE".
 
     Args:
         setting: The setting.
@@ -90,7 +90,7 @@ def _workload_of(environ: Mapping[str, str]) -> str:
 
 
 def _accepted_names(setting: Setting, environ: Mapping[str, str]) -> list[str]:
-    """List the variables that may set a setting: its own and, for some, one of the workload, as RN50_BATCHSIZE.
+    """List the variables that may set a setting: its own and, for some, one of the workload, such as RN50_BATCHSIZE.
 
     Args:
         setting: The setting.
@@ -121,7 +121,8 @@ def _variable_that_sets(setting: Setting, environ: Mapping[str, str]) -> str | N
 
 
 def _origin(setting: Setting, value: str | int, environ: Mapping[str, str]) -> str:
-    """Return who set a setting that has a variable in the environment, as "environment" (the user) or "config_DGX1.sh".
+    """Return who set a setting that has a variable in the environment, such as "environment" (the user) or
+    "config_DGX1.sh".
 
     Args:
         setting: The setting.
@@ -147,7 +148,7 @@ def _origin(setting: Setting, value: str | int, environ: Mapping[str, str]) -> s
 
 
 def _config_file(environ: Mapping[str, str]) -> str:
-    """Return the name of the config file of a job's system, as "config_DGX1.sh".
+    """Return the name of the config file of a job's system, such as "config_DGX1.sh".
 
     Args:
         environ: The environment of the job, as `resolve` returns it.
@@ -241,8 +242,8 @@ def _unread(variables: Mapping[str, str]) -> set[str]:
 def _copied_from(variables: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
     """Return the special variables to copy to general ones, as {"STRATEGY": "RN50_AMP_O2_STRATEGY"}.
 
-    The program reads the general STRATEGY. A special variable counts only in jobs of one workload, as RN50_BATCHSIZE,
-    or of one workload at one precision, as RN50_AMP_O2_STRATEGY.
+    The program reads the general STRATEGY. A special variable counts only in jobs of one workload, such as
+    RN50_BATCHSIZE, or of one workload at one precision, such as RN50_AMP_O2_STRATEGY.
 
     Args:
         variables: The environment after the config file.
@@ -273,9 +274,9 @@ def _source_of_general(
     What the user sets comes before what the config file sets, and an empty variable of the user's counts as not set.
 
     Args:
-        general: Name of the general variable, as "BATCHSIZE".
-        for_workload: That for one workload, as "RN50_BATCHSIZE".
-        for_job: That for one workload at one precision, as "RN50_AMP_O2_BATCHSIZE".
+        general: Name of the general variable, such as "BATCHSIZE".
+        for_workload: That for one workload, such as "RN50_BATCHSIZE".
+        for_job: That for one workload at one precision, such as "RN50_AMP_O2_BATCHSIZE".
         variables: The environment after the config file.
         environ: The user's environment.
     """
@@ -356,7 +357,7 @@ def _printed_variables(printed: str) -> dict[str, str]:
     variables = {}
     for entry in printed.split("\0"):  # the last is empty
         name, _, value = entry.partition("=")
-        # A function that the file exports is no variable that a shell could take: BASH_FUNC_f%%.
+        # A function that the file exports is not a variable that a shell could take: BASH_FUNC_f%%.
         if name.isidentifier() and name not in OF_THE_SHELL:
             variables[name] = value
     return variables
@@ -395,7 +396,7 @@ def without(prefix: str | tuple[str, ...]) -> dict[str, str]:
     """Return this process's environment without the variables of a kind.
 
     Args:
-        prefix: Beginning of the names that are left out, as "GIT_", or several of them.
+        prefix: Beginning of the names that are left out, such as "GIT_", or several of them.
     """
     return {name: value for name, value in os.environ.items() if not name.startswith(prefix)}
 

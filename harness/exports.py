@@ -17,7 +17,7 @@ def for_node(environ: Mapping[str, str], set_by_config: Mapping[str, str], origi
     """Return the variables that run_and_time.sh exports on a node.
 
     They are the settings of the job, what else the config file sets, and three lists of names. Each list is a text
-    with spaces between the names, as "BATCHSIZE SEED":
+    with spaces between the names, such as "BATCHSIZE SEED":
 
         JOB_FORWARDED: variables that mpirun hands to the ranks
         JOB_SECRETS:   secrets, which the shell unsets
@@ -51,8 +51,8 @@ def for_launcher(user_environ: Mapping[str, str], set_by_config: Mapping[str, st
         CONT_...:     settings of the container, which the launcher starts; only those that the config file sets
         DGXNNODES:    the number of nodes
         JOB_DEVICE:   "cpu" or "gpu"
-        JOB_GIVEN:    names of the user's variables that the launcher hands to the nodes, as "BATCHSIZE NCCL_DEBUG"
-        JOB_PATHS:    files and folders that the job names, whoever has set them, as "DATADIR=/data", one a line
+        JOB_GIVEN:    names of the user's variables that the launcher hands to the nodes, such as "BATCHSIZE NCCL_DEBUG"
+        JOB_PATHS:    files and folders that the job names, whoever has set them, such as "DATADIR=/data", one a line
         JOB_SECRETS:  names of the user's secrets, which the launcher's shell unsets
 
     Args:
@@ -68,8 +68,8 @@ def for_launcher(user_environ: Mapping[str, str], set_by_config: Mapping[str, st
     given_settings = [name for name in user_environ if name in names_of_settings]
     prefix_of_job = prefix_of(job.model.workload, job.model.precision)  # as "RN50_AMP_O2_"
     prefixes = ("OMPI_MCA_", "PRTE_MCA_", prefix_of_job)  # the first two are of Open MPI and its launcher PRRTE
-    # The second group: names of libraries' variables, as NCCL_DEBUG, and names that begin with one of `prefixes`, as
-    # OMPI_MCA_btl; without secrets.
+    # The second group: names of libraries' variables, such as NCCL_DEBUG, and names that begin with one of `prefixes`,
+    # as OMPI_MCA_btl; without secrets.
     given_by_prefix = names_to_forward(user_environ, *prefixes, nodes=job.cluster.dgxnnodes)
     return {
         **container_settings,
@@ -82,7 +82,7 @@ def for_launcher(user_environ: Mapping[str, str], set_by_config: Mapping[str, st
 
 
 def _paths(job: Job) -> str:
-    """Return the files and folders that a job names, one a line, as "DATADIR=/data".
+    """Return the files and folders that a job names, one a line, such as "DATADIR=/data".
 
     A launcher mounts these paths into the container. DATA_CACHE=data, the default, is left out, because the container's
     image already has this folder. An empty setting is left out, too.

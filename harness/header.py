@@ -60,8 +60,8 @@ def preamble(log: RunLog, job: Job, origins: Origins, ranks: Ranks, *, recipe: A
         job: The settings of the job.
         origins: The value of each setting with who set it.
         ranks: This process among the ranks of the job.
-        recipe: The hyperparameters, a dataclass. Each is logged like a setting, as "RECIPE.optimizer.momentum", with
-            the workload's file config.py as its origin.
+        recipe: The hyperparameters, a dataclass. Each is logged like a setting, such as "RECIPE.optimizer.momentum",
+            with the workload's file config.py as its origin.
         dataset: Name, sizes and digests of the data set.
     """
     nodes = provenance.gather_nodes(ranks.comm)  # from all ranks

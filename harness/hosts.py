@@ -33,7 +33,7 @@ def hosts_of_file(path: Path) -> list[str]:
     for host in hosts:
         if not re.fullmatch(NODE_NAME, host):
             raise ValueError(
-                f"HOSTFILE={path}: {host!r} is no name or IPv4 address of a machine: write that alone; DGXNGPU is "
+                f"HOSTFILE={path}: {host!r} is not a name or IPv4 address of a machine: write that alone; DGXNGPU is "
                 "the number of a node's ranks, SSH_PORT its port"
             )
     return hosts
@@ -61,7 +61,7 @@ def _text_of_file(path: Path) -> str:
     except OSError as error:
         raise ValueError(f"HOSTFILE={named_files.explain(error)}") from error
     except UnicodeDecodeError as error:
-        raise ValueError(f"HOSTFILE={path}: is no text: give a file with a host's name in each line") from error
+        raise ValueError(f"HOSTFILE={path}: is not text: give a file with a host's name in each line") from error
 
 
 def named_twice(hosts: list[str]) -> str:

@@ -28,7 +28,7 @@ PRECISIONS = ("fp32", "tf32", *HALF_PRECISIONS)
 
 LAST_PORT = 65_535
 LAST_SEED = 2**31 - 1  # Paddle's own seeds are of C's integers
-PER_WORKLOAD = ("BATCHSIZE", "RECIPE")  # what a config file gives for each workload, as HRNET_BATCHSIZE
+PER_WORKLOAD = ("BATCHSIZE", "RECIPE")  # what a config file gives for each workload, such as HRNET_BATCHSIZE
 MOST_PIXELS = 65_535  # of a side, as JPEG has it
 # Far above what any machine has, so that a slip of the hand is refused before a library fails on it.
 MOST_IMAGES = 1_000_000  # a step on one device
@@ -92,7 +92,7 @@ class Setting:
         For a whole number "16" gives 16. For any other setting the value is the text itself.
 
         Args:
-            text: What the user has set, as "16" for BATCHSIZE.
+            text: What the user has set, such as "16" for BATCHSIZE.
 
         Raises:
             ValueError: The text does not fit. The message names the variable and says what it must be.
@@ -441,7 +441,7 @@ class Job:
         """Return the value of a setting of this job.
 
         Args:
-            variable: Name of its environment variable, as "BATCHSIZE".
+            variable: Name of its environment variable, such as "BATCHSIZE".
 
         Raises:
             KeyError: No setting has that variable.
@@ -462,7 +462,7 @@ GROUPS: dict[str, Any] = {
 
 
 def _settings() -> dict[str, Setting]:
-    """Return every setting of a job by the name of its environment variable, as "SEED".
+    """Return every setting of a job by the name of its environment variable, such as "SEED".
 
     The settings are the fields of the dataclasses in GROUPS. Each was made by `_setting`, which described it in the
     field's metadata.
@@ -504,8 +504,8 @@ def prefix_of(workload: str, precision: str) -> str:
     """Return the prefix of variables for one workload in one precision, as "RN50_AMP_O2_" of RN50_AMP_O2_STRATEGY.
 
     Args:
-        workload: Name of the workload, as "rn50".
-        precision: Value of PRECISION, as "amp_o2".
+        workload: Name of the workload, such as "rn50".
+        precision: Value of PRECISION, such as "amp_o2".
     """
     return f"{workload}_{precision}_".upper()
 

@@ -1,4 +1,4 @@
-"""Variables of the libraries below Paddle. They decide a run's speed or results and are no variables of a job."""
+"""Variables of the libraries below Paddle. They decide a run's speed or results and are not variables of a job."""
 
 import re
 from collections.abc import Mapping

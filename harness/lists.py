@@ -40,7 +40,7 @@ def require_no_table(root: Path, part: str, *, instead: str) -> None:
     Args:
         root: Folder of the data set.
         part: "train" or "val".
-        instead: Words that say in which form the workload reads the part, as "save its images into class folders".
+        instead: Words that say in which form the workload reads the part, such as "save its images into class folders".
 
     Raises:
         ValueError: A file is found. The message names the file and says what to do, with the words `instead`.
@@ -129,7 +129,7 @@ class Folders:
         # Beginnings of absolute paths below the root, as a list may have them. DATADIR may be relative, or a link to a
         # folder that has another path on each node.
         self._absolute_starts = (f"{root.absolute()}/", f"{root.resolve()}/")
-        # {folder: {name: why the name is no file, or ""}}, of the folders that were asked about
+        # {folder: {name: why the name is not a file, or ""}}, of the folders that were asked about
         self._faults_by_folder: dict[str, dict[str, str]] = {}
 
     def has(self, path: str) -> bool:
@@ -137,7 +137,8 @@ class Folders:
         return not self.fault(path)
 
     def fault(self, path: str) -> str:
-        """Return why there is no file at a path, as "is absent" or "is a folder, not a file"; "" if there is a file.
+        """Return why there is no file at a path, such as "is absent" or "is a folder, not a file"; "" if there is a
+        file.
 
         The folder of the path is listed when it is first asked about, and the listing is kept: later changes of the
         folder are not seen.
@@ -176,7 +177,7 @@ class Folders:
         return ""
 
     def _is_absent(self, path: str) -> bool:
-        """Tell whether nothing is at a path; false if a folder or a broken link is there, which is no file."""
+        """Tell whether nothing is at a path; false if a folder or a broken link is there, which is not a file."""
         return self.fault(path) == _ABSENT
 
     def relative(self, path: str) -> str:
@@ -202,7 +203,7 @@ class Folders:
 
     @staticmethod
     def _faults_in(folder: Path) -> dict[str, str]:
-        """Map each name in a folder to the reason why it is no file, or to "" if it is one.
+        """Map each name in a folder to the reason why it is not a file, or to "" if it is one.
 
         Args:
             folder: The folder. One that is absent has no names.

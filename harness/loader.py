@@ -256,7 +256,7 @@ def undecodable(name: str, fault: str) -> str:
 
     Args:
         name: Name of the file.
-        fault: Why it cannot, as "it is truncated".
+        fault: Why it cannot, such as "it is truncated".
     """
     return f"{name}: cannot be decoded ({fault}): replace the file or remove it from the list"
 

@@ -309,7 +309,7 @@ class Trainer:
             loss: Loss of the last step, as a mean over the ranks.
             step: Number of the last step, counted from 1 over the whole run.
             epoch: Number of the epoch, from 1.
-            phase: Name of these steps in the log, as "train".
+            phase: Name of these steps in the log, such as "train".
 
         Raises:
             NotFinite: The loss is infinite or NaN. The window is logged before.

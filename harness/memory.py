@@ -122,7 +122,7 @@ class InputMemory:
     device_mib: float
     unit_mib: float  # more of the device, if it has a JPEG unit
     pinned_mib: float  # of the host, pinned: the GPU copies from there
-    words: str  # what it is for, as "2 pipelines of 4 threads"
+    words: str  # what it is for, such as "2 pipelines of 4 threads"
 
 
 NO_INPUT = InputMemory(device_mib=0.0, unit_mib=0.0, pinned_mib=0.0, words="no pipeline")
@@ -196,7 +196,7 @@ def _decoder_buffers(job: Job) -> _DecoderBuffers:
 
     Returns:
         device_bytes and pinned_bytes for each thread of the decoder, unit_bytes for a GPU's JPEG unit, and the largest
-        images that fit, as ", images to 500 x 375 pixels".
+        images that fit, such as ", images to 500 x 375 pixels".
     """
     decoder = job.model.traits.decoder  # None: this workload decodes on the host
     has_small_images = not job.data.folder  # without DATADIR, those of the embedded data set

@@ -13,7 +13,7 @@ ANY_PORT = 9  # no packet is sent to it
 
 
 def node_address(cluster: ClusterSettings, node: int) -> str:
-    """Return the IPv4 address at which the other nodes of the job reach this node, as 10.0.0.5.
+    """Return the IPv4 address at which the other nodes of the job reach this node, such as 10.0.0.5.
 
     In a job of one node it is 127.0.0.1. Else this node's name in HOSTS is looked up. On many machines this gives a
     loopback address, 127.x.x.x. Then the result is the address from which this node would connect to another node.
@@ -55,10 +55,10 @@ def _is_loopback(address: str) -> bool:
 
 
 def interface_of(address: str) -> str | None:
-    """Return the name of this machine's network interface that has an address, as "eth0"; None if none has it.
+    """Return the name of this machine's network interface that has an address, such as "eth0"; None if none has it.
 
     Args:
-        address: An IP address, as "10.0.0.5".
+        address: An IP address, such as "10.0.0.5".
     """
     for name, addresses in psutil.net_if_addrs().items():
         if any(entry.address == address for entry in addresses):
@@ -89,8 +89,8 @@ def _interface_to_other_nodes(cluster: ClusterSettings, node: int) -> str | None
         node: Number of this node in HOSTS, from 0.
 
     Returns:
-        The name, as "eth0". None if the job has one node, or if HOSTS does not name all nodes or does not lead to an
-        interface of this node.
+        The name, such as "eth0". None if the job has one node, or if HOSTS does not name all nodes or does not lead to
+        an interface of this node.
     """
     # `node_address` takes for granted that HOSTS has a name for each node.
     are_all_nodes_named = len(cluster.hosts.split(",")) == cluster.dgxnnodes

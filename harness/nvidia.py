@@ -13,7 +13,7 @@ Handle = Any  # a GPU of pynvml, which has no types
 
 MIB = 2**20
 GIB = 2**30
-# NVML's bits of why clocks are held down. An idle GPU and clocks that an administrator chose are no fault.
+# NVML's bits of why clocks are held down. An idle GPU and clocks that an administrator chose are not a fault.
 THROTTLE_REASONS = {
     0x4: "power cap",
     0x8: "hardware slowdown",
@@ -164,7 +164,7 @@ def _numbers_of_entry(entry: str, uuids: Sequence[str]) -> list[int]:
     """Return the numbers of the GPUs that one entry of CUDA_VISIBLE_DEVICES may mean; none if it means no GPU.
 
     Args:
-        entry: A number, or the beginning of a UUID, as "GPU-8f2a".
+        entry: A number, or the beginning of a UUID, such as "GPU-8f2a".
         uuids: UUIDs of the node's GPUs by their numbers.
     """
     if entry.startswith("GPU-"):
@@ -192,7 +192,7 @@ def _ask_newer(name: str, *about: Any) -> Any:
     """Return NVML's answer by a function that an old pynvml or an old driver may not have; None without an answer.
 
     Args:
-        name: Name of the function of pynvml, as "nvmlDeviceGetMigMode".
+        name: Name of the function of pynvml, such as "nvmlDeviceGetMigMode".
         about: Its arguments, as the handle of a GPU.
     """
     question = getattr(pynvml, name, None)
@@ -214,7 +214,7 @@ def _text(answer: str | bytes | None) -> str | None:
 
 
 def uuid_of(handle: Handle) -> str | None:
-    """Return a GPU's UUID, as "GPU-8d2f0000-..."; None: no answer."""
+    """Return a GPU's UUID, such as "GPU-8d2f0000-..."; None: no answer."""
     return _text(_ask(pynvml.nvmlDeviceGetUUID, handle))
 
 
@@ -305,7 +305,7 @@ def _memory_by_v2(handle: Handle) -> Any:
 
 
 def driver_version() -> str | None:
-    """Return the version of the driver that is loaded, as "525.105.17"; None: no answer."""
+    """Return the version of the driver that is loaded, such as "525.105.17"; None: no answer."""
     return _text(_ask(pynvml.nvmlSystemGetDriverVersion))
 
 

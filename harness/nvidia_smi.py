@@ -8,9 +8,9 @@ from runlog.schema import Topology
 
 SMI_S = 20.0  # for nvidia-smi, which loads the driver on each GPU where persistence is off
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")  # nvidia-smi underlines the heading
-# A link in the matrix, as NV12 or PXB; X stands where a device meets itself.
+# A link in the matrix, such as NV12 or PXB; X stands where a device meets itself.
 _LINK = r"(?:X|NV\d+|PIX|PXB|PHB|NODE|SYS|SOC|PSB)(?!\S)"
-# Cores, as 0-23,48-71.
+# Cores, such as 0-23,48-71.
 _CORES = r"[0-9,-]*\d[0-9,-]*(?!\S)"
 
 
@@ -84,12 +84,12 @@ def _row_pattern(name: str, device_count: int) -> re.Pattern[str]:
     A row in a matrix of two devices is "GPU0  X  NV12  0-23".
 
     Args:
-        name: Name of the device, as "GPU0".
+        name: Name of the device, such as "GPU0".
         device_count: Number of devices in the matrix.
 
     Returns:
-        A pattern with two groups: `links`, as "  X  NV12", and `cores`, the CPU cores near to the device, as "0-23".
-        `cores` is None for a row without cores, as of a network card.
+        A pattern with two groups: `links`, such as "  X  NV12", and `cores`, the CPU cores near to the device, such as
+        "0-23". `cores` is None for a row without cores, as of a network card.
     """
     link = rf"\s+{_LINK}"  # as "  NV12"
     repetition = "{" + str(device_count) + "}"  # as "{2}"

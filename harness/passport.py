@@ -123,7 +123,7 @@ def contents_of(samples: Samples, what: str, say: Callable[[str], None]) -> Cont
 
     Args:
         samples: The training or the evaluation samples.
-        what: Name of the files in the lines about the progress, as "training files".
+        what: Name of the files in the lines about the progress, such as "training files".
         say: Called with a line about the progress from time to time, if this takes long.
 
     Raises:
@@ -208,7 +208,7 @@ def _note_on_contradictions(part: str, names: Sequence[str], contents: Contents)
     """Return a list with one sentence about the files that are listed with more than one label.
 
     Args:
-        part: Name of the part for the sentence, as "training".
+        part: Name of the part for the sentence, such as "training".
         names: Paths of its files, normalized, so that a file has the same path wherever it is listed.
         contents: The part's files, in the same order, with their labels.
 
@@ -237,7 +237,7 @@ def _note_on_shared_labels(part: str, names: Sequence[str], contents: Contents) 
     """Return a list with a sentence if images of a part are listed with the label file of an earlier image.
 
     Args:
-        part: Name of the part for the sentence, as "training".
+        part: Name of the part for the sentence, such as "training".
         names: Paths of its images, normalized, so that an image has the same path wherever it is listed.
         contents: The part's images, in the same order, with their label files.
     """
@@ -314,7 +314,7 @@ def _note_on_renumbered_folders(train: Contents, evaluation: Contents) -> list[s
     """Return a list with a sentence if class folders have another label in evaluation than in training.
 
     There are such folders if the lists of the two parts number the classes in different ways. Folders are compared by
-    their own names, as "n01440764".
+    their own names, such as "n01440764".
 
     Args:
         train: The training files with their labels.
@@ -344,7 +344,7 @@ def _note_on_renumbered_folders(train: Contents, evaluation: Contents) -> list[s
 
 
 def _labels_of_folders(names: Sequence[str], labels: Array) -> dict[str, set[int]]:
-    """Return the labels of the files in each folder, by the folder's own name, as "n01440764".
+    """Return the labels of the files in each folder, by the folder's own name, such as "n01440764".
 
     Args:
         names: Paths of the files. Those without a folder are left out.
@@ -402,7 +402,7 @@ def _progress_of(what: str, say: Callable[[str], None]) -> OnProgress:
     Each call also tells the watchdog that the run does not hang.
 
     Args:
-        what: Name of the files, as "training files".
+        what: Name of the files, such as "training files".
         say: Called every SHOWN_EVERY_S seconds at most, with a line such as "looked at 4096 of 50000 training files".
     """
     shown_at_s = time.monotonic()

@@ -37,7 +37,7 @@ def _git(*args: str) -> str | None:
     """Ask git about this checkout, whoever owns it and whichever repository the shell's GIT_DIR names.
 
     Args:
-        args: Words of the git command, as "rev-parse", "HEAD".
+        args: Words of the git command, such as "rev-parse", "HEAD".
 
     Returns:
         What git printed, without blanks at its ends. None if there is no git, or it fails.
@@ -65,8 +65,8 @@ def source(image_commit: str, image_digest: str) -> schema.Source:
     The lock file names the packages that the code was installed with.
 
     Args:
-        image_commit: The commit that a container image says it was built from, as "1a2b3c4" or "1a2b3c4-dirty". It is
-            empty outside such an image; git is then asked for the commit.
+        image_commit: The commit that a container image says it was built from, such as "1a2b3c4" or "1a2b3c4-dirty". It
+            is empty outside such an image; git is then asked for the commit.
         image_digest: Digest of the container's image; empty: none.
 
     Returns:
@@ -197,7 +197,7 @@ def nodes_of_ranks(node_of_each: Sequence[schema.Node], cores_of_each: Sequence[
 
 
 def _cpu_name() -> str:
-    """Return the name of the CPU's model; where /proc/cpuinfo has none, that of its architecture, as "aarch64"."""
+    """Return the name of the CPU's model; where /proc/cpuinfo has none, that of its architecture, such as "aarch64"."""
     model_name = re.search(r"(?m)^model name.*?:(.*)$", Path("/proc/cpuinfo").read_text())
     if model_name is None:
         return platform.machine()
@@ -217,7 +217,7 @@ def clear_caches(wanted: bool) -> schema.CacheState:
         wanted: Whether to flush it.
 
     Returns:
-        Whether it is done, and by whom or why not. To lack the right to do it is no error.
+        Whether it is done, and by whom or why not. To lack the right to do it is not an error.
     """
     node_name = socket.gethostname()
     if not wanted:

@@ -204,7 +204,7 @@ def _have_gloo_listen_at(own_address: str) -> None:
     process the class is replaced by a function, which makes the same object and sets the network interface in it.
 
     Args:
-        own_address: IP address of this node, as "10.0.0.5".
+        own_address: IP address of this node, such as "10.0.0.5".
 
     Raises:
         RunError: No network interface has the address.

@@ -211,12 +211,12 @@ def _refusals_of_course(job: Job) -> Iterator[str]:
 
 
 def _refusals_of_profile(course: CourseSettings) -> Iterator[str]:
-    """Yield a sentence if PROFILE, the steps to trace, is no range of steps from 1 on, or goes beyond the run.
+    """Yield a sentence if PROFILE, the steps to trace, is not a range of steps from 1 on, or goes beyond the run.
 
     How many steps a run has is known only in MODE=throughput.
 
     Args:
-        course: Settings of the run's course, with a PROFILE that is not empty, as "steps:20-25".
+        course: Settings of the run's course, with a PROFILE that is not empty, such as "steps:20-25".
     """
     first_traced = course.traced.start
     last_traced = course.traced.stop - 1
@@ -296,7 +296,7 @@ def of_named_paths(job: Job) -> Iterator[str]:
         job: The settings of the job.
 
     Yields:
-        The variable with its path, what is wrong, and what to do, as "LOGDIR=...: ...".
+        The variable with its path, what is wrong, and what to do, such as "LOGDIR=...: ...".
     """
     yield from _refusals_of_tilde(job)  # of a path that begins with ~
     yield from _refusals_of_dash(job)  # of a path that begins with -
@@ -327,7 +327,7 @@ def _refusals_of_tilde(job: Job) -> Iterator[str]:
         if path == "~" or path.startswith("~/"):
             home = path.replace("~", "$HOME", 1)
             yield (
-                f"{variable}={path}: this ~ is no home folder, as the shell replaces none in quotes: "
+                f"{variable}={path}: this ~ is not a home folder, as the shell replaces none in quotes: "
                 f'write {variable}="{home}"'
             )
 
@@ -393,7 +393,7 @@ def of_program(job: Job) -> Iterator[str]:
 def _refusals_of_strategy(job: Job, recipe: Any) -> Iterator[str]:
     """Yield a sentence for each option in STRATEGY that does not fit the recipe or the job's other settings.
 
-    STRATEGY lists optimizations of the training program, as "gradient_merge=2,cuda_graph=1".
+    STRATEGY lists optimizations of the training program, such as "gradient_merge=2,cuda_graph=1".
 
     Args:
         job: The settings of the job.

@@ -56,7 +56,7 @@ def is_loss_scale(name: str) -> bool:
     """Tell whether a variable belongs to the loss scale of FP16: the scale itself, or a count of a dynamic one.
 
     Args:
-        name: Name of a variable, as "loss_scaling_0" or "num_bad_steps_0". The names are Paddle's
+        name: Name of a variable, such as "loss_scaling_0" or "num_bad_steps_0". The names are Paddle's
             (python/paddle/static/amp/decorator.py).
     """
     return re.fullmatch(r"(loss_scaling|num_good_steps|num_bad_steps)_\d+", name) is not None
@@ -189,7 +189,7 @@ def set_weights(main: static.Program, weights: dict[str, Array]) -> None:
 
 
 def _parameter_of(name: str) -> str:
-    """Return the name of a master's parameter, as NAME for `NAME_fp32_master_0`; any other name as it is."""
+    """Return the name of a master's parameter, such as NAME for `NAME_fp32_master_0`; any other name as it is."""
     return re.sub(r"_fp32_master_\d+$", "", name)
 
 

@@ -165,7 +165,7 @@ def require_same_on_all(me: Ranks, part: str, samples: Samples) -> None:
 
     Args:
         me: This process among the ranks of the job.
-        part: Name of the part for the message, as "training".
+        part: Name of the part for the message, such as "training".
         samples: The samples of the part, as this rank has found them.
 
     Raises:

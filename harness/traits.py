@@ -91,7 +91,7 @@ def traits_of(workload: str) -> Traits:
     """Return the abilities and needs of a workload, as its folder states them.
 
     Args:
-        workload: Name of the workload, as "rn50".
+        workload: Name of the workload, such as "rn50".
     """
     traits: Traits = importlib.import_module(f"paddle_{workload}.traits").TRAITS
     return traits

@@ -17,7 +17,7 @@ take_options "--mirror= --suite= --root=" "$@"
 root=${root:+$(from_caller "${root}")}
 [[ ${suite} =~ ^[a-z]+$ ]] || refuse "--suite ${suite}: must be a name of Debian's, such as bookworm"
 [[ -z ${mirror} || ${mirror} =~ ^[a-z+]+:/ ]] || refuse "--mirror ${mirror}: must be a URL, such as http://deb.debian.org/debian"
-[[ ! -e ${root} || -d ${root} ]] || refuse "--root ${root}: is no folder: name a new one, or an empty one"
+[[ ! -e ${root} || -d ${root} ]] || refuse "--root ${root}: is not a folder: name a new one, or an empty one"
 tag=debian:${suite}-slim
 
 # One line "URI RELEASE" for each source of the suite (release, updates, security) that apt knows here.

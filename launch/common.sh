@@ -38,10 +38,10 @@ export HOME=${HOME:-/} # Open MPI does not start without one
 [[ -e /proc/self/fd/2 ]] || exec 2>/dev/null
 
 refuse() { printf 'error: %s\n' "${1//[[:cntrl:]]/?}" >&2; exit 2; } # of what the user wrote, a terminal obeys nothing
-[[ -d ${TMPDIR:-/tmp} && -w ${TMPDIR:-/tmp} ]] || refuse "${TMPDIR:-/tmp} is no folder that can be written: set TMPDIR to one that is"
+[[ -d ${TMPDIR:-/tmp} && -w ${TMPDIR:-/tmp} ]] || refuse "${TMPDIR:-/tmp} is not a folder that can be written: set TMPDIR to one that is"
 
 ## The command line of a script, which opens with a comment that says it. --write-hosts= in KNOWN sets write_hosts to what
-## follows, --shrink sets shrink to 1; WORDS takes what is no option into words.
+## follows, --shrink sets shrink to 1; WORDS takes what is not an option into words.
 readonly INSTEAD="--check --fleet --acceptance --short"
 dry_run=""
 instead=() # of training: --check, --fleet, --acceptance or --acceptance --short, for ./run_and_time.sh

@@ -42,7 +42,7 @@ def stop(number: int, _frame: object) -> NoReturn:
     """End this process as a signal asks, and ignore all later signals; this is a handler of signals.
 
     Args:
-        number: The signal, as 15. The exit status is 128 more.
+        number: The signal, such as 15. The exit status is 128 more.
         _frame: As Python gives it to a handler; not used.
 
     Raises:

@@ -45,7 +45,7 @@ def hello_line(job: env.Job) -> str:
 
 
 def overruled_settings(given: Mapping[str, str], job: env.Job) -> str:
-    """Name the settings of a waiting node that the first node's overrule, as "SEED=2 (the first node: 1)".
+    """Name the settings of a waiting node that the first node's overrule, such as "SEED=2 (the first node: 1)".
 
     Args:
         given: The settings that a user gave the waiting node.

@@ -43,7 +43,7 @@ FAILURES = (
     Failure("", "{}", False),  # any other
 )
 CALL_S = 5  # in which a node that has joined calls the first one
-# What ssh says where something answers that is no sshd.
+# What ssh says where something answers that is not an sshd.
 NO_SSHD = re.compile("kex_exchange_identification|Connection (closed|reset)|banner|[Bb]ad packet")
 
 
@@ -86,7 +86,7 @@ class CallsBack(threading.Thread):
     def say_who_has_not_called(self, others: "list[Lifeline]") -> None:
         """Wait up to CALL_S for the calls of the nodes that have joined, close the port, and name who is missing.
 
-        It is no error: a network may show a node another address of this one than mpirun's daemons take. Nobody is
+        It is not an error: a network may show a node another address of this one than mpirun's daemons take. Nobody is
         named where the user fixes the ports of mpirun: a firewall may close all others.
 
         Args:
@@ -180,7 +180,7 @@ class Lifeline(threading.Thread):
     def _note_failure(self, ssh_output: str) -> None:
         """Set `problem` and `is_final` by what ssh printed as it failed.
 
-        If something answers there that is no sshd, it may be the node itself: then its own words count.
+        If something answers there that is not an sshd, it may be the node itself: then its own words count.
 
         Args:
             ssh_output: What ssh printed on stderr; not empty.

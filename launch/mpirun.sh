@@ -31,7 +31,7 @@ for option in baseline topology write_hosts; do
 done
 file=${hosts:+$(from_caller "${hosts}")}
 if [[ -f ${file} ]]; then
-  ! grep -qaP '[\x00-\x08\x0e-\x1f]' "${file}" || refuse "--hosts ${hosts}: is no text file of hosts, one a line"
+  ! grep -qaP '[\x00-\x08\x0e-\x1f]' "${file}" || refuse "--hosts ${hosts}: is not a text file of hosts, one a line"
   hosts=$(hosts_of_file "${file}" "--hosts ${file}")
 elif [[ -e ${file} && (${hosts} == */* || ! -d ${file}) ]]; then # a folder may have the name of a host
   refuse "--hosts ${hosts}: is a folder, a pipe or a device: name a file of hosts, or give their names"

@@ -91,7 +91,7 @@ def forget_user_name() -> None:
 
 
 def copy_key(key: Path, folder: Path, user: str) -> str:
-    """Copy the job's private ssh key into the job's folder, and return its public half, as "ssh-ed25519 AAAA...".
+    """Copy the job's private ssh key into the job's folder, and return its public half, such as "ssh-ed25519 AAAA...".
 
     Args:
         key: The file of the private key, which JOB_KEY names.
@@ -99,8 +99,8 @@ def copy_key(key: Path, folder: Path, user: str) -> str:
         user: Login name of this process's user, for the message.
 
     Raises:
-        NodeError: The file cannot be read, or is no private key without a passphrase. It ends this process with status
-            2.
+        NodeError: The file cannot be read, or is not a private key without a passphrase. It ends this process with
+            status 2.
     """
     try:
         named_files.require_file_if_present(key)

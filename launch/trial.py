@@ -277,7 +277,8 @@ class Trial:
             time.sleep(0.1)
 
     def killed_launcher(self) -> str:
-        """Return which launcher above this process was killed, as "launch/trials.sh was killed"; empty if none was.
+        """Return which launcher above this process was killed, such as "launch/trials.sh was killed"; empty if none
+        was.
 
         Linux ends a launcher with the one above it. So if two are gone, the upper one was killed.
         """

@@ -88,7 +88,7 @@ def _pipeline(*, source: Any, device: str, image: ImageFormat, augmented: bool, 
         training:    images, labels, what was drawn (`_Drawn`)   ->  images, highest classes + 1, labels
         evaluation:  images, labels, which samples are valid     ->  the same, and which samples are valid
 
-    The highest class of each label shows the host whether a label holds a number that is no class (`Loader._batch`).
+    The highest class of each label shows the host whether a label holds a number that is not a class (`Loader._batch`).
 
     If labels are renumbered, one more input comes behind the labels: for each sample, where its row begins in the table
     RENUMBERED. The row tells for each number in the label file the class that is trained on.
@@ -541,7 +541,8 @@ class Loader(loader.Loader):
         require_first_size(image_path, size, size_of_first)
 
     def _batch(self, outputs: Any, ids: Array) -> loader.Batch:
-        """Return DALI's outputs as a batch for the program; raise RunError if a label holds a number that is no class.
+        """Return DALI's outputs as a batch for the program; raise RunError if a label holds a number that is not a
+        class.
 
         Args:
             outputs: The images; for each label, its highest number plus 1; the labels; and, in an evaluation, which
@@ -549,7 +550,7 @@ class Loader(loader.Loader):
             ids: Numbers of the samples, [N].
 
         Raises:
-            RunError: A label holds a number that is no class. The message names the file of the first such label.
+            RunError: A label holds a number that is not a class. The message names the file of the first such label.
         """
         images, highest_plus_1, *other_outputs = outputs
         # Plus 1, an ignored pixel's 255 is 0 in uint8, so that it is never the highest: -1 here if all are ignored.

@@ -23,7 +23,7 @@ RENUMBERED[FROM_LABEL_IDS, list(LABEL_ID_BY_CLASS)] = np.arange(len(LABEL_ID_BY_
 
 
 def label_fault(pairs: PairList, number: int) -> str:
-    """Return a message if a pair's label has a pixel value that is no class, or cannot be read.
+    """Return a message if a pair's label has a pixel value that is not a class, or cannot be read.
 
     Args:
         pairs: Images with their labels.
@@ -145,7 +145,7 @@ def no_class(pairs: PairList, number: int, trained_as: int) -> str:
             file of Cityscapes' label ids it is what training makes of that: class 13 of 26, and 254 of 40, for example.
     """
     _, label_path = pairs.paths(number)
-    label = _label_in_file(pairs, number, trained_as)  # the file's value in words, as "40" or "above 33"
+    label = _label_in_file(pairs, number, trained_as)  # the file's value in words, such as "40" or "above 33"
     return (
         f"{label_path}: holds the label {label}, no class ({pairs.classes} of them) nor "
         f"{IGNORED}: correct the file, remove it from the list, or choose another RECIPE"
@@ -156,7 +156,7 @@ def _label_in_file(pairs: PairList, number: int, trained_as: int) -> str:
     """Return words for a wrong pixel value as the label file has it, which need not be the value that training sees.
 
     - "40": a file of classes, which training takes as they are
-    - "above 33": a file of Cityscapes' label ids, with a number that is no label id
+    - "above 33": a file of Cityscapes' label ids, with a number that is not a label id
     - "26, which is class 13": a file of label ids, with one whose class the recipe does not have
 
     Args:

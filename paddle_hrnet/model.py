@@ -59,7 +59,7 @@ def _transition(branches: list[static.Variable], name: str, layers: Layers, *, c
 
     Args:
         branches: Images of the stage before, the largest first; each has half the size of the one before it.
-        name: Name of the transition, as "backbone.tr2"; part of the layers' names.
+        name: Name of the transition, such as "backbone.tr2"; part of the layers' names.
         layers: Settings of the network's convolutions and normalizations.
         count: Number of branches of the next stage.
     """
@@ -85,7 +85,7 @@ def _exchange(branches: list[static.Variable], name: str, prefix: str, layers: L
 
     Args:
         branches: Images of one stage, each of half the height and width of the one before.
-        name: Name of the module, as "st2_1"; part of the layers' names.
+        name: Name of the module, such as "st2_1"; part of the layers' names.
         prefix: Beginning of the layers' names.
         layers: Settings of the network's convolutions and normalizations.
 
@@ -266,10 +266,10 @@ def paddleseg_name(name: str) -> str:
     """Return the name that PaddleSeg has for a variable of this network.
 
     Args:
-        name: Name here, as "head.conv_1.bn.mean".
+        name: Name here, such as "head.conv_1.bn.mean".
 
     Returns:
-        PaddleSeg's name, as "head.conv_1._batch_norm._mean"; empty if the variable is none of the model's layers.
+        PaddleSeg's name, such as "head.conv_1._batch_norm._mean"; empty if the variable is none of the model's layers.
     """
     if name.count(".") < 2:
         return ""
@@ -311,7 +311,7 @@ def read_pdparams(path: Path) -> dict[str, Array]:
         path: The file.
 
     Raises:
-        ValueError: The file cannot be read, is no dictionary of arrays, or would run code.
+        ValueError: The file cannot be read, is not a dictionary of arrays, or would run code.
     """
     try:
         named_files.refuse_unusable(path)
@@ -325,14 +325,15 @@ def read_pdparams(path: Path) -> dict[str, Array]:
 def _arrays_in(loaded: Any) -> dict[str, Array]:
     """Return the arrays of a dictionary that Paddle saved, by name.
 
-    Two kinds of entries are left out: those whose key is no text, and `paddle.save`'s own table of names, whose key
+    Two kinds of entries are left out: those whose key is not text, and `paddle.save`'s own table of names, whose key
     ends with "@@".
 
     Args:
         loaded: Content of the file.
 
     Raises:
-        TypeError: It is no dictionary, or an entry that is not left out is no array, or an array of Python objects.
+        TypeError: It is not a dictionary, or an entry that is not left out is not an array, or an array of Python
+            objects.
     """
     if not isinstance(loaded, dict):
         raise TypeError(f"a {type(loaded).__name__}")
@@ -344,7 +345,7 @@ def _arrays_in(loaded: Any) -> dict[str, Array]:
         is_saved_tensor = isinstance(value, tuple) and len(value) == 2  # (name, array), as paddle.save writes it
         array = value[1] if is_saved_tensor else value
         if not isinstance(array, np.ndarray) or array.dtype.hasobject:
-            raise TypeError(f"{name} is no array")
+            raise TypeError(f"{name} is not an array")
         arrays[name] = array
     return arrays
 
@@ -416,10 +417,10 @@ def _name_in_backbone(name: str) -> str:
     """Return the name that a layer of the whole model has in a weights file of the backbone alone.
 
     Args:
-        name: PaddleSeg's name in the whole model, as "backbone.conv_layer1_1._conv.weight".
+        name: PaddleSeg's name in the whole model, such as "backbone.conv_layer1_1._conv.weight".
 
     Returns:
-        The name in the file, as "conv_layer1_1._conv.weight"; empty for a layer of the head.
+        The name in the file, such as "conv_layer1_1._conv.weight"; empty for a layer of the head.
     """
     if not name.startswith(BACKBONE):
         return ""
@@ -445,7 +446,7 @@ def _misfit(name_in_file: str, value: Array | None, variable: static.Variable) -
 
 
 def _first_of(misfits: list[str]) -> str:
-    """Return the first NAMED of the misfits in alphabetic order, as "a is absent; b is absent, and 3 more"."""
+    """Return the first NAMED of the misfits in alphabetic order, such as "a is absent; b is absent, and 3 more"."""
     named = "; ".join(sorted(misfits)[:NAMED])
     if len(misfits) > NAMED:
         named += f", and {len(misfits) - NAMED} more"

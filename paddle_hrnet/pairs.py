@@ -375,7 +375,7 @@ def _notes_on_others(folder: Path, others: list[Path]) -> tuple[str, ...]:
 
     Args:
         folder: Folder leftImg8bit/PART of a data set.
-        others: Paths that are no images in the folder of a city.
+        others: Paths that are not images in the folder of a city.
     """
     if not others:
         return ()
@@ -421,7 +421,7 @@ def _hint_at_near(root: Path, part: str, others: list[Path]) -> str:
         others: What else lies in the folder of the images.
 
     Returns:
-        The words, as "; is /data/cityscapes meant, which has leftImg8bit/train/?"; empty if nothing is found.
+        The words, such as "; is /data/cityscapes meant, which has leftImg8bit/train/?"; empty if nothing is found.
     """
     if others:
         return f"; {others[0]} is there, which is no */*{IMAGE_END}"

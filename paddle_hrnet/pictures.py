@@ -54,7 +54,7 @@ def image_size(name: str, content: bytes) -> Size:
     """
     if content.startswith(encoded.JPEG_START):
         return _jpeg_size(name, content)
-    # A file that is no PNG raises ValueError here, such as "a.gif: is no PNG or JPEG file: convert it or ...".
+    # A file that is not a PNG raises ValueError here, such as "a.gif: is not a PNG or JPEG file: convert it or ...".
     depth, colour_type, size = _png_header(name, content, "no PNG or JPEG file")
     if (depth, colour_type) != (8, RGB):
         # For 16 bits of RGB `_is_but_must` gives "has 16 bits of RGB a pixel, must have 8".
@@ -127,10 +127,10 @@ def _png_header(name: str, content: bytes, otherwise: str) -> _Header:
     Args:
         name: The file's name, for messages.
         content: The whole file, or its first PNG_HEAD_BYTES (33) or more.
-        otherwise: Words for what the file is if it is no PNG, as "no PNG or JPEG file".
+        otherwise: Words for what the file is if it is not a PNG, such as "no PNG or JPEG file".
 
     Raises:
-        ValueError: The file is no PNG.
+        ValueError: The file is not a PNG.
     """
     if not content.startswith(encoded.PNG_START) or len(content) < PNG_HEAD_BYTES:
         raise ValueError(f"{name}: is {otherwise}: {FIX}")

@@ -202,5 +202,5 @@ def _mirrored_logits(image: static.Variable, recipe: config.Recipe) -> static.Va
 
 
 if __name__ == "__main__":
-    print("error: paddle_hrnet/train.py is no command: start a job by ./run_and_time.sh", file=sys.stderr)
+    print("error: paddle_hrnet/train.py is not a command: start a job by ./run_and_time.sh", file=sys.stderr)
     sys.exit(2)

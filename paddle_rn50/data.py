@@ -94,7 +94,7 @@ def _read_sizes_file(sizes_file: Path) -> _Noted:
         Width and height in pixels, and the passport; None if the file has no "source".
 
     Raises:
-        ValueError: The file is no JSON, has no width and height of 1 or more, or has a "source" of other fields.
+        ValueError: The file is not JSON, has no width and height of 1 or more, or has a "source" of other fields.
     """
     fault = f"{sizes_file}: is damaged or of another version: remove it, then tools.pack --sizes writes it"
     try:

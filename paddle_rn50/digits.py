@@ -21,7 +21,7 @@ WHITE = 255
 def write(folder: Path) -> None:
     """Write the embedded handwritten digits into a folder as a data set of JPEG files in ImageNet's layout.
 
-    The lists train_list.txt and val_list.txt have lines `path label`, as `train/7/0017.jpeg 7`. An image is
+    The lists train_list.txt and val_list.txt have lines `path label`, such as `train/7/0017.jpeg 7`. An image is
     PART/LABEL/NUMBER.jpeg, where NUMBER is the digit's index in `embedded.digits()`.
 
     Args:

@@ -45,7 +45,7 @@ class ImageList:
     source: None = None  # image files were not packed from others
     form: str = "files"
     notes: tuple[str, ...] = ()  # what a user is to know of the set before it is trained on
-    passed_over: str = ""  # of class folders: a note on the files that are no images of a class; empty: there are none
+    passed_over: str = ""  # of class folders: a note on the files that are not images of a class; empty: there are none
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -107,7 +107,7 @@ class ClassFolders(NamedTuple):
     names: list[str]  # of the classes
     paths: list[str]  # relative to the data set
     labels: list[int]
-    others: list[str]  # files that are no images of a class, relative to the data set
+    others: list[str]  # files that are not images of a class, relative to the data set
 
 
 def find(root: Path, part: str, classes: int) -> ImageList:
@@ -147,7 +147,7 @@ def _hint_at_near(root: Path, part: str) -> str:
         part: "train" or "val".
 
     Returns:
-        The words, as "; is /data/CLS-LOC meant, which has train/?"; empty if nothing is found.
+        The words, such as "; is /data/CLS-LOC meant, which has train/?"; empty if nothing is found.
     """
     # RecordIO files under another name, as im2rec names them.
     records = sorted(root.glob(f"*{part}*.rec"))
@@ -193,7 +193,8 @@ def _hint_at_tfrecord(root: Path, part: str) -> str:
         part: "train" or "val".
 
     Returns:
-        Words, as "; is /data/train/0.tfrecord meant? TFRecord files are read as /data/train*.tfrecord: rename them".
+        Words, such as "; is /data/train/0.tfrecord meant? TFRecord files are read as /data/train*.tfrecord: rename
+        them".
     """
     well_named = set(root.glob(f"{part}*.tfrecord"))
     for pattern in (f"*{part}*.tfrecord*", f"*{part}*-[0-9]*-of-*", f"{part}*/*.tfrecord*", f"{part}*/*-of-*"):
@@ -209,7 +210,7 @@ def _hint_at_tfrecord(root: Path, part: str) -> str:
 def read_list(root: Path, part: str, classes: int) -> ImageList:
     """Return the images and labels that the list file of a part of a data set names.
 
-    A line is `path label`, as "val/1.jpeg 7", the path absolute or relative to `root`.
+    A line is `path label`, such as "val/1.jpeg 7", the path absolute or relative to `root`.
 
     Args:
         root: Folder of the data set, which holds the list PART_list.txt.
@@ -246,7 +247,7 @@ def _require_file(where: str, root: Path, part: str, path: str, folders: Folders
     """Raise ValueError if there is no file at the path of a list's line.
 
     Args:
-        where: The line's place, as "val_list.txt:7".
+        where: The line's place, such as "val_list.txt:7".
         root: Folder of the data set.
         part: "train" or "val".
         path: The path, relative to `root` or absolute.
@@ -277,9 +278,9 @@ def without_label(where: str, text: str, expected: str) -> str:
     """Return the message that a line of a list states no label.
 
     Args:
-        where: The line's place, as "val_list.txt:7".
+        where: The line's place, such as "val_list.txt:7".
         text: The line.
-        expected: What a line has, as "path label".
+        expected: What a line has, such as "path label".
     """
     if text.isdecimal():  # as the lines of ILSVRC2012_validation_ground_truth.txt, by the order of the images
         return (
@@ -306,7 +307,7 @@ def by_class_folders(root: Path, part: str, classes: int, *, may_lack: Sequence[
 
     Raises:
         ValueError: The class folders have a fault, as `class_folders` says, or are more than `classes`; val has other
-            folders than train; or the other part's list gives a class another number, is empty or is no text.
+            folders than train; or the other part's list gives a class another number, is empty or is not text.
         OSError: A folder or the list cannot be read.
     """
     listed = class_folders(root, part, may_lack=may_lack)
@@ -394,7 +395,7 @@ def note_on_numbered_folders(folder: Path, names: Sequence[str], list_of_other_p
         list_of_other_part: The list that has the other part's labels; it need not exist.
 
     Returns:
-        The note; empty if there is no such folder, the name of a folder is no number, or there is no such list.
+        The note; empty if there is no such folder, the name of a folder is not a number, or there is no such list.
     """
     are_numbers = all(name.removeprefix("-").isdecimal() for name in names)  # "-1" may be the class of all else
     if not are_numbers or not named_files.is_file(list_of_other_part):
@@ -409,7 +410,7 @@ def note_on_numbered_folders(folder: Path, names: Sequence[str], list_of_other_p
 
 
 def _note_on_other_files(root: Path, part: str, others: Sequence[str]) -> str:
-    """Return a note for the user on the files of a part that are no images of a class folder.
+    """Return a note for the user on the files of a part that are not images of a class folder.
 
     Args:
         root: Folder of the data set.
@@ -524,7 +525,7 @@ def folder_names(folder: Path) -> list[str]:
 
 
 def _is_hidden(name: str) -> bool:
-    """Tell by its name whether a file or folder is no part of a data set: it is hidden, or a folder of thumbnails."""
+    """Tell by its name whether a file or folder is not part of a data set: it is hidden, or a folder of thumbnails."""
     return name.startswith(".") or name == THUMBNAILS
 
 
@@ -599,7 +600,7 @@ def _is_pipe_or_device(entry: os.DirEntry[str]) -> bool:
     A link to what is absent is taken for a file, so that the message about it is that of an absent image.
 
     Args:
-        entry: Entry that is no folder.
+        entry: Entry that is not a folder.
     """
     if entry.is_file():
         return False

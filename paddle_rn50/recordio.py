@@ -128,7 +128,7 @@ def _encoded_part(part: bytes, flag: int) -> bytes:
 
 
 def _filling_bytes(length: int) -> int:
-    """Return how many bytes fill `length` bytes up to a multiple of 4, as 3 for 5."""
+    """Return how many bytes fill `length` bytes up to a multiple of 4, such as 3 for 5."""
     return -length % 4
 
 
@@ -166,7 +166,7 @@ def parse(record: bytes) -> Parsed:
         record: All bytes of the record, its head included.
 
     Returns:
-        The image and the label. A label that is no whole number becomes -1, which is no class.
+        The image and the label. A label that is not a whole number becomes -1, which is not a class.
 
     Raises:
         ValueError: The record is damaged, holds no image, or has several further labels.
@@ -207,7 +207,7 @@ def _payload(record: bytes) -> bytes:
         part = _part_at(part.end, record, (MIDDLE, LAST))
         contents_of_parts.append(part.content)
     # `record` has all bytes up to the next record that the index names, or to the end of the file. So if bytes follow
-    # the last part, the index lacks a record, or these bytes are no record.
+    # the last part, the index lacks a record, or these bytes are not a record.
     if part.end != len(record):
         raise ValueError(
             f"it ends at its byte {part.end} of {len(record)}: the index does not name the record behind it, or these "
@@ -377,8 +377,8 @@ def _read_whole(records: Records, number: int) -> Parsed:
         number: Which record; counts from 0.
 
     Raises:
-        ValueError: The record is damaged, does not hold one image with one label, or has a label that is no class. The
-            message names the record and says what to do.
+        ValueError: The record is damaged, does not hold one image with one label, or has a label that is not a class.
+            The message names the record and says what to do.
     """
     content = records.content(number)
     try:

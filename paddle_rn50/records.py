@@ -113,7 +113,7 @@ class Records:
             Images, and labels [N] int64, both in the order of `ids`.
 
         Raises:
-            RunError: A record is damaged, or its label is no class.
+            RunError: A record is damaged, or its label is not a class.
         """
         images = [b""] * len(ids)
         labels = np.empty(len(ids), dtype=np.int64)
@@ -191,7 +191,7 @@ class Records:
             the bytes of the image file that the record holds.
 
         Raises:
-            RunError: The record is damaged, or its label is no class.
+            RunError: The record is damaged, or its label is not a class.
             OSError: The file of the record cannot be read.
         """
         images, _ = self.read(np.array([number]))

@@ -25,7 +25,7 @@ PATTERNS = {
     "train": ("train-*-of-*", "train*.tfrecord", "train/train-*-of-*"),
     "val": ("validation-*-of-*", "val*.tfrecord", "validation/validation-*-of-*"),
 }
-OTHER_ENDS = (".idx", *TABLE_ENDS)  # of files that may have such names and are no TFRecord
+OTHER_ENDS = (".idx", *TABLE_ENDS)  # of files that may have such names and are not TFRecords
 NUMBERED = re.compile(r".*-(?P<number>[0-9]{1,9})-of-(?P<count>[0-9]{1,9})(\.tfrecord)?")  # by TensorFlow's scripts
 FIELDS_OF_TFDS = {"image", "label"}  # of TensorFlow Datasets' sets for classification, whose labels count from 0
 INSTEAD = "save the images into class folders, or pack them as imagenet_to_gcs.py does"
@@ -182,7 +182,7 @@ def parse(record: bytes) -> Parsed:
         record: All bytes of the record: length, message and checksums.
 
     Returns:
-        The image and the label. The record's label 0, the background, becomes -1, which is no class.
+        The image and the label. The record's label 0, the background, becomes -1, which is not a class.
 
     Raises:
         ValueError: The record has another length than it states, or its message does not hold one image and one label.
@@ -191,7 +191,7 @@ def parse(record: bytes) -> Parsed:
     try:
         example = EXAMPLE.FromString(message)
     except DecodeError as error:
-        raise ValueError("it is no tf.train.Example") from error
+        raise ValueError("it is not a tf.train.Example") from error
     features = {entry.key: entry.value for entry in example.features.feature}
     try:
         images = features["image/encoded"].bytes_list.value
@@ -221,7 +221,7 @@ def _other_fields(names: Collection[str]) -> str:
 
 
 def first_record_fault(file: Path) -> str:
-    """Say why the first record of a file is no image with a label; return an empty text if it is.
+    """Say why the first record of a file is not an image with a label; return an empty text if it is.
 
     Args:
         file: A file whose name is that of a TFRecord; there need be no index. If it is empty or compressed, so that it
@@ -316,7 +316,7 @@ def _require_first_is_image(records: Records) -> None:
         records: Where each record lies, and how many classes the labels may have.
 
     Raises:
-        ValueError: It is damaged, holds no image with a label, or its label is no class.
+        ValueError: It is damaged, holds no image with a label, or its label is not a class.
     """
     try:
         label = parse(records.content(0)).label

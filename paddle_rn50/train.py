@@ -91,5 +91,5 @@ WORKLOAD = ResNet50
 
 
 if __name__ == "__main__":
-    print("error: paddle_rn50/train.py is no command: start a job by ./run_and_time.sh", file=sys.stderr)
+    print("error: paddle_rn50/train.py is not a command: start a job by ./run_and_time.sh", file=sys.stderr)
     sys.exit(2)

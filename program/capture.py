@@ -78,7 +78,7 @@ def check(main: static.Program) -> str:
         main: Training program.
 
     Returns:
-        The proof in words, as "cuda_graph: 335 operators that a graph can hold".
+        The proof in words, such as "cuda_graph: 335 operators that a graph can hold".
 
     Raises:
         Refused: A graph cannot hold an operator or input; the first one is named.

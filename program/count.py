@@ -96,7 +96,7 @@ class Work:
 
     @property
     def kernel_class(self) -> str:
-        """The class of kernels in which the operator is counted, as "convolution gradient" or "optimizer"."""
+        """The class of kernels in which the operator is counted, such as "convolution gradient" or "optimizer"."""
         if self.role & ops.OPTIMIZE:
             return "optimizer"
         for name, kinds in CLASSES.items():
@@ -378,7 +378,7 @@ def buckets(main: static.Program) -> list[dict[str, Any]]:
         One dictionary for each all-reduce:
 
             "mib", "dtype"            size and data type of what it sums, as 16.0 and "float32"
-            "gradients"               number of gradients, as 9
+            "gradients"               number of gradients, such as 9
             "operator"                its index in the program
             "issued_after_operators"  share (0 to 1) of the backward pass's kernels that come before it
             "bytes_left_to_hide_it"   share (0 to 1) of the backward pass's bytes that are moved after it

@@ -74,17 +74,17 @@ def is_close(value: float, expected: float) -> bool:
 
 
 def type_name(dtype: object) -> str:
-    """Return the name of a Paddle data type, as `float16`."""
+    """Return the name of a Paddle data type, such as `float16`."""
     return str(dtype).rpartition(".")[2]
 
 
 def dtype_of(variable: Variable) -> str:
-    """Return the name of a variable's data type, as `float16`."""
+    """Return the name of a variable's data type, such as `float16`."""
     return type_name(variable.dtype)
 
 
 def type_in(block: Block, name: str) -> str:
-    """Return the name of the data type of the variable called `name`, as `float16`."""
+    """Return the name of the data type of the variable called `name`, such as `float16`."""
     return dtype_of(block.var(name))
 
 

@@ -121,8 +121,8 @@ def _parse_value(knob: Field[Any], text: str) -> bool | int | float:
         text: Text that the user wrote behind the `=`.
 
     Raises:
-        ValueError: The text is no value of this type, or a number that is not in the range from the knob's `least` to
-            2^31 - 1 (MOST).
+        ValueError: The text is not a value of this type, or a number that is not in the range from the knob's `least`
+            to 2^31 - 1 (MOST).
     """
     # The option's annotation as text, which may also allow None: "<class 'int'>", "<class 'float'>", "bool | None".
     type_name = str(knob.type)
@@ -160,7 +160,7 @@ def _parse_switch(knob: Field[Any], text: str) -> bool:
 
 
 def in_words(strategy: Strategy) -> str:
-    """Return the text with which a user asks for a strategy, as "fuse_bn_act_ops=0,gradient_merge=2".
+    """Return the text with which a user asks for a strategy, such as "fuse_bn_act_ops=0,gradient_merge=2".
 
     The text is a value of the setting STRATEGY: "auto" for Paddle's automatic mode; otherwise knob=value for each
     option (knob) that is not at its default, so an empty text for the default strategy. `parse` turns the text into the
@@ -225,7 +225,7 @@ def resolve(strategy: Strategy, *, dtype: str, layout: str, device: str) -> Stra
     # The exception: a user may turn on `enable_inplace` on a CPU, but left open it is off there. It adds operators, and
     # a CPU's executor takes memory that grows by the square of their number.
     defaults["enable_inplace"] = on_gpu
-    # Only knobs that are None. Those that are off unless the user turns them on, as `cuda_graph`, are never None.
+    # Only knobs that are None. Those that are off unless the user turns them on, such as `cuda_graph`, are never None.
     decided = {knob: is_on for knob, is_on in defaults.items() if getattr(strategy, knob) is None}
     return replace(strategy, **decided)
 

@@ -20,7 +20,7 @@ def main() -> int:
     `close LOG REASON` adds an end to the log of a killed run, if the end is missing, and prints why the run ended.
 
     Returns:
-        0 if the command succeeded. 1 if the log cannot be read or written or is no file, or if the schema cannot be
+        0 if the command succeeded. 1 if the log cannot be read or written or is not a file, or if the schema cannot be
         printed. For a wrong command line the function does not return: the parser ends the process with status 2.
     """
     parser = Parser(prog="python -m runlog", description=__doc__)

@@ -60,7 +60,8 @@ def beside_limit(value: float, limit: float | None, *, kind: Literal["f", "g"]) 
     Args:
         value: The figure.
         limit: What it is compared with, such as a target; None for nothing.
-        kind: "f" counts the digits behind the decimal point, as "0.7600"; "g" the significant ones, as "0.76".
+        kind: "f" counts the digits behind the decimal point, such as "0.7600"; "g" the significant ones, such as
+            "0.76".
     """
     text = format(value, f".4{kind}")
     if limit is None:
@@ -74,7 +75,7 @@ def beside_limit(value: float, limit: float | None, *, kind: Literal["f", "g"]) 
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a number with its noun, as `1 run` or `2 runs`."""
+    """Return a number with its noun, such as `1 run` or `2 runs`."""
     if count == 1:
         return f"1 {noun}"
     return f"{count} {noun}s"

@@ -19,8 +19,8 @@ def refuse_unfit(package: str) -> None:
     PACKAGE, nothing happens.
 
     Args:
-        package: PACKAGE, as "scoring"; "tools" for commands such as `python -m tools.doctor`, which need the package
-            rich as well.
+        package: PACKAGE, such as "scoring"; "tools" for commands such as `python -m tools.doctor`, which need the
+            package rich as well.
 
     Raises:
         SystemExit: The Python is unfit.
@@ -38,7 +38,7 @@ def refuse_unfit(package: str) -> None:
 
 
 def _reason_why_unfit(needed_packages: "tuple[str, ...]") -> str:
-    """Return why this Python cannot run a command, as "lacks the package numpy"; an empty text if it can.
+    """Return why this Python cannot run a command, such as "lacks the package numpy"; an empty text if it can.
 
     Args:
         needed_packages: Names of the packages that the command imports.
@@ -52,7 +52,7 @@ def _reason_why_unfit(needed_packages: "tuple[str, ...]") -> str:
 
 
 def _started_module(package: str) -> str:
-    """Return the module that is being started, as "tools.doctor".
+    """Return the module that is being started, such as "tools.doctor".
 
     Args:
         package: The package that is returned if Python does not tell the module, as none before 3.10 does.

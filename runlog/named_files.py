@@ -13,7 +13,7 @@ OWN_STREAMS = ("/dev/stdin", "/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/se
 # {error number: what is wrong and what to do}, for what the system says in words that help nobody
 EXPLAINED = {
     errno.ENOENT: "no such file or folder: check the path",
-    errno.ENOTDIR: "a part of this path is no folder: check the path",
+    errno.ENOTDIR: "a part of this path is not a folder: check the path",
     errno.EISDIR: "is a folder: name a file",
     errno.ELOOP: "is a link that leads back to itself: name the file that is meant",
     errno.EACCES: "permission denied: ask its owner for access, or name another path",
@@ -82,7 +82,7 @@ def require_file_if_present(path: Path) -> None:
 def is_file(path: Path) -> bool:
     """Return True if a path leads to a file, and False if nothing is there; raise UnusableError for anything else.
 
-    Two things that are no files give False instead of the error: /dev/null, and a stream of this process, such as
+    Two things that are not files give False instead of the error: /dev/null, and a stream of this process, such as
     /dev/stdin from a pipe.
 
     Args:
@@ -99,7 +99,7 @@ def is_file(path: Path) -> bool:
     leads_to_nothing = path.is_symlink() and not path.exists()
     if leads_to_nothing:
         raise UnusableError(f"{path}: is a link to a file that is absent: restore the file or remove the link")
-    return path.is_file()  # False for an absent path, /dev/null, and a stream that is no file
+    return path.is_file()  # False for an absent path, /dev/null, and a stream that is not a file
 
 
 def refusal_of_new_file(folder: Path) -> OSError | None:
@@ -121,7 +121,7 @@ def refusal_of_new_file(folder: Path) -> OSError | None:
 
 
 def require_folder_if_present(path: Path) -> None:
-    """Raise UnusableError if a path leads to a file or anything else that is no folder; accept an absent path.
+    """Raise UnusableError if a path leads to a file or anything else that is not a folder; accept an absent path.
 
     /dev/null and the streams of this process, such as /dev/stdin, are accepted too, as in the other checks of this
     module. So is a path that cannot be looked up: the code that uses the path later reports the error.
@@ -130,13 +130,13 @@ def require_folder_if_present(path: Path) -> None:
         path: Path as the user gave it.
 
     Raises:
-        UnusableError: The path leads to something that is no folder, or is a link that leads back to itself.
+        UnusableError: The path leads to something that is not a folder, or is a link that leads back to itself.
     """
     mode = _mode_unless_exempt(path)  # raises for a link that leads back to itself
     if mode is None:  # /dev/null, a stream of this process, nothing there, or a path that cannot be looked up
         return
     if not stat.S_ISDIR(mode):
-        raise UnusableError(f"{path}: is no folder: name a folder")
+        raise UnusableError(f"{path}: is not a folder: name a folder")
 
 
 def _mode_unless_exempt(path: Path) -> int | None:

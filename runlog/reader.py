@@ -27,7 +27,7 @@ _OLD_EVENT = re.compile(rb":::MLPv0\.|:::MLL ")  # v0.5 and v0.6 wrote their eve
 HEADER = b"# {"  # begins a section of the header
 BLOCK_BYTES = 1 << 20  # read at a time
 _LINE_ENDS = (b"\n", b"\r")
-MAX_LINE_BYTES = 1 << 20  # a longer line is no event: mlperf-logging writes some hundred bytes
+MAX_LINE_BYTES = 1 << 20  # a longer line is not an event: mlperf-logging writes some hundred bytes
 EVENT_TYPES = frozenset({"INTERVAL_START", "INTERVAL_END", "POINT_IN_TIME"})
 _NO_TYPE = f"event_type is none of {', '.join(sorted(EVENT_TYPES))}"
 _ANSI_RESET = ("\x1b[0m", "\x1b[m", "\x1b[K")
@@ -54,7 +54,7 @@ _TIME_STAMP = re.compile(
 )
 _COLOUR = re.compile(rb"\x1b\[[0-9;]*m")
 _ENDS_OF_LABELS = (":", "]", ">", "|", ")", " -")  # the last two of Ray's `(pid=4711)` and a logger's ` - INFO - `
-# Names of a pod and its container, the date or seconds of `ts`, or a level, as `INFO`.
+# Names of a pod and its container, the date or seconds of `ts`, or a level, such as `INFO`.
 _NAMES = re.compile(r"[\w./-]+(?: +[\w./-]+){0,2}")
 
 
@@ -224,7 +224,7 @@ def open_log(path: str | os.PathLike[str]) -> BinaryIO:
 
     Raises:
         OSError: The file cannot be opened.
-        ValueError: The path leads to something that is no regular file, such as a folder or a pipe.
+        ValueError: The path leads to something that is not a regular file, such as a folder or a pipe.
     """
     if isinstance(path, HeldLog) and path.data is not None:
         return BytesIO(path.data)
@@ -245,7 +245,7 @@ def ends_with_line_end(path: str | os.PathLike[str]) -> bool:
 
     Raises:
         OSError: The log cannot be read.
-        ValueError: It is no regular file.
+        ValueError: It is not a regular file.
     """
     with open_log(path) as stream:
         size = stream.seek(0, os.SEEK_END)
@@ -261,7 +261,7 @@ def has_old_events(path: str | os.PathLike[str]) -> bool:
 
     Raises:
         OSError: The file cannot be opened.
-        ValueError: The path leads to something that is no regular file, such as a folder or a pipe.
+        ValueError: The path leads to something that is not a regular file, such as a folder or a pipe.
     """
     end_of_block = b""  # of the block before: an event may begin there
     with open_log(path) as stream:
@@ -364,7 +364,8 @@ def _kept_of_open_line(text: bytes) -> bytes:
     beginning = text[:MAX_LINE_BYTES] + b" "
     if TOKEN in text:
         return beginning + TOKEN
-    # The line may go on with the rest of a token, as "G" behind ":::MLLO". So as many bytes are kept as a token has.
+    # The line may go on with the rest of a token, such as "G" behind ":::MLLO". So as many bytes are kept as a token
+    # has.
     end = text[-len(TOKEN) :]
     return beginning + end
 
@@ -377,7 +378,7 @@ def _nul_problem(block: bytes, line: int, *, is_start: bool) -> Problem:
         line: The line on which the block begins, counted from 1.
         is_start: Whether the block is the start of the file, which shows if the file is compressed or UTF-16.
     """
-    message = "a NUL byte: the file is no text"
+    message = "a NUL byte: the file is not text"
     if is_start and block.startswith(_UTF_16_MARKS):
         message = "the file is UTF-16, as PowerShell's > writes it: convert it with `iconv -f UTF-16 -t UTF-8`"
     if is_start and block.startswith(PACKED):
@@ -428,7 +429,7 @@ def _prefix_of(text: bytes) -> _Prefix:
     """Return the rank that a launcher's prefix of a line names, 3 for mpirun's "[1,3]<stdout>:", and its label.
 
     Args:
-        text: The bytes of the line before its first event. If they are over LONGEST_PREFIX, they are no prefix.
+        text: The bytes of the line before its first event. If they are over LONGEST_PREFIX, they are not a prefix.
     """
     if text == b"" or len(text) > LONGEST_PREFIX:
         return _Prefix()
@@ -595,7 +596,7 @@ def _event_of_json(raw: _RawEvent, fields: Any) -> Iterator[Entry]:
 
 
 def _fault_of_form(fields: Any) -> str:
-    """Return what is wrong with the form of an event's JSON value: it is no object, or a field is missing.
+    """Return what is wrong with the form of an event's JSON value: it is not an object, or a field is missing.
 
     Args:
         fields: The JSON value, of any type.
@@ -655,9 +656,9 @@ def _fault_of_values(fields: dict[str, Any], time_ms: Any) -> str:
     """
     is_number = type(time_ms) in (int, float)
     if not is_number or not -(2**63) < time_ms < 2**63:
-        return "time_ms is no number of 64 bits"
+        return "time_ms is not a number of 64 bits"
     if type(fields["key"]) is not str:
-        return "key is no text"
+        return "key is not text"
     if type(fields["metadata"]) is not dict:
-        return "metadata is no JSON object"
+        return "metadata is not a JSON object"
     return ""

@@ -165,7 +165,7 @@ class Run:
             epoch = scalar(metadata.get("epoch_num"))
             self.accuracies.append(Accuracy(line=event.line, key=key, number=epoch, value=scalar(event.value)))
         elif key == schema.RANK_TIMES.key:
-            times = from_json(schema.RankTimes, event.value)  # None if it is no object, or a field is not of its type
+            times = from_json(schema.RankTimes, event.value)  # None for no object, or a field of another type
             if times is not None:
                 step = scalar(metadata.get("step"))
                 # After a resume, a step may be done again. Its old entry is removed, so that the new one is the last.

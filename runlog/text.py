@@ -44,7 +44,7 @@ def visible(value: object, limit: int = 600) -> str:
 
 
 def encodable(text: str) -> str:
-    """Return a text in which escapes replace what UTF-8 cannot encode, as `\\udcff` for a byte of a name in Latin-1."""
+    """Return a text in which escapes replace what UTF-8 cannot encode, such as `\\udcff` for a byte of Latin-1."""
     return text.encode(errors="backslashreplace").decode()
 
 

@@ -33,7 +33,7 @@ class NoRunError(InputError):
 
 
 class NothingMeasuredError(InputError):
-    """Nothing of a run is left after its warm-up. For a finished run resumed near its end, that is no mistake."""
+    """Nothing of a run is left after its warm-up. For a finished run resumed near its end, that is not a mistake."""
 
 
 @dataclass(kw_only=True, slots=True)  # not frozen: that makes a row take four times as long

@@ -28,7 +28,7 @@ MAY = {
 # Packages that a command may do without, or that take long to load: these alone are imported where they are used.
 HEAVY = {"jinja2", "paddle", "nvidia", "mpi4py", "mlperf_logging", "pynvml", "PIL", "matplotlib", "numpy", "scipy"}
 HEAVY |= {"sklearn", "argcomplete", "hashlib"}  # the last loads OpenSSL
-MOST_LINES, MOST_LINES_OF_A_FUNCTION = 450, 55  # without docstrings: they explain, and are no code to hold in mind
+MOST_LINES, MOST_LINES_OF_A_FUNCTION = 450, 55  # without docstrings: they explain, and are not code to hold in mind
 # Named by their rooms' rows of the page or by none: what no change begins with.
 WITHOUT_A_ROW = {"program/arrays.py", "program/ops.py", "runlog/errors.py"}
 

@@ -175,7 +175,7 @@ def test_normalizations_and_the_loss_are_the_sources(name: str) -> None:
     smoothing = [0.1] if name in ("mlperf_lars", "nvidia_cosine") else []
     assert [op.attr("epsilon") for op in ops if op.type == "label_smooth"] == [np.float32(share) for share in smoothing]
     losses = [op for op in ops if op.type == "softmax_with_cross_entropy"]
-    ignored = 255 if spans_ranks else -100  # Paddle's default, which is no class
+    ignored = 255 if spans_ranks else -100  # Paddle's default, which is not a class
     assert [(op.attr("ignore_index"), op.attr("soft_label")) for op in losses] == [(ignored, bool(smoothing))]
 
 

@@ -93,7 +93,7 @@ def pack(source: Path, target: Path, part: str) -> str:
         RunError: The disk returns other bytes than were written.
     """
     images = folder.find(source, part, recordio.MOST_CLASSES)
-    print_warning(images.passed_over)  # a note on files that are no images of a class; empty, nothing is printed
+    print_warning(images.passed_over)  # a note on files that are not images of a class; empty, nothing is printed
     list_sha256 = _list_sha256(source, images)
     files = PackFiles.of_part(target, part)
     target.mkdir(parents=True, exist_ok=True)

@@ -81,7 +81,7 @@ def _list_of_part(source: Path, part: str, labels: Path | None) -> bytes:
     if labels is not None:  # `part` is "train" here, and its labels must mean the same classes as those in `labels`
         # Of folders "0", "1", "10" and "2" the folder "10" has the label 2, but in `labels` 2 may mean the folder "2".
         # A warning on the first folder whose name is another number than its label, such as "10". Empty if there is
-        # none, if the name of any folder is no number, or if the file `labels` is missing.
+        # none, if the name of any folder is not a number, or if the file `labels` is missing.
         note = folder.note_on_numbered_folders(source / part, classes_in_train, labels)
         print_warning(note)
     return folder.list_text(images)

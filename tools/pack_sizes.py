@@ -51,7 +51,7 @@ def size_of(name: str, content: bytes) -> folder.Size:
         content: Bytes of the file.
 
     Raises:
-        ValueError: The file is no image, or it is above Pillow's limit and `encoded` cannot read it either.
+        ValueError: The file is not an image, or it is above Pillow's limit and `encoded` cannot read it either.
     """
     is_jpeg = content.startswith(encoded.JPEG_START)
     is_png = content.startswith(encoded.PNG_START)
@@ -66,16 +66,17 @@ def size_of(name: str, content: bytes) -> folder.Size:
             size: folder.Size = opened.size
             return size
     except Image.DecompressionBombError as error:
-        webp_size = encoded.webp_size(content)  # None if the file is no WebP that DALI takes
+        webp_size = encoded.webp_size(content)  # None if the file is not a WebP that DALI takes
         if webp_size is None:
             raise ValueError(f"{name}: {error} Make it smaller or remove it from the list") from error
         fault = encoded.fault(content)  # as that it is truncated, which Pillow has not looked at yet
         if fault:
-            raise ValueError(f"{name}: is no image ({fault}): replace the file or remove it from the list") from error
+            remedy = "replace the file or remove it from the list"
+            raise ValueError(f"{name}: is not an image ({fault}): {remedy}") from error
         height, width = webp_size  # the height first here, too
         return width, height
     except (OSError, SyntaxError, ValueError) as error:
-        raise ValueError(f"{name}: is no image: replace the file or remove it from the list") from error
+        raise ValueError(f"{name}: is not an image: replace the file or remove it from the list") from error
 
 
 def _size_of_sample(images: folder.ImageList | Records, number: int) -> folder.Size:

@@ -54,8 +54,8 @@ def _operator_of_main(work: Work, bucket: JsonObject | None) -> Operator:
 
     Args:
         work: The bytes that the operator moves and the FLOPs that it computes.
-        bucket: The gradients that the operator sums, with "mib" and "on_computing_stream"; None: it is no all-reduce of
-            gradients.
+        bucket: The gradients that the operator sums, with "mib" and "on_computing_stream"; None: it is not an
+            all-reduce of gradients.
     """
     if bucket is None:
         return Operator(work, summed_bytes=None)

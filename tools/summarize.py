@@ -280,7 +280,7 @@ def _check_row(checks: Sequence[Report]) -> str:
         checks: What the check of each log found; empty for throughput runs, which are not checked.
     """
     if not checks:
-        return "not applicable: a throughput run is no training result"
+        return "not applicable: a throughput run is not a training result"
     verdicts = ["pass" if check.passed else "fail" for check in checks]
     return f"{', '.join(verdicts)} (ruleset {RULESET})"
 

@@ -218,7 +218,7 @@ class View:
             The state for JSON, as `FollowedLog.look` returns it.
 
         Raises:
-            ValueError: There is no log, or the newest file is no training log.
+            ValueError: There is no log, or the newest file is not a training log.
             OSError: A file cannot be read.
         """
         newest = self._newest()
@@ -533,7 +533,7 @@ class NodesView:
 
 
 def _host_cells(sample: JsonObject) -> tuple[str, str]:
-    """Return the use of a node's CPU and of its memory as text, as ("12 %", "31.0 GiB"); "-" for what is not known."""
+    """Return the use of a node's CPU and of its memory as text, such as ("12 %", "31.0 GiB"); "-" if not known."""
     return _or_dash(sample.get("cpu_percent"), "{:.0f} %"), _or_dash(sample.get("memory_used_gib"), "{:.1f} GiB")
 
 
@@ -571,13 +571,13 @@ def _show(args: argparse.Namespace, view: View, console: Console) -> None:
     """Print the run once, as JSON or as tables; on a terminal draw its tables again until the run ends.
 
     Args:
-        args: Options of the command line. `json` and `once` ask for one view; without them, output that is no terminal
-            gets only one, too.
+        args: Options of the command line. `json` and `once` ask for one view; without them, output that is not a
+            terminal gets only one, too.
         view: The view of the newest run, which reads the files.
         console: Where the tables are printed.
 
     Raises:
-        ValueError: There is no log, or the newest file is no training log.
+        ValueError: There is no log, or the newest file is not a training log.
         OSError: A file cannot be read.
         RunError: The view cannot be written.
     """

@@ -36,7 +36,7 @@ class Judge:
         """Keep a reduced copy of an event until `finish`, if a rule of any file is about its key.
 
         The copy takes half the memory. Its metadata lacks `file` and `lineno`, the place in the code, which no rule
-        asks for. Its names are shared with the other events. An event whose metadata is no dict is kept as it is.
+        asks for. Its names are shared with the other events. An event whose metadata is not a dict is kept as it is.
 
         Args:
             event: The next event of the log.

@@ -2,7 +2,7 @@
 
 - A damaged line is one that our reader skips, or splits into events, with a finding.
 - A fatal line is one at which mlperf-logging's parser has an error, so that the official checker rejects the log. The
-  parser goes on after a line that is no JSON, for instance, but ends at one that lacks a field.
+  parser goes on after a line that is not JSON, for instance, but ends at one that lacks a field.
 
 A damaged line need not be fatal, because that parser reads some of them as events.
 """
@@ -78,7 +78,7 @@ def _findings_of_official_checker_alone(ours: Sequence[Finding], by_parser: "_Ju
 
 
 def _error_about_fatal_line(fatal_line: int, ours: Sequence[Finding]) -> Finding:
-    """Return an official error about a fatal line that is no error among our findings.
+    """Return an official error about a fatal line that is not an error among our findings.
 
     Args:
         fatal_line: The line at which mlperf-logging's parser has an error.

@@ -76,7 +76,8 @@ def _can_be_joined(metadata: Any, count_field: str) -> bool:
     both are keys of dicts, here and in the official checker: 512 and "FID" for the FID of 88.1 after 512 samples.
 
     Args:
-        metadata: The metadata of an eval_accuracy, any JSON value. If they are a dict, it has the name, as "metric".
+        metadata: The metadata of an eval_accuracy, any JSON value. If they are a dict, it has the name, such as
+            "metric".
         count_field: The field that has the count, such as "samples_count".
     """
     if not isinstance(metadata, dict) or count_field not in metadata:

@@ -1,8 +1,8 @@
 """mlperf-logging's own rule files, parsed: what each asks of the events of a key.
 
 The files of its release 4.1.68 lie unchanged, with their licence, in one archive in the folder of our rules: a verdict
-needs no installed package and does not change with one. FCN-HRNetW18 is no benchmark of MLPerf: it has files of ours in
-the same language.
+needs no installed package and does not change with one. FCN-HRNetW18 is not a benchmark of MLPerf: it has files of ours
+in the same language.
 """
 
 import functools

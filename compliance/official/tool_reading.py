@@ -145,7 +145,7 @@ class ToolReader:
 
         Raises:
             KeyError: The metadata lack the name or the count.
-            TypeError: The name or the count is a list or a dict, or the metadata are no dict.
+            TypeError: The name or the count is a list or a dict, or the metadata are not a dict.
         """
         count = event.metadata[self._metric_count_field]  # the steps or samples trained before the evaluation
         metrics = self._metrics_by_count[count]  # a defaultdict: a new count gets an empty dict
@@ -160,7 +160,7 @@ class ToolReader:
 
         Raises:
             KeyError: The event does not say it.
-            TypeError: Its epoch is no number, or its metadata are no dict.
+            TypeError: Its epoch is not a number, or its metadata are not a dict.
         """
         if self._benchmark in convergence.COUNTED_IN_SAMPLES:
             samples: float = evaluation.metadata["samples_count"]
@@ -184,7 +184,7 @@ class ToolReader:
         Raises:
             KeyError, TypeError, ValueError: rcp_checker ends with an error at `stop`, or has no number to compute with.
         """
-        if stop.metadata["status"] != "success":  # KeyError without a status, TypeError if the metadata are no dict
+        if stop.metadata["status"] != "success":  # KeyError without a status, TypeError if the metadata are not a dict
             return NOT_CONVERGED
         if self._benchmark == STABLE_DIFFUSION:
             # The fewest samples or steps at which FID and CLIP reach their targets. KeyError, TypeError or ValueError.
@@ -204,10 +204,10 @@ class ToolReader:
 
         Raises:
             KeyError: An evaluation lacks a metric that is needed to tell.
-            TypeError: A metric is no number, or the evaluations at the target have counts that cannot be compared.
+            TypeError: A metric is not a number, or the evaluations at the target have counts that cannot be compared.
             ValueError: No evaluation reached the target.
         """
-        # `_reaches_target` raises KeyError for a missing metric, and TypeError for a metric that is no number.
+        # `_reaches_target` raises KeyError for a missing metric, and TypeError for a metric that is not a number.
         counts_at_target = [count for count, metrics in self._metrics_by_count.items() if _reaches_target(metrics)]
         if not counts_at_target:
             # The user reads "line 7: run_stop: no evaluation before it reaches the target".
@@ -235,6 +235,6 @@ def _reaches_target(metrics: dict[Any, Any]) -> bool:
 
     Raises:
         KeyError: There is no FID, or no CLIP although FID reaches its target.
-        TypeError: One of them is no number.
+        TypeError: One of them is not a number.
     """
     return bool(metrics["FID"] <= _MOST_FID and metrics["CLIP"] >= _LEAST_CLIP)

@@ -53,7 +53,7 @@ def stated_data(run: LoggedRun, benchmark: Benchmark) -> StatedData:
         return StatedData.OTHER
     if _is_eval_samples_but_for_padding(eval_samples, benchmark, run.global_batch):
         return StatedData.BENCHMARK
-    if benchmark.name != "resnet":  # its accuracy may be no share of the samples, such as a mean IoU
+    if benchmark.name != "resnet":  # its accuracy may not be a share of the samples, such as a mean IoU
         return StatedData.OTHER
     # Some ResNet logs state a number of batches as eval_samples, such as 196.
     is_only_stated_wrongly = _fit_real_samples_only(run.evaluations, real=benchmark.eval_samples, stated=eval_samples)
@@ -254,8 +254,8 @@ def check_samples(run: LoggedRun, samples: int, collector: FindingCollector) -> 
 def _find_number_of_samples(run: LoggedRun, samples: int) -> int | None:
     """Return on how many samples a run was evaluated: the least number near the set's size that fits all accuracies.
 
-    A number of samples fits an accuracy if accuracy * number is a whole number of right samples, as 0.76002 * 50,000
-    is 38,001.
+    A number of samples fits an accuracy if accuracy * number is a whole number of right samples, such as 0.76002 *
+    50,000 is 38,001.
 
     Args:
         run: The facts that the log states of the run: its accuracies and its global batch.

@@ -290,7 +290,7 @@ class Checkpoints:
 
         Returns:
             The complaint, which names the first checkpoint too many. An empty text if there is none, if one of the two
-            settings is no whole number, or if the log has no run_stop.
+            settings is not a whole number, or if the log has no run_stop.
         """
         every_epochs = self._run.whole_setting("CHECKPOINT_EPOCHS")
         every_minutes = self._run.whole_setting("CHECKPOINT_MINUTES")

@@ -16,7 +16,7 @@ from runlog import schema
 from runlog.digits import six_digits
 from runlog.reader import Event
 
-LEAST_EQUAL_VALUES = 3  # of two runs, to be no accident
+LEAST_EQUAL_VALUES = 3  # of two runs, not to be an accident
 _LEAST_DISTINCT_TIMES = 10  # by which a run is recognised
 _LEAST_DISTINCT_ACCURACIES = 5  # by which a run is recognised
 _LEAST_PRECISE_ACCURACIES = 3  # by which it is recognised, too, if none is rounded or a share of counted samples
@@ -66,7 +66,7 @@ def marks(run: LoggedRun) -> list[Mark]:
     course = _times_since_start(run)
     if _is_recognisable_course(course, run):
         marks_of_run.append(Mark(_COURSE, (*course, *times)))
-    # Few different values are no mark, because they may be equal by chance or by a coarse clock.
+    # Few different values are not a mark, because they may be equal by chance or by a coarse clock.
     distinct_times = set(times) - {0.0}  # a coarse clock may state 0 for any short time
     if len(distinct_times) >= _LEAST_DISTINCT_TIMES:
         marks_of_run.append(Mark(_TIMES, times))

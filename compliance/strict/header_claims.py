@@ -24,8 +24,8 @@ _ROUNDING_OF_MEMORY = 1.01  # the header rounds the memory of a GPU to a tenth o
 _MOST_OF_NAMED_MEMORY = 1.06  # GiB over the GB in a card's name; all known cards have no more than the number in GiB
 _SHA256 = re.compile("[0-9a-f]{64}")
 _GB_IN_NAME = re.compile(r"\b(\d+) ?GB\b")
-# Cards before compute capability 8.0, as V100S-PCIE-32GB, Quadro RTX 8000, T1000, TITAN RTX and GeForce RTX 2080 Ti.
-# The GeForce RTX 2050 is a later one: it has 8.6.
+# Cards before compute capability 8.0, such as V100S-PCIE-32GB, Quadro RTX 8000, T1000, TITAN RTX and GeForce RTX 2080
+# Ti. The GeForce RTX 2050 is a later one: it has 8.6.
 _WITHOUT_TF32 = re.compile(r"\b(?:G?V100\w?|T\d+G?|[PMK]\d+\w?|GTX|TITAN|Quadro RTX|RTX 20[678]0)\b")
 _TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"
 _CHOICE_OF_GPU = "FLAGS_selected_gpus"

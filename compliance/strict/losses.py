@@ -9,8 +9,8 @@ from runlog import schema, workloads
 from runlog.digits import counted, six_digits
 from runlog.reader import from_json
 
-_LEAST_EQUAL_LOSSES = 10  # that are no accident
-_REPEATED_LOSSES = 5  # in a row, each another one, that are no accident
+_LEAST_EQUAL_LOSSES = 10  # that are not an accident
+_REPEATED_LOSSES = 5  # in a row, each another one, that are not an accident
 _LEAST_SPREAD = 1e-3  # of such losses, as a share of the largest: far above the last digit of a 32-bit number, 6e-8
 # The first window of a training from random weights, on data of which it is known how fast they are learned.
 _LEAST_FIRST_LOSS = 0.6  # of the loss of a guess
@@ -37,17 +37,18 @@ class _Guess(NamedTuple):
 def faults_of_losses(losses: Sequence[float | None], not_read: int) -> Iterator[str]:
     """Yield in words why the losses of a run cannot be those of a training: two faults at most.
 
-    - losses that are no numbers; only if there are none, losses that are all 0, or all one number
+    - losses that are not numbers; only if there are none, losses that are all 0, or all one number
     - 5 losses in a row that come a second time
 
     Args:
         losses: The losses of a run's first windows, in their order. A loss is None if the window could not be read, or
             if the window has no number as its loss.
-        not_read: How many of these windows could not be read. Such windows are no fault here: the caller reports them.
+        not_read: How many of these windows could not be read. Such windows are not a fault here: the caller reports
+            them.
     """
     missing_losses = losses.count(None) - not_read  # of windows that could be read, but have no number as their loss
     if missing_losses > 0:
-        yield f"{missing_losses} of the losses {_of_first_windows(losses)} are no numbers"
+        yield f"{missing_losses} of the losses {_of_first_windows(losses)} are not numbers"
     else:
         yield from _losses_without_change(losses)
 

@@ -64,7 +64,7 @@ def _evaluations_out_of_schedule(run: LoggedRun, last_epoch: int) -> Iterator[Fa
     are_whole_numbers = type(period) is int and type(offset) is int
     if not are_whole_numbers or period < 1:
         shown = f"every {printable(period)} epochs from {printable(offset)} on"
-        yield Fault(None, f"a recipe that evaluates {shown}, which are no numbers of epochs")
+        yield Fault(None, f"a recipe that evaluates {shown}, which are not numbers of epochs")
         return
     yield from _evaluation_too_many(run, last_epoch, period, offset)
     yield from _missing_evaluation(run, last_epoch, period, offset)
@@ -123,8 +123,8 @@ def _missing_evaluation(run: LoggedRun, last_epoch: int, period: int, offset: in
 def _are_all_evaluations_known(run: LoggedRun) -> bool:
     """Return whether `run.evaluations` has all evaluations of the run.
 
-    It lacks accuracies that are no numbers or repeat the one before, and has EVENTS_KEPT at most. The first evaluations
-    of a resumed run are in another log.
+    It lacks accuracies that are not numbers or repeat the one before, and has EVENTS_KEPT at most. The first
+    evaluations of a resumed run are in another log.
     """
     return not run.is_resumed and len(run.evaluations) >= run.number_of_events(schema.EVAL_ACCURACY)
 

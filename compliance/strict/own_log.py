@@ -53,7 +53,7 @@ def recipe_settings_of_hyperparameters(run: LoggedRun) -> dict[str, str]:
     setting_by_event_key = {known_optimizer.warmup_epochs.key: "RECIPE.warmup_epochs"}
     # Such as "momentum" with an event whose key is "lars_opt_momentum".
     for hyperparameter, event in known_optimizer.hyperparameters.items():
-        # The base learning rate and the decay steps are no copies of a setting: they depend on the batch, too.
+        # The base learning rate and the decay steps are not copies of a setting: they depend on the batch, too.
         if hyperparameter in setting_of:
             setting_by_event_key[event.key] = setting_of[hyperparameter]
     return setting_by_event_key

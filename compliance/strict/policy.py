@@ -225,7 +225,7 @@ class Policy:
     # --- rules of the other benchmarks ---
 
     def _check_batch(self) -> None:
-        """Report a log whose first or last global_batch_size is no whole number above 0, or whose two values differ."""
+        """Report a log whose first and last global_batch_size differ, or of which one is not a whole number above 0."""
         if self.run.number_of_events(schema.GLOBAL_BATCH_SIZE) == 0:  # the official rules say where one is needed
             return
         first = self.run.first_event(schema.GLOBAL_BATCH_SIZE)
@@ -505,7 +505,7 @@ class Policy:
     def _warn_of_early_event_before_run(self) -> None:
         """Warn of the first event up to run_start that is more than 100 ms earlier than one above it.
 
-        It is no error, because somebody may have set the clock.
+        It is not an error, because somebody may have set the clock.
         """
         early = self.order.times.first_early_before_run
         if early is not None:

@@ -7,7 +7,7 @@ from compliance.logged_run import is_number
 from runlog import schema
 
 ROUNDING_ERROR_S = 1e-6  # of a time that is written with six digits
-# A rank may compute while rank 0 writes a checkpoint or a line of the log, which is no time of its window.
+# A rank may compute while rank 0 writes a checkpoint or a line of the log, which is not time of its window.
 _MOST_COMPUTED_SHARE = 1.25  # of the time that passed
 _MOST_COMPUTED_MORE_S = 1.0
 # MiB/s of a checkpoint: of the copy for which training waits, and of the hash and the write. Machines have a tenth.

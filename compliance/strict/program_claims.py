@@ -182,7 +182,7 @@ def _faults_of_proofs(run: LoggedRun, program: JsonObject, devices: int) -> Iter
 
     Each line, here called a proof, states what a run has found in its program before training. Needed is one such as
     "161 gradients summed over 2 ranks once, scaled by 1/2 once". It must stand above those about updates of weights,
-    such as "sgd by merged_momentum of 161", which must have the same number. A line of an unknown form is no fault.
+    such as "sgd by merged_momentum of 161", which must have the same number. A line of an unknown form is not a fault.
 
     Args:
         run: The facts that the log states of the run, with its optimizer and its STRATEGY.

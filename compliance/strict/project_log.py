@@ -31,7 +31,7 @@ _LEAST_SHARE_OF_DUE = 0.5  # of the telemetry samples that are due during the ru
 _MOST_SHARE_OF_DUE = 1.05  # of the telemetry samples that are due in all; a sampler makes up for none that it missed
 _MOST_EXTRA_SAMPLES_PER_NODE = 10  # beyond that share, for short runs
 _LEAST_SHARE_OF_CONVOLUTIONS = 0.5  # of the model's that are left as operators if passes fuse some
-_EQUAL_MIOUS = 3  # in a row, that are no accident
+_EQUAL_MIOUS = 3  # in a row, that are not an accident
 _MOST_MIOU_OF_ONE_CLASS = 0.5  # where all pixels are said to be of one class: 1 over the number of classes
 
 
@@ -166,7 +166,7 @@ class ProjectLog:
                 yield Fault(self.run.first_events[key].line, f"{count} {key}; a run writes one")
 
     def _impossible_seeds(self) -> Iterator[Fault]:
-        """Yield a fault for each seed that is no whole number from 0 on."""
+        """Yield a fault for each seed that is not a whole number from 0 on."""
         for seed in self.run.all_events[schema.SEED.key]:
             is_whole_number = fits(schema.SEED.value, seed.value)
             if not is_whole_number or seed.value < 0:
@@ -292,8 +292,8 @@ class ProjectLog:
     def _repeated_mious(self) -> Iterator[Fault]:
         """Yield a fault if 3 evaluations in a row of an HRNet run have exactly the same mean IoU, above a half.
 
-        That is no accident: a mean IoU is a share of very many pixels, and weights that train change the class of some.
-        A network that calls all pixels one class repeats its mean IoU, but this is no more than a half.
+        That is not an accident: a mean IoU is a share of very many pixels, and weights that train change the class of
+        some. A network that calls all pixels one class repeats its mean IoU, but this is no more than a half.
         """
         is_hrnet = self.benchmark is not None and self.benchmark.name == "hrnet"
         evaluations = self.run.evaluations if is_hrnet else []

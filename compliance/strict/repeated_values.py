@@ -476,7 +476,7 @@ def _steps_of_training(settings: JsonObject, steps_of_epoch: int) -> Any:
         steps_of_epoch: How many steps an epoch has.
 
     Returns:
-        The steps; None, or a value that is no number, if the settings do not say them.
+        The steps; None, or a value that is not a number, if the settings do not say them.
     """
     epochs: Any = settings[setting_of_epochs(settings)]
     if not epochs:

@@ -53,8 +53,8 @@ class Sensors:
     def _take_memory(self, line: int, memory_mib: float) -> None:
         """Add a window's GPU memory to the run's first, least and most, and keep the first line where it is less.
 
-        Each window states the most memory that was held since the run began. So less than in a window before, as 900
-        MiB after 1000 MiB, is a sign of an altered log, and the line is kept for a report. 0 MiB is no such sign.
+        Each window states the most memory that was held since the run began. So less than in a window before, such as
+        900 MiB after 1000 MiB, is a sign of an altered log, and the line is kept for a report. 0 MiB is no such sign.
 
         Args:
             line: The line of the window's event.
@@ -68,6 +68,6 @@ class Sensors:
         if memory_mib > most_before_mib:
             self.most_memory_mib = memory_mib
             self.line_of_memory = line
-        has_fallen = 0 < memory_mib < most_before_mib  # 0 is no fall: some allocators of Paddle count nothing
+        has_fallen = 0 < memory_mib < most_before_mib  # 0 is not a fall: some allocators of Paddle count nothing
         if has_fallen and not self.line_of_less_memory:  # 0: no window before has stated less
             self.line_of_less_memory = line

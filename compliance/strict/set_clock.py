@@ -55,10 +55,10 @@ class SetClock:
     def take(self, event: Event, last_step: int | None) -> str:
         """Return how a clock_set is impossible, and add a setting ahead to the leaps since the last window.
 
-        It is impossible if its value is no number of 0.1 s or more ahead, or 1 s or more back, or if it states another
-        step than the last one, or none. A leap is also impossible if the log's clock has advanced too little since the
-        window before the last one: by less than the last window's time and the leaps logged after it, but for a
-        tolerance.
+        It is impossible if its value is not a number of 0.1 s or more ahead, or 1 s or more back, or if it states
+        another step than the last one, or none. A leap is also impossible if the log's clock has advanced too little
+        since the window before the last one: by less than the last window's time and the leaps logged after it, but for
+        a tolerance.
 
         Args:
             event: The event clock_set, such as one of 60 s.

@@ -20,7 +20,7 @@ def is_automatic(strategy: str) -> bool:
 
 
 def _entries(strategy: str) -> Iterator[tuple[str, str]]:
-    """Yield name and value of each knob that a STRATEGY names, as ("gradient_merge", "2"), in its order."""
+    """Yield name and value of each knob that a STRATEGY names, such as ("gradient_merge", "2"), in its order."""
     for part in strategy.split(","):
         entry = part.strip()
         if entry:
@@ -43,7 +43,7 @@ def wrong_knobs(strategy: str) -> Iterator[str]:
     for name, value in _entries(strategy):
         kind = rules.knobs_of_strategy.get(name)
         if kind is None:
-            yield f"STRATEGY has {printable(name)}, which is no knob of this project"
+            yield f"STRATEGY has {printable(name)}, which is not a knob of this project"
         elif not _is_of_kind(value, kind):
             yield f"STRATEGY has {name}={printable(value)}, which is no {kind}"
         elif kind != "switch" and not _is_in_range(name, float(value)):

@@ -89,7 +89,7 @@ class Submission:
 
     @property
     def scaling_in_words(self) -> str:
-        """Return the factor of the convergence test, as `, x 1.012000`; empty if it was not applied or is not known."""
+        """Return the factor of the convergence test, such as `, x 1.012000`; empty if none is known."""
         if self.scaling is None or self.rcp == "not applied":
             return ""
         return f", x {self.scaling:.6f}"
@@ -130,7 +130,7 @@ class Submission:
     def as_dict(self) -> JsonObject:
         """Return the row as a dict for JSON."""
         row: JsonObject = {field.name: getattr(self, field.name) for field in fields(self)}
-        # Three fields are no values of JSON yet.
+        # Three fields are not values of JSON yet.
         row["standing"] = None if self.standing is None else self.standing.as_dict()
         row["envelope"] = None if self.envelope is None else asdict(self.envelope)
         row["questions"] = [asdict(question) for question in self.questions]
@@ -231,7 +231,7 @@ def _verdicts(submission: Submission) -> str:
         official 5/5, 28.3000 min (unverified); strict 3/5, no score; RCP pass, x 1.012000 (PROBLEM)
 
     "5/5" are the logs that pass, of all logs. "RCP" has the outcome of rcp_checker's test of convergence, and the
-    test's factor on the score. After it comes the name of the result, if it is known to be no MLPerf result, and in
+    test's factor on the score. After it comes the name of the result, if it is known not to be an MLPerf result, and in
     parentheses the problem of the submission, if it has one.
     """
     # "28.3000 min", with "(unverified)" if the result uses the name of MLPerf; "no score" if there are no minutes.

@@ -44,8 +44,8 @@ def code_of(commit: str) -> dict[str, CodeFile]:
 
     Raises:
         UnknownCommitError: This checkout does not have the commit.
-        ValueError: `commit` is no hash, git or the checkout is missing, git cannot read the checkout, or the commit has
-            a link or a file over 50 MiB.
+        ValueError: `commit` is not a hash, git or the checkout is missing, git cannot read the checkout, or the commit
+            has a link or a file over 50 MiB.
     """
     entries = [entry for entry in _entries_of(commit) if _is_for_package(entry)]
     files = {}
@@ -63,7 +63,7 @@ def committed_ms(commit: str) -> float:
         commit: Hash of the commit: 7 to 64 hexadecimal digits.
 
     Raises:
-        ValueError: `commit` is no hash, git is not installed, or it does not give the commit.
+        ValueError: `commit` is not a hash, git is not installed, or it does not give the commit.
     """
     _refuse_other_than_hash(commit)
     done = _asked_of_git("log", "--max-count=1", "--no-show-signature", "--format=%ct", f"{commit}^{{commit}}", "--")
@@ -75,7 +75,7 @@ def committed_ms(commit: str) -> float:
 def _is_for_package(entry: _Entry) -> bool:
     """Return whether a package gets what a row lists: a file, not a submodule, with a path that repo_checker takes.
 
-    It refuses hidden files and folders, as `.github/ci.yaml`, and paths with a blank.
+    It refuses hidden files and folders, such as `.github/ci.yaml`, and paths with a blank.
     """
     has_refused_path = re.search(r"(^|/)\.| ", entry.path) is not None
     return entry.mode != _SUBMODULE and not has_refused_path
@@ -90,7 +90,7 @@ def _entries_of(commit: str) -> list[_Entry]:
         commit: Hash of the commit: 7 to 64 hexadecimal digits.
 
     Raises:
-        ValueError: `commit` is no hash, git is not installed, there is no checkout here, or git cannot read it.
+        ValueError: `commit` is not a hash, git is not installed, there is no checkout here, or git cannot read it.
         UnknownCommitError: Git reads the checkout, which does not have the commit, or lacks one of its folders.
     """
     _refuse_other_than_hash(commit)
@@ -146,7 +146,7 @@ def _contents_of(entries: Sequence[_Entry]) -> list[bytes]:
 
 
 def _refuse_other_than_hash(commit: str) -> None:
-    """Raise ValueError if a text is no hash of a commit, so that git takes it for nothing else."""
+    """Raise ValueError if a text is not a hash of a commit, so that git takes it for nothing else."""
     if not re.fullmatch(r"[0-9a-f]{7,64}", commit):
         raise ValueError(f"{printable(commit)}: no commit")
 

@@ -51,7 +51,7 @@ def read_object(path: Path, what: str) -> JsonObject:
         what: What the file should hold, for messages, such as "a manifest".
 
     Raises:
-        ValueError: The file holds anything else, is over 1 MiB, or is no regular file.
+        ValueError: The file holds anything else, is over 1 MiB, or is not a regular file.
         OSError: The file cannot be opened.
     """
     try:
@@ -160,7 +160,7 @@ def _size_fields(run: LoggedRun, nodes: Sequence[Node]) -> list[_LoggedField]:
     """Return the numbers of nodes and of accelerators per node by a log, as fields of a system description.
 
     16 devices on 2 nodes give 8 accelerators per node. If the nodes have no GPUs, the job ran on CPUs, and its devices
-    are no accelerators.
+    are not accelerators.
 
     Args:
         run: The run, by its log.
@@ -344,7 +344,7 @@ def _contradicted_counts(node: Node, description: Description) -> list[str]:
 
 
 def _cores_in_words(node: Node) -> str:
-    """Return the number of cores that a log states for a node, as "64 cores a node that the job may use".
+    """Return the number of cores that a log states for a node, such as "64 cores a node that the job may use".
 
     Args:
         node: A machine as the header of the log describes it.
@@ -355,7 +355,7 @@ def _cores_in_words(node: Node) -> str:
 
 
 def _is_zero(described: Any) -> bool:
-    """Return whether a field of a system description states a number of 0, as `0` or `00`."""
+    """Return whether a field of a system description states a number of 0, such as `0` or `00`."""
     text = str(described)
     return text.isdecimal() and int(text[:MOST_DIGITS]) == 0
 

@@ -217,7 +217,7 @@ def convergence_test(checked: Sequence[Report], ruleset: Ruleset) -> Convergence
         return ConvergenceTest(status=NOT_APPLIED, reason="only closed runs are tested", scaling=1.0)
     if not mlperf.is_mlperf_benchmark(benchmark):
         name = mlperf.model_name(benchmark)
-        return ConvergenceTest(status=NOT_APPLIED, reason=f"{name} is no MLPerf benchmark", scaling=1.0)
+        return ConvergenceTest(status=NOT_APPLIED, reason=f"{name} is not an MLPerf benchmark", scaling=1.0)
     try:
         reference = convergence.reference_set(benchmark, ruleset.version)
     except NoReferenceError as error:
@@ -249,7 +249,7 @@ def _test_against(reference: ReferenceSet, checked: Sequence[Report]) -> Converg
         reason = f"no one global_batch_size ({printable(', '.join(texts_of_batches))})"
         return ConvergenceTest(status=FAILED, reason=reason, scaling=1.0, reference=reference)
 
-    epochs = _epochs_to_target(checked)  # of each run, as (41.0, 40.0); a large number for one that missed the target
+    epochs = _epochs_to_target(checked)  # of each run: (41.0, 40.0); a large number for one that missed the target
     result = convergence.against_reference(epochs, batch, reference, points=reference.points)  # those the tool keeps
     return ConvergenceTest(
         status=PASSED if result.passed else FAILED,
@@ -285,7 +285,7 @@ def _epochs_to_target(checked: Sequence[Report]) -> tuple[float, ...]:
 
 
 def _stated_batches(checked: Sequence[Report]) -> list[str]:
-    """Return the different global batch sizes that logs state, as JSON texts, because a value may be no number.
+    """Return the different global batch sizes that logs state, as JSON texts, because a value may not be a number.
 
     512.0 is not different from 512, as for rcp_checker.
 

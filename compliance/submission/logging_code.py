@@ -65,7 +65,7 @@ def _may_log(line: str, key: str) -> bool:
         log.event(event, value)
 
     Args:
-        line: The line, as `log.mark(schema.RUN_STOP, schema.Ended(status="success"))`.
+        line: The line, such as `log.mark(schema.RUN_STOP, schema.Ended(status="success"))`.
         key: The key, such as "run_start".
     """
     if _CALL_OF_LOG.search(line) is None:

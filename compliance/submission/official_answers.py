@@ -91,7 +91,7 @@ def _not_asked_about(benchmark: str) -> list[Verdict]:
 
     If these tools were run, they would ignore the benchmark's folder or end with an error.
     """
-    not_applied = f"not applied: {benchmark} is no MLPerf benchmark"
+    not_applied = f"not applied: {benchmark} is not an MLPerf benchmark"
     tools = ("package_checker", "rcp_checker", "result_summarizer")
     return [Verdict(check=tool, status=UNKNOWN, found=not_applied) for tool in tools]
 

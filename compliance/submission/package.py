@@ -173,7 +173,7 @@ def _description_path(system: str) -> Path:
         system: Name of a description in the folder systems/, without .json; or a path that ends in .json.
 
     Raises:
-        ValueError: There is no such file, or it is no description.
+        ValueError: There is no such file, or it is not a description.
     """
     path = Path(system) if system.endswith(".json") else REPOSITORY / "systems" / f"{system}.json"
     if not path.is_file():
@@ -257,7 +257,7 @@ def _place_scored_logs(stage: Path, logs: Sequence[Path], system: str, ruleset: 
 
     Raises:
         RefusedError: The logs cannot be scored together.
-        ValueError: There are too few logs, or one is no regular file.
+        ValueError: There are too few logs, or one is not a regular file.
     """
     incoming = stage / "incoming"  # the copies of all logs
     copies = copy_and_check(incoming, logs, ruleset)
@@ -349,7 +349,7 @@ def contents_of(
         (content, refusals): the manifest and the report; and the reasons, empty if there are none.
 
     Raises:
-        ValueError: The system description is no JSON object, or the logs cannot be scored together.
+        ValueError: The system description is not a JSON object, or the logs cannot be scored together.
         OSError: The system description cannot be opened.
     """
     description_file = folder / "systems" / f"{system}.json"

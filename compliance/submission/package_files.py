@@ -74,7 +74,7 @@ def _why_not_allowed(path: Path, relative_path: str) -> str:
     """
     is_file_or_folder = path.is_file() or path.is_dir()
     if path.is_symlink() or not is_file_or_folder:  # such as a pipe
-        return "is no regular file"
+        return "is not a regular file"
     if path.is_dir() and not any(path.iterdir()):
         return "is an empty folder"
     if path.is_dir() and path.name == "__pycache__":

@@ -41,7 +41,7 @@ def copy_and_check(folder: Path, logs: Sequence[Path], ruleset: Ruleset) -> Copi
         since `python -m compliance check --receipt` has a line in `changes_since_check`.
 
     Raises:
-        ValueError: A log is no regular file.
+        ValueError: A log is not a regular file.
     """
     folder.mkdir()
     original_of_copy = {folder / f"{index}.txt": log for index, log in enumerate(logs)}
@@ -83,7 +83,7 @@ def _change_since_check(log: Path, copy: Path) -> str:
 
 
 def _has_hash_of(receipt: Path, copy: Path) -> bool:
-    """Return whether a receipt that `check --receipt` wrote has the hash of a log's copy, as `"sha256": "5d41..."`."""
+    """Return whether a receipt of `check --receipt` has the hash of a log's copy, such as `"sha256": "5d41..."`."""
     # Not parsed as JSON: a receipt that is damaged does not have the hash, and needs no error of its own.
     return f'"sha256": "{sha256(copy)}"' in receipt.read_text(encoding="utf-8", errors="replace")
 

@@ -57,7 +57,7 @@ def pages_of(root: Path) -> dict[str, str]:
         The text of each file by the name of the file.
 
     Raises:
-        ValueError: The manifest of a package is no JSON, or the system description is no JSON object.
+        ValueError: The manifest of a package is not JSON, or the system description is not a JSON object.
         OSError: A manifest, a system description, a list of hashes or a log cannot be opened.
     """
     manifests = sorted((root / PACKAGES).glob(f"*/*/{MANIFEST}"))  # packages/ID/ORG/submission.json

@@ -90,7 +90,7 @@ def _findings_on_run(run: PackagedRun, description: JsonObject, ruleset: Ruleset
             its rule "system-description".
     """
     # A package may have a few runs that missed the target. `refusals_by_missed_target` counts them, and refuses the
-    # package if they are too many. So a missed target is no reason here.
+    # package if they are too many. So a missed target is not a reason here.
     findings_on_log = () if _has_only_missed_target(run.report) else run.report.findings
     contradictions = compare_description(run.report.run, description, ruleset.strict["system-description"])
     return [*findings_on_log, *run.findings_between_runs, *contradictions]

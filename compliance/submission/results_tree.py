@@ -62,7 +62,7 @@ def files_of(path: Path) -> Iterator[TreeFile]:
         The files by their paths in the repository. A file of an archive that cannot be read has the reason instead.
 
     Raises:
-        ValueError: An archive is damaged, or a file is no archive.
+        ValueError: An archive is damaged, or a file is not an archive.
         OSError: `path` does not exist.
     """
     if path.is_dir():
@@ -110,7 +110,7 @@ def _files_of_archive(path: Path) -> Iterator[TreeFile]:
         The files, held in memory. One that cannot be read has the reason instead.
 
     Raises:
-        ValueError: The file is no archive, or a damaged one, which may show only after all files were yielded.
+        ValueError: The file is not an archive, or a damaged one, which may show only after all files were yielded.
         OSError: The file cannot be opened.
     """
     with path.open("rb") as stream:

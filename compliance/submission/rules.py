@@ -75,9 +75,9 @@ def _lines_of_demand(demand: Demand, ruleset: Ruleset) -> list[str]:
     Args:
         demand: The demand, with the sentence of the rules that makes it.
         ruleset: A version of the rules. A check that is in force only from a later version on is marked with that
-            version, as "seed-present (from 4.1.0 on)".
+            version, such as "seed-present (from 4.1.0 on)".
     """
-    # The names of the checks, as "same-configuration, system-description"; "none" if nothing checks the demand.
+    # The names of the checks, such as "same-configuration, system-description"; "none" if nothing checks the demand.
     checks = ", ".join(_check_in_words(check, ruleset) for check in demand.checks) or NO_CHECK
     remark = f" ({demand.remark})" if demand.remark else ""  # as " (others' logs name no system)"
     return [f'  "{demand.sentence}" [{demand.versions}]', f"      {checks}{remark}"]

@@ -112,7 +112,7 @@ def check_logs(
         A report for each log, in the order of `logs`: its findings and the facts of its run.
 
     Raises:
-        ValueError: The ruleset has no rules for `benchmark`, or `system` is no system description.
+        ValueError: The ruleset has no rules for `benchmark`, or `system` is not a system description.
         OSError: `system` cannot be opened, or a receipt cannot be written.
     """
     _refuse_unknown_benchmark(benchmark, ruleset)
@@ -363,7 +363,7 @@ def _what_is_shared(run: LoggedRun, other: LoggedRun, name_of_other: str, rulese
     most_chance = 10 ** -bounds["equal_intervals"]  # 20 decimal places: a chance of 1e-20
     return (
         describe_equal_mark(run, other, name_of_other)  # start, durations or accuracies are equal
-        or describe_resemblance(run, other, name_of_other, most_chance=most_chance)  # so alike that it is no chance
+        or describe_resemblance(run, other, name_of_other, most_chance=most_chance)  # so alike that it is not chance
         or describe_near_accuracies(
             run,
             other,
@@ -380,7 +380,7 @@ def _runs_at_one_accuracy(members: Sequence[Report], ruleset: Ruleset) -> Iterat
     """Yield a breach for each ResNet run but the first that ends at an accuracy which too many runs share.
 
     Exactly the same last accuracy in many runs of a submission is a sign of copied logs. The first of these runs gets
-    no breach, because it is no copy of an earlier one.
+    no breach, because it is not a copy of an earlier one.
 
     Args:
         members: The reports on the logs of one submission, at least one.
@@ -545,7 +545,8 @@ def _fields_of_header(run: LoggedRun) -> JsonObject:
 
 
 def _flat(name: str, value: Any) -> JsonObject:
-    """Return a value of JSON by its name, or each value in a table by the names of both, as "header source.commit".
+    """Return a value of JSON by its name, or each value in a table by the names of both, such as "header
+    source.commit".
 
     A list is one value, and so is an empty table.
     """

@@ -126,8 +126,8 @@ def command(options: argparse.Namespace) -> int:
         The exit status: 0, or 1 if there is no score.
 
     Raises:
-        ValueError: A path does not exist or names no log, a log is named twice or is no regular file, the logs cannot
-            be scored together, or there are no rules for the ruleset.
+        ValueError: A path does not exist or names no log, a log is named twice or is not a regular file, the logs
+            cannot be scored together, or there are no rules for the ruleset.
         OSError: A log cannot be read.
     """
     ruleset = load(options.ruleset)
@@ -249,7 +249,7 @@ def score_runs(
 def refuse_mixed_batches(compared: Sequence[Report], *, shown_log: Path) -> None:
     """Raise ValueError if the runs of a submission have different global batch sizes.
 
-    A value that is no whole number above 0, such as a text, is compared as the log has it.
+    A value that is not a whole number above 0, such as a text, is compared as the log has it.
 
     Args:
         compared: The reports on the logs of the submission.

@@ -118,8 +118,8 @@ def _refuse_invalid(fields: Mapping[str, str]) -> None:
         fields: Fields of the description by name.
 
     Raises:
-        ValueError: A field is missing, a status or division is none of the allowed words, a count is no whole number,
-            or a text is not UTF-8.
+        ValueError: A field is missing, a status or division is none of the allowed words, a count is not a whole
+            number, or a text is not UTF-8.
     """
     missing = [name for name in FIELDS if name not in fields]
     if missing:
@@ -135,7 +135,7 @@ def _refuse_invalid(fields: Mapping[str, str]) -> None:
             raise ValueError(f"{name} {fields[name]!r}: must be a whole number")
     for name in FIELDS:  # a text from bytes of another encoding may hold half of a surrogate pair
         if re.search("[\ud800-\udfff]", fields[name]):
-            raise ValueError(f"{name} {printable(fields[name])}: is no text in UTF-8; give it by --set {name}=VALUE")
+            raise ValueError(f"{name} {printable(fields[name])}: is not text in UTF-8; give it by --set {name}=VALUE")
 
 
 def from_log(run: LoggedRun) -> dict[str, str]:

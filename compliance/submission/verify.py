@@ -145,7 +145,8 @@ def _read_manifest(folder: Path) -> _ManifestFacts:
         folder: Folder of the package.
 
     Raises:
-        ValueError: The manifest is no JSON object, or its system, benchmark or ruleset is none that a package can have.
+        ValueError: The manifest is not a JSON object, or its system, benchmark or ruleset is none that a package can
+            have.
         KeyError: It does not state one of them.
         OSError: It cannot be opened.
     """
@@ -153,7 +154,7 @@ def _read_manifest(folder: Path) -> _ManifestFacts:
     system = str(manifest["system"])
     name = str(manifest["benchmark"])
     if not package.NAME.fullmatch(system):
-        raise ValueError(f"{system} is no name of a system")
+        raise ValueError(f"{system} is not a name of a system")
     ruleset = load(str(manifest["ruleset"]))
     runs_of_result = mlperf.submission_runs(name, ruleset.version)
     if runs_of_result is None:
@@ -324,7 +325,7 @@ def _check_code(folder: Path, commit: str) -> list[Verdict]:
 def _lost_permissions(executable: Sequence[Path]) -> list[Verdict]:
     """Return a warning if files of a package's code are no longer executable, else none.
 
-    It is no failure: a download from a web server, as of a published folder, keeps no permissions.
+    It is not a failure: a download from a web server, as of a published folder, keeps no permissions.
 
     Args:
         executable: The files that are executable in their commit.

@@ -541,7 +541,7 @@ def _statistics_or_error(main: static.Program) -> dict[str, Array] | MemoryError
 
 
 def _by_rank_and_name(statistics_by_rank: list[dict[str, Array] | MemoryError]) -> dict[str, Array]:
-    """Return the BN statistics of all ranks under the names that a checkpoint has for them, as "rank0/NAME".
+    """Return the BN statistics of all ranks under the names that a checkpoint has for them, such as "rank0/NAME".
 
     Args:
         statistics_by_rank: For each rank its running means and variances of batch normalization, by name; or the error

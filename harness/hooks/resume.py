@@ -163,7 +163,8 @@ def _require_same_course(path: Path, position: Position, job: Job, ranks: int) -
 
 
 def _differences_in_words(there: dict[str, Any], here: dict[str, Any]) -> str:
-    """Return what differs between a checkpoint's run and this one, but for MAY_CHANGE, as "epochs 90 there, 37 here".
+    """Return what differs between a checkpoint's run and this one, but for MAY_CHANGE, such as "epochs 90 there, 37
+    here".
 
     Args:
         there: What the state of the checkpoint's run depends on, by name.
@@ -270,15 +271,15 @@ def _in_layout_of_program(arrays: dict[str, Array], main: static.Program) -> dic
 def _restore_first_rank(path: str, arrays: dict[str, Array], main: static.Program, statistics: set[str]) -> None:
     """Load a checkpoint into the training program of rank 0.
 
-    A change between a dynamic and a fixed loss scale is no error: the program then keeps the loss scale that it has,
-    and a warning is printed to stderr.
+    A change between a dynamic and a fixed loss scale is not an error: the program then keeps the loss scale that it
+    has, and a warning is printed to stderr.
 
     Args:
         path: Path of the checkpoint file, for messages.
         arrays: Contents of the checkpoint by name, in the memory layout of the program's tensors.
         main: The training program. Every tensor of its state, such as parameters and momenta, is set.
         statistics: Names of the running means and variances of batch normalization. They differ from rank to rank, so
-            the checkpoint has them once for each rank, as "rank0/NAME".
+            the checkpoint has them once for each rank, such as "rank0/NAME".
 
     Raises:
         ValueError: The checkpoint lacks a tensor of the program, or has it in another shape.

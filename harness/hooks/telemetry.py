@@ -148,8 +148,9 @@ class Sampler(Hook):
         """Return the node's readings of now, by the names that a line of the telemetry file has.
 
         Returns:
-            {name with its unit: value}, as "cpu_percent". "gpus" lists such a dictionary for each GPU that CUDA shows.
-            Bytes of the disks and the network are counted since the machine started. What cannot be read is None.
+            {name with its unit: value}, such as "cpu_percent". "gpus" lists such a dictionary for each GPU that CUDA
+            shows. Bytes of the disks and the network are counted since the machine started. What cannot be read is
+            None.
         """
         memory = psutil.virtual_memory()
         disk = psutil.disk_io_counters()
@@ -311,7 +312,7 @@ def _port_bytes(counter: str) -> int | None:
     """Return the bytes that a counter has counted over all ports of InfiniBand of this node.
 
     Args:
-        counter: Name of the counter's file, as "port_xmit_data". The file counts in words of four bytes.
+        counter: Name of the counter's file, such as "port_xmit_data". The file counts in words of four bytes.
 
     Returns:
         Bytes. None if there is no port, or a file cannot be read.

@@ -35,7 +35,7 @@ class Watchdog:
         """Note that this process has made progress, and what it does next.
 
         Args:
-            doing: What comes next, as "reading the input of step 5", for a message.
+            doing: What comes next, such as "reading the input of step 5", for a message.
             extra_s: Seconds that it may take beyond the limit.
         """
         self.doing = doing

@@ -60,7 +60,7 @@ def _set_attribute(desc: paddle.base.core.OpDesc, name: str, value: Any) -> None
     elif isinstance(value, float):
         desc._set_float32_attr(name, value)  # `_set_attr` would store a double
     elif isinstance(value, paddle.base.core.VarDesc.VarType):
-        desc._set_attr(name, int(value))  # a data type, as `paddle.float16`
+        desc._set_attr(name, int(value))  # a data type, such as `paddle.float16`
     else:
         desc._set_attr(name, value)  # an int, a text or a list: Paddle finds the type by itself
 

@@ -264,7 +264,7 @@ class _Matcher:
             relu: The only reader of its result.
 
         Returns:
-            The group; in the second case its `second` is None. None if X is no bn(conv(x)) that a unit can replace.
+            The group; in the second case its `second` is None. None if X is not a bn(conv(x)) that a unit can replace.
         """
         x, y = operands(add, "X", "Y")
         first = self._conv_norm(x)
@@ -299,8 +299,8 @@ class _Matcher:
             name: Name of the variable.
 
         Returns:
-            The two operators; None if the variable is no bn(conv(...)), if other operators read what is in between or
-            the variable itself, or if the unit cannot compute the convolution.
+            The two operators; None if the variable is not a bn(conv(...)), if other operators read what is in between
+            or the variable itself, or if the unit cannot compute the convolution.
         """
         norm = self._writer_for_one_reader(name, "batch_norm")
         if norm is None:

@@ -301,14 +301,15 @@ class _GradientTracker:
         prove(is_linear, f"{op.type} reads {gradient}: it is not known to keep gradients in proportion")
         if op.type in _SUMS:
             for name in op.input_arg_names:
-                prove(name in self._histories, f"{op.type} adds {name} to {gradient}, which is no gradient of the loss")
+                is_of_loss = name in self._histories
+                prove(is_of_loss, f"{op.type} adds {name} to {gradient}, which is not a gradient of the loss")
 
     def _refuse_exchanged_gradients(self, op: Operator) -> None:
         """Raise Refused if an operator writes a gradient by one parameter to the variable of another one's gradient.
 
         Args:
             op: The operator. For an input slot such as `Filter`, it may have an output slot `Filter@GRAD`. In the input
-                slot is a parameter, its copy of another type, as `fc.w.cast_fp16`, or anything else.
+                slot is a parameter, its copy of another type, such as `fc.w.cast_fp16`, or anything else.
         """
         for slot in op.input_names:
             gradients = ops.operands(op, f"{slot}@GRAD")
@@ -549,7 +550,7 @@ class _GradientTracker:
             prove(parameter not in self.at_optimizer, f"{parameter} is updated twice")
             history = self._histories[gradient]
             is_its_own = history.parameter == parameter
-            prove(is_its_own, f"{parameter} is updated by {gradient}, which is no gradient of it")
+            prove(is_its_own, f"{parameter} is updated by {gradient}, which is not a gradient of it")
             self.at_optimizer[parameter] = replace(history, factor=history.factor * own_factor)
 
 

@@ -153,7 +153,7 @@ def _selecting_type(op: Operator, declared_types: SlotTypes) -> str | None:
         declared_types: Its tensors and their types by slot, as `_declared_types` returns them.
 
     Returns:
-        The type, as "float16"; None if the operator has no tensors.
+        The type, such as "float16"; None if the operator has no tensors.
     """
     # Of `fill_constant` and its like: the first output.
     if op.type in _TYPED_BY_OUTPUT:
@@ -175,7 +175,7 @@ def _first_type(declared_types: SlotTypes, slots: Iterable[str]) -> str | None:
         slots: Names of the slots, in the order in which they are looked at.
 
     Returns:
-        The type, as "float16"; None if the slots hold no tensor.
+        The type, such as "float16"; None if the slots hold no tensor.
     """
     for slot in slots:
         for dtype in declared_types.get(slot, {}).values():
@@ -196,7 +196,7 @@ def _check_declared_types(op: Operator, declared_types: SlotTypes, *, kernel_typ
     Args:
         op: The operator.
         declared_types: Types of its tensors by slot and name.
-        kernel_type: The type by which its kernel was selected, as "float16".
+        kernel_type: The type by which its kernel was selected, such as "float16".
 
     Raises:
         Refused: A tensor is declared in another type.
@@ -219,7 +219,7 @@ def _needed_type(op: Operator, slot: str, *, declared: str, kernel_type: str) ->
     Args:
         op: The operator.
         slot: Its input or output slot that holds the tensor, such as "X" or "Scale@GRAD".
-        declared: The type of the tensor in the program, as "float16".
+        declared: The type of the tensor in the program, such as "float16".
         kernel_type: The type by which the kernel was selected.
 
     Returns:
@@ -253,7 +253,7 @@ def _without_endings(slot: str) -> str:
 
 
 def _type_in_attribute(op: Operator, attr: str) -> str:
-    """Return the type, as `float16`, that an operator's attribute says by its number."""
+    """Return the type, such as `float16`, that an operator's attribute says by its number."""
     return type_name(core.VarDesc.VarType(op.attr(attr)))
 
 
@@ -312,12 +312,12 @@ def check_feed(main: static.Program, feed: dict[str, Any]) -> None:
 
 
 def _array_in_words(value: Any) -> str:
-    """Return the shape and type of a NumPy array or a Paddle tensor, as "([8, 1], 'int64')"."""
+    """Return the shape and type of a NumPy array or a Paddle tensor, such as "([8, 1], 'int64')"."""
     if isinstance(value, np.ndarray):
         return _in_words(value.shape, str(value.dtype))
     return _in_words(value.shape(), type_name(value._dtype()))
 
 
 def _in_words(shape: Sequence[int], dtype: str) -> str:
-    """Return a shape and a type, as "([8, 1], 'int64')"."""
+    """Return a shape and a type, such as "([8, 1], 'int64')"."""
     return f"({list(shape)}, {dtype!r})"

@@ -86,7 +86,7 @@ def _check_input_is_moved(block: Block) -> str:
     """Prove that a program with the knob `perturb_input` has the operator that writes an input's moved values.
 
     Returns:
-        The inputs in words, as "perturb_input moved image by one rounding".
+        The inputs in words, such as "perturb_input moved image by one rounding".
     """
     moved = []
     for op in block.ops:
@@ -130,7 +130,7 @@ def _check_fusions(block: Block, decided: Strategy, *, asked: Strategy) -> list[
 
 
 def _made_in_words(fusion: _Fusion, made_count: int) -> str:
-    """Say how much the pass of a knob that is on made, as "merged_lars found nothing to change".
+    """Say how much the pass of a knob that is on made, such as "merged_lars found nothing to change".
 
     Args:
         fusion: The knob, an option of STRATEGY, and the noun for what its pass makes.
@@ -147,7 +147,7 @@ def _sums_left_in_words(block: Block) -> list[str]:
     For example, the list is ["enable_addto left 4 sums of gradients that no convolution makes"].
 
     Only for a program with the knob `enable_addto` on. The caller has proved before that the knob removed each sum that
-    a convolution could make itself, so the sums that are counted here are needed. Such sums are no fault.
+    a convolution could make itself, so the sums that are counted here are needed. Such sums are not a fault.
 
     Args:
         block: Main block of a built training program.

@@ -9,7 +9,7 @@ from program.ops import EMPTY, LOSS_VALUE, is_aliasing, operands, prove
 def check_values(main: static.Program) -> None:
     """Prove that every operator of a program reads what operators before it compute, what is fed or what is kept.
 
-    Buffers alone are no values: the output of an operator that was lost may lie in the buffer of its input, and would
+    Buffers alone are not values: the output of an operator that was lost may lie in the buffer of its input, and would
     be read there without an error.
 
     Args:

@@ -251,7 +251,7 @@ def check_compute_types(main: static.Program, dtype: str) -> None:
 
     Args:
         main: Training program. The types are those that it declares for its variables.
-        dtype: Type of the weights, as "float16".
+        dtype: Type of the weights, such as "float16".
 
     Raises:
         Refused: Something is of another type; the first one is named.

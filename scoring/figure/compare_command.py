@@ -48,7 +48,7 @@ def between_runs_sd(text: str) -> BetweenRuns:
     wrong_text = argparse.ArgumentTypeError(f"{text!r}: {how_to_write_it}")
     try:
         relative_sd = float(percentage) / 100
-        number_of_runs = count(runs)  # refuses what is no whole number above 0
+        number_of_runs = count(runs)  # refuses what is not a whole number above 0
     except (ValueError, argparse.ArgumentTypeError):
         raise wrong_text from None
     is_in_range = 0 < relative_sd < 1 and number_of_runs >= 2

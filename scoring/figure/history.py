@@ -381,7 +381,7 @@ def _check_runs(args: argparse.Namespace) -> int:
     with opened(args.file) as connection:
         trend = trend_of(rows_of(connection), result, args.system)  # all comparable runs of the history
         past = last_other_runs(connection, trend, result.records, most=args.last)  # without the new runs themselves
-    # `check` needs the hosts, because runs of one host are no independent repeats.
+    # `check` needs the hosts, because runs of one host are not independent repeats.
     hosts = hosts_of_past(past) if past else None
     judgement = check([run.row for run in past], hosts, result)
     print(safe_lines([judgement.text]))

@@ -154,13 +154,13 @@ def opened(path: Path, *, new: bool = False) -> Iterator[sqlite3.Connection]:
         The connection to the file.
 
     Raises:
-        InputError: The file does not exist (without `new`), cannot be used or is no history, or the block raises an
+        InputError: The file does not exist (without `new`), cannot be used or is not a history, or the block raises an
             error of SQLite or AlteredRowError. The text begins with the path.
     """
     if not new and not path.is_file():
         raise InputError(f"{path}: no history there; make it with `history add LOG...`, or give --file")
     if path.exists() and not (path.is_file() or path.is_dir()):  # SQLite would say that /dev/null is locked
-        raise InputError(f"{path}: is no file that can hold a history; name another by --file")
+        raise InputError(f"{path}: is not a file that can hold a history; name another by --file")
     try:
         with closing(_connect(path, may_write=new)) as connection:
             if new:
@@ -215,7 +215,7 @@ def _refuse_other_files(connection: sqlite3.Connection, path: Path) -> None:
         path: Path of the file, for the error.
 
     Raises:
-        InputError: The file is no history, or has a version above VERSION.
+        InputError: The file is not a history, or has a version above VERSION.
     """
     version = _version(connection)
     if version > VERSION:

@@ -67,7 +67,7 @@ def _why_not_calibrated(record: Record, protocol: Protocol) -> str | None:
     averages_printed_values = over_steps in ("mean_of_printed_rates", "mean_step_time")
     prints_running_averages = record.cumulative  # each printed value averages over earlier rows, too
     if averages_printed_values and prints_running_averages:
-        return "running averages are no independent windows"
+        return "running averages are not independent windows"
     return None
 
 

@@ -79,7 +79,7 @@ def counts(text: str) -> list[int]:
         text: The option's value.
 
     Raises:
-        ArgumentTypeError: A part of the text is no whole number above 0.
+        ArgumentTypeError: A part of the text is not a whole number above 0.
     """
     return [count(item) for item in text.split(",")]
 
@@ -91,7 +91,7 @@ def whole(text: str) -> int:
         text: The option's value.
 
     Raises:
-        ArgumentTypeError: The text is no whole number, or one below 0.
+        ArgumentTypeError: The text is not a whole number, or one below 0.
     """
     try:
         value = int(text)

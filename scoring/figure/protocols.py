@@ -271,7 +271,7 @@ def _number_of_runs(where: str, value: object) -> int:
         value: The value of the field, as YAML has it.
 
     Raises:
-        InputError: The value is no whole number above 0.
+        InputError: The value is not a whole number above 0.
     """
     if type(value) is not int or value <= 0:  # `isinstance` would take YAML's `yes`, which is True, for a number
         raise InputError(f"{where}: runs is {value!r}; want a whole number over 0, or {BY_BENCHMARK}")
@@ -373,7 +373,7 @@ def _amount(where: str, field: str, value: object) -> Amount:
         value: The value of the field, as YAML has it.
 
     Raises:
-        InputError: The value is no amount of windows, steps or epochs.
+        InputError: The value is not an amount of windows, steps or epochs.
     """
     match = _AMOUNT.fullmatch(value) if isinstance(value, str) else None
     if match is None:

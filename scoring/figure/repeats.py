@@ -58,7 +58,7 @@ def _refuse_difference(name: str, records: Sequence[Record], values: Sequence[ob
     if len(first_file_by_value) > 1:
         where = ", ".join(f"{value} in {file}" for value, file in first_file_by_value.items())
         fix = f"set them side by side with `{called('scoring')} compare`"
-        raise InputError(f"runs of different {name} ({where}) are no repeats of one system; {fix}")
+        raise InputError(f"runs of different {name} ({where}) are not repeats of one system; {fix}")
 
 
 def refuse_same_run_twice(records: Sequence[Record]) -> None:
@@ -91,7 +91,7 @@ def _refuse_continuation(earlier: Record, later: Record) -> None:
         first_line = later.windows[0].line  # of the first row of training figures
         message = (
             f"{later.file} goes on, on line {first_line}, where {earlier.file} ends: "
-            "parts of one run are no repeats; join them with `cat`"
+            "parts of one run are not repeats; join them with `cat`"
         )
         raise InputError(message)
 
@@ -107,5 +107,5 @@ def _refuse_resumed_part(earlier: Record, later: Record) -> None:
         InputError: The two logs are parts of one run.
     """
     if later.resumes_run_of(earlier):
-        says = "parts of one run are no repeats; give one of them"
+        says = "parts of one run are not repeats; give one of them"
         raise InputError(f"{later.file} went on from a checkpoint of the run of {earlier.file}: {says}")

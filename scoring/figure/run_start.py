@@ -24,7 +24,7 @@ def start_of(record: Record) -> Start:
     """Return when a run started.
 
     It is the first of these that is known: the date of its start, the date of its first row, the date of the last
-    change of its log's file. A log may count its times from midnight or from 0, and such times are no dates.
+    change of its log's file. A log may count its times from midnight or from 0, and such times are not dates.
 
     Args:
         record: The run as read from its log. Its file must exist if the log has no date.
@@ -48,7 +48,7 @@ def date_of_first_row(record: Record) -> float | None:
         record: The run as read from its log.
 
     Returns:
-        The Unix time. None if the log has no row, if the first row has no stamp, or if the stamp is no date.
+        The Unix time. None if the log has no row, if the first row has no stamp, or if the stamp is not a date.
     """
     if not record.windows:
         return None
@@ -56,7 +56,7 @@ def date_of_first_row(record: Record) -> float | None:
 
 
 def date_of_stamp(stamp_s: float | None) -> float | None:
-    """Return the time stamp of a row as Unix time in seconds; None if it is no date.
+    """Return the time stamp of a row as Unix time in seconds; None if it is not a date.
 
     The stamp of a date is either Unix time, such as 1.6e9, or seconds from the year 1, such as 6.4e10. At most one of
     the two readings gives a date from 2001 to 2286, and this reading is taken. A stamp that is a time from midnight,

@@ -235,7 +235,7 @@ def score(
         system: Name of the machine, as the user gave it. If None, logs that name no machine get a warning.
 
     Raises:
-        InputError: There are no runs, they are no repeats of one system, or they do not fit the protocol. If the
+        InputError: There are no runs, they are not repeats of one system, or they do not fit the protocol. If the
             warm-up leaves nothing of a run, it is a NothingMeasuredError.
         TooFewRunsError: The runs, or those that converged, are too few. Its `partial` is their score, if they have one.
     """

@@ -54,8 +54,8 @@ def main(args: argparse.Namespace) -> int:
         _print_too_few_runs(error, partial, as_json=args.json)  # prints `partial` as JSON only
         return 1
     except NothingMeasuredError as error:
-        # A resumed run may need only a few steps to finish, so it is no mistake if it is shorter than the warm-up. It
-        # is one in any other run, and where the user chose the warm-up by --skip.
+        # A resumed run may need only a few steps to finish, so it is not a mistake if it is shorter than the warm-up.
+        # It is one in any other run, and where the user chose the warm-up by --skip.
         user_chose_warm_up = args.skip is not None
         all_finished_after_resume = all(_was_resumed_and_finished(record) for record in records)
         if user_chose_warm_up or not all_finished_after_resume:

@@ -91,8 +91,8 @@ def _logs_of(path: str, pattern: str = "*") -> list[Path]:
         pattern: Which files of a folder to look at: "*" for its own, "*/*" for the files of its subfolders.
 
     Returns:
-        The `*.txt` and `*.log` files of the folder, perhaps none. If the path is no folder, it is only the path itself,
-        even if nothing is there.
+        The `*.txt` and `*.log` files of the folder, perhaps none. If the path is not a folder, it is only the path
+        itself, even if nothing is there.
     """
     folder = Path(path)
     if not folder.is_dir():

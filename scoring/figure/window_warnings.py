@@ -520,7 +520,7 @@ def _stamps_confirm_times(windows: Sequence[Window]) -> bool:
 
 
 def _power_note(windows: Sequence[Window], index: int) -> str:
-    """Return the median power before and after a change, as " (power 300 W before, 250 W after)".
+    """Return the median power before and after a change, such as " (power 300 W before, 250 W after)".
 
     Args:
         windows: The windows of a run (what one printed row covers), in order.

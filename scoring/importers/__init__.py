@@ -86,7 +86,7 @@ def recognise(path: str | os.PathLike[str]) -> str:
         A key of FORMATS, such as "paddleseg".
 
     Raises:
-        InputError: The log has rows of no known format or of several, is no regular file, or is a damaged gzip file.
+        InputError: The log has rows of no known format or of several, is not a regular file, or is a damaged gzip file.
         OSError: The log cannot be opened.
     """
     with open_unpacked(path) as stream:
@@ -162,7 +162,7 @@ def open_unpacked(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         The stream, which is closed when the `with` block ends.
 
     Raises:
-        InputError: The log is no regular file, or is found to be a damaged gzip file while it is read.
+        InputError: The log is not a regular file, or is found to be a damaged gzip file while it is read.
         OSError: The log cannot be opened.
     """
     try:
@@ -199,7 +199,7 @@ def _fingerprint(path: str | os.PathLike[str]) -> Fingerprint:
         path: The log, which may be a gzip file. A last line without a newline counts as a line.
 
     Raises:
-        InputError: The log is no regular file, or is a damaged gzip file.
+        InputError: The log is not a regular file, or is a damaged gzip file.
         OSError: The log cannot be opened.
     """
     digest = hashlib.sha256()
@@ -355,8 +355,8 @@ def _read(path: str | os.PathLike[str], name: str, span: LineRange) -> FormatRea
         span: First and last line to read, from 1. None as the last line stands for the end of the log.
 
     Raises:
-        InputError: The lines cannot be scored, or the file is no regular file or a damaged gzip file. The text begins
-            with the path.
+        InputError: The lines cannot be scored, or the file is not a regular file or a damaged gzip file. The text
+            begins with the path.
         OSError: The log cannot be opened.
     """
     with open_unpacked(path) as stream:
@@ -513,7 +513,7 @@ def add_log_options(
     Args:
         parser: Parser of the command that gets the options.
         kind: Function that converts the texts of --devices and --batch.
-        of_several_systems: Whether these two may state a number for each of several systems, as `8,64`.
+        of_several_systems: Whether these two may state a number for each of several systems, such as `8,64`.
     """
     numbers = "N,..." if of_several_systems else "N"
     of_each = " (8,64: of two systems)" if of_several_systems else ""
@@ -593,8 +593,8 @@ def jsonable(value: Any) -> Any:
     """Return a value in types that JSON has.
 
     Args:
-        value: Any value. NaN and infinity become text, as "nan". A dataclass or the ranks' times become a dictionary of
-            its fields, keys become text, and tuples become lists. All else stays as it is.
+        value: Any value. NaN and infinity become text, such as "nan". A dataclass or the ranks' times become a
+            dictionary of its fields, keys become text, and tuples become lists. All else stays as it is.
     """
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)

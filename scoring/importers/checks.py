@@ -568,7 +568,7 @@ def _check_batches_of_rows(record: Record) -> Check | None:
         rate = size of the last batch that the row covers / mean time of a step.
 
     So its rate x step time is the size of that batch. Some batches have another size if the program changes the batch
-    with the size of the images, or because an epoch's last batch is smaller. The rate of such a row is no speed of
+    with the size of the images, or because an epoch's last batch is smaller. The rate of such a row is not a speed of
     training, because the other steps of the row may have batches of another size.
 
     The usual batch is the median of rate x step time over all rows. A row is of another batch if its rate x step time

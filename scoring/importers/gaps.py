@@ -252,7 +252,7 @@ def without_pauses(gaps: Sequence[Gap], stamp_resolution_s: float) -> list[Gap]:
         stamp_resolution_s: Seconds for which the last digit of a time stamp stands, such as 0.01.
     """
     usual_ratio = _usual_ratio(gaps, stamp_resolution_s)
-    usual_ratio = max(usual_ratio, 1.0)  # a clock that shows no more than the row is no sign of a pause
+    usual_ratio = max(usual_ratio, 1.0)  # a clock that shows no more than the row is not a sign of a pause
     rounding_s = 2 * stamp_resolution_s  # of a gap's two time stamps
     kept = []
     for gap in gaps:

@@ -101,7 +101,7 @@ class Keras(FormatReader):
         The GPUs, hosts and strategy are of no data set, and are stored wherever they stand.
 
         Args:
-            name: Name of a group of `fact_pattern`, such as "batch". The name "part" is no value: it says that the
+            name: Name of a group of `fact_pattern`, such as "batch". The name "part" is not a value: it says that the
                 section of a data set begins, and only this is noted.
             value: Text that the group matched, such as "256". For "part", the text is "train" or "validation".
             line: Number of the line in the log.
@@ -114,7 +114,7 @@ class Keras(FormatReader):
             self.facts_by_name[name] = Fact(value, line)
 
     def read_after_first_row(self, line: int, text: str) -> None:
-        """Read a line that is no row of training figures, such as an evaluation, an average rate or the last line.
+        """Read a line that is not a row of training figures, such as an evaluation, an average rate or the last line.
 
         The last line of a complete log prints the Unix time of each row, which becomes `end_s` of the row's window.
         Here the window that ends at step 200 gets 1598457712.94:

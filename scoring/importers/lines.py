@@ -63,8 +63,8 @@ class TaggedLine(NamedTuple):
 
     number: int
     text: str
-    rank: int | None  # in mpirun's tag before the line, as `[1,3]<stdout>:`
-    label: int | None = None  # in a label of another launcher, as `3: `, or else a number of the line's own text
+    rank: int | None  # in mpirun's tag before the line, such as `[1,3]<stdout>:`
+    label: int | None = None  # in a label of another launcher, such as `3: `, or else a number of the line's own text
 
 
 class _WithLineFeeds(io.RawIOBase):
@@ -375,7 +375,7 @@ def _output_in_json(raw: bytes) -> bytes:
 
     Args:
         raw: The line of JSON, as Docker's `{"log":"loss 0.5\\n","stream":"stdout","time":".."}`. It must begin with
-            `{"`. If it is no whole JSON, or has none of _KEYS_OF_OUTPUT with a text, it is returned as it is.
+            `{"`. If it is not whole JSON, or has none of _KEYS_OF_OUTPUT with a text, it is returned as it is.
     """
     try:
         entry = json.loads(raw)

@@ -343,7 +343,7 @@ class MLLog(FormatReader):
         self._set_seed(first.get(schema.SEED.key))
 
     def _set_seed(self, event: Event | None) -> None:
-        """Set the seed of the run, unless it cannot be read. That is no problem, because no figure needs the seed.
+        """Set the seed of the run, unless it cannot be read. That is not a problem, because no figure needs the seed.
 
         Args:
             event: The event that states the seed, or None.
@@ -520,7 +520,7 @@ class MLLog(FormatReader):
         """Fill `evaluation_spans` with the times of the logged evaluations, and `qualities` with the logged accuracies.
 
         An evaluation is left out if its start or stop is missing or if its duration is not positive. An accuracy is
-        left out if it is no finite number, or repeats the one before it, as where several ranks log it.
+        left out if it is not a finite number, or repeats the one before it, as where several ranks log it.
         """
         for evaluation in self.events.evaluations:
             start = evaluation.start
@@ -546,7 +546,7 @@ class MLLog(FormatReader):
             Windows with the seconds of a stretch, its images and steps as far as they are known, and its last epoch.
             A stretch within which the clock was set back has no window.
         """
-        images_of_epoch = self._images_of_epoch()  # None if not known, or if the samples are no images
+        images_of_epoch = self._images_of_epoch()  # None if not known, or if the samples are not images
         batch = self.value("batch_of_all")
         windows: list[Window] = []
         for stretch in stretches_of_blocks(self.events):

@@ -86,7 +86,7 @@ def _window_of_epoch(number: Any, epoch: Epoch, samples: int | None, batch: int 
     images: float | None = None
     wait_s: float | None = None
     if epoch.own_rate is not None:  # this project's program logs all three with its rate
-        # None for a value that is no number, and of seconds and images also for 0 or less.
+        # None for a value that is not a number, and of seconds and images also for 0 or less.
         seconds = positive_amount(epoch.own_rate.time_s)
         images = positive_amount(epoch.own_rate.images)
         wait_s = real(epoch.own_rate.data_wait_s)
@@ -114,8 +114,8 @@ def _window_of_epoch(number: Any, epoch: Epoch, samples: int | None, batch: int 
 def _epochs_by_number(events: Run) -> dict[Any, Epoch]:
     """Return the start, the stop and the rates (images/s) of each epoch that stopped or that has a rate.
 
-    Own rates are those that this project's program logs, as `epoch_throughput`. Others' rates are those of other
-    submitters' programs, as `throughput` or `tracked_stats`.
+    Own rates are those that this project's program logs, such as `epoch_throughput`. Others' rates are those of other
+    submitters' programs, such as `throughput` or `tracked_stats`.
 
     Args:
         events: The events of the run.
@@ -199,7 +199,7 @@ def _others_rate_by_number(rates: Sequence[Rate], marks: Sequence[Mark]) -> dict
         rate for rate in rates if not _is_of_this_project(rate) and positive_amount(rate.images_per_s) is not None
     ]
     stated_numbers = {rate.number for rate in others if rate.number is not None}
-    # A single number that is no epoch of the log, such as 500, makes all of them steps.
+    # A single number that is not an epoch of the log, such as 500, makes all of them steps.
     state_epochs = _are_epochs(stated_numbers, marks)  # False: they state training steps
     rate_by_number: dict[Any, Rate] = {}
     for rate in others:

@@ -6,7 +6,7 @@ from typing import BinaryIO
 from runlog import schema
 from runlog.reader import Event, read_stream
 
-Writer = int | str  # a rank, or else the label of a container or host, as `node02:`; both stand before a line
+Writer = int | str  # a rank, or else the label of a container or host, such as `node02:`; both stand before a line
 
 
 @dataclass

@@ -53,7 +53,7 @@ def _place_after(place: _Place, name: str, text: str) -> _Place:
     """
     if not place.loader:  # outside of all sections, where brackets do not count
         return _Place(loader=text, open_brackets=0) if name == "loader" else place  # the next word is its `(`
-    if name == "loader":  # a name within a section is no beginning of another one
+    if name == "loader":  # a name within a section is not a beginning of another one
         return place
     open_brackets = place.open_brackets + (1 if name == "opened" else -1)
     section_ends = open_brackets == 0  # the bracket that the section began with is closed

@@ -29,7 +29,7 @@ class OneFlow(EpochFormatReader):
         (field(" loss: "), re.compile(r" samples/s: \S+\s+\[?(\d{9,}\.\d*)\]?")),
     )
     columns = "epoch step rate loss stamp"
-    required_column = "rate"  # newer scripts print -1, which is no rate
+    required_column = "rate"  # newer scripts print -1, which is not a rate
     rate_scope = "global"
     fact_pattern = re.compile(
         rf"\bbatch_size_per_device{_IS}(?P<batch_per_device>\w+)|\b(?:gpu|device)_num_per_node{_IS}(?P<gpus>\w+)"

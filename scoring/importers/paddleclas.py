@@ -209,7 +209,7 @@ def _precision_by_switches(switches: Mapping[str, str]) -> str | None:
         return "fp32"
     if use_amp not in ("True", None):  # other text follows the word, as that of a progress bar: it tells nothing
         return None
-    has_amp_section = switches.get("AMP", "None") != "None"  # `AMP : None` is no section
+    has_amp_section = switches.get("AMP", "None") != "None"  # `AMP : None` is not a section
     is_amp_on = use_amp == "True" or has_amp_section
     if not is_amp_on:  # `use_fp16 : False` or `use_pure_fp16 : False` alone does not state the precision
         return None

@@ -141,7 +141,7 @@ def _figure(printed: str | None) -> PrintedFigure | None:
         printed: The text, such as "1.25", or None if nothing is printed.
 
     Returns:
-        The number and its rounding. None if nothing is printed, or if the text is no positive number or has an
+        The number and its rounding. None if nothing is printed, or if the text is not a positive number or has an
         exponent.
     """
     value = positive(printed)

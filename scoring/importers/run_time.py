@@ -54,7 +54,7 @@ def _is_whole_epoch(window: Window) -> bool:
     """Return whether a row of training figures is a whole epoch, with its images, seconds and time stamp.
 
     Args:
-        window: The row. One that prints a step is no whole epoch.
+        window: The row. One that prints a step is not a whole epoch.
     """
     is_epoch = window.step is None and window.epoch is not None
     return is_epoch and bool(window.images and window.end_s and window.seconds)

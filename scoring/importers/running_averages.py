@@ -107,7 +107,7 @@ def are_running_averages(groups: Sequence[Sequence[PrintedMean]], *, release_say
 def _has_total_that_falls(rows: Sequence[PrintedMean]) -> bool:
     """Return whether mean x steps since the reset falls from some row to the next, beyond rounding.
 
-    A fall shows that the means are no running averages. If they were, this product would be the time since the reset,
+    A fall shows that the means are not running averages. If they were, this product would be the time since the reset,
     which never falls: after 0.5 s over 16 steps, which is 8 s, no row prints 0.2 s over 26 steps, which is 5.2 s.
 
     Args:

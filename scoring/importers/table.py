@@ -98,7 +98,7 @@ class FormatReader:
         self.lines = lines
 
         # What the log says.
-        self.facts_by_name: dict[str, Fact] = {}  # values that it states once, as "devices", each with its line
+        self.facts_by_name: dict[str, Fact] = {}  # values that it states once, such as "devices", each with its line
         self.windows: list[Window] = []  # one for each row of training figures
         self.epochs: list[Window] = []  # the log's own summary of each epoch
         self.qualities: list[Quality] = []  # results of evaluations
@@ -510,7 +510,7 @@ class FormatReader:
             self.note_problem(self.unread_rows.in_words(rows_read=len(self.windows)))
 
     def _read_other_line(self, line: int, text: str) -> None:
-        """Read a line that is no whole row of training figures, such as a setting, an evaluation or a torn row.
+        """Read a line that is not a whole row of training figures, such as a setting, an evaluation or a torn row.
 
         Args:
             line: Number of the line in the log.
@@ -548,7 +548,7 @@ class FormatReader:
         """Return whether a line begins as a row of training figures and goes on to a figure that cannot be read.
 
         Args:
-            text: The line, which is no whole row. If it was cut, as at the end of a log, the result is False.
+            text: The line, which is not a whole row. If it was cut, as at the end of a log, the result is False.
         """
         if CUT in text or self.row_pattern.head.search(text) is None:
             return False
@@ -687,7 +687,7 @@ def _is_copy(window: Window, last: Window) -> bool:
     """Return whether a row of figures is a copy of the last one: same epoch, step, seconds and printed rate.
 
     Args:
-        window: The row. Without a step it is no copy.
+        window: The row. Without a step it is not a copy.
         last: The last row.
     """
     if window.step is None:

@@ -13,9 +13,9 @@ from scoring.record import Window
 MAX_ROW_CHARS = 2_048  # no row is longer, and a search of a longer text could take very long
 HALF_ROW_LINES = 5  # if another process's text breaks a row in two, the second half follows within so many lines
 
-# A number as any of the tools may print one, also in thousands, as `1,234.5`. A part of `1,2345` or `1,234`, which may
-# have a decimal comma, is none, nor is `1e`, whose exponent is cut off; `1.2epoch` has one. In `6.92023-08-03`, a date
-# follows without a space, so that no one can tell where the number ends.
+# A number as any of the tools may print one, also in thousands, such as `1,234.5`. A part of `1,2345` or `1,234`, which
+# may have a decimal comma, is none, nor is `1e`, whose exponent is cut off; `1.2epoch` has one. In `6.92023-08-03`, a
+# date follows without a space, so that no one can tell where the number ends.
 _IN_THOUSANDS = r"[1-9]\d{0,2}(?:,\d{3})+\.\d+"
 NUMBER = (
     rf"([-+]?(?:{_IN_THOUSANDS}|[\d.]+)(?:[eE][-+]?\d+)?(?![\d.]|[eE](?![A-Za-z])|,\d|[-/]\d\d[-/]\d\d)|-?nan|-?inf)"
@@ -43,7 +43,7 @@ class RowPattern:
     """The pattern of a printed row: a head, then fields in any order. Each field is a pattern with one group."""
 
     head: re.Pattern[str]
-    needed: tuple[re.Pattern[str], ...]  # a text that lacks one of them is no row
+    needed: tuple[re.Pattern[str], ...]  # a text that lacks one of them is not a row
     others: tuple[re.Pattern[str], ...] = ()
 
     def search(self, text: str) -> Values | None:
@@ -102,7 +102,7 @@ def rows(
         pattern: Pattern of a row.
 
     Yields:
-        A line with its values, or with None if it is no whole row. Several rows on a line are yielded one by one.
+        A line with its values, or with None if it is not a whole row. Several rows on a line are yielded one by one.
     """
     first_half: Row | None = None  # the last line with a row, if the row on it is broken: its second half may come
     for number, line in numbered_lines:
@@ -298,8 +298,8 @@ def number(text: str | None) -> float | None:
         text: The text, or None.
 
     Returns:
-        The number, or None if the text is None or prints no number, as "-" or a garbled one. `1,234.5` is in thousands;
-        `1,234` is none, because its comma may be a decimal one.
+        The number, or None if the text is None or prints no number, such as "-" or a garbled one. `1,234.5` is in
+        thousands; `1,234` is none, because its comma may be a decimal one.
     """
     text = text or ""
     if _STARTS_IN_THOUSANDS.match(text):

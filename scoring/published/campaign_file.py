@@ -74,7 +74,7 @@ def _table_of(path: Path) -> JsonObject:
         path: The file.
 
     Raises:
-        ValueError: It is no YAML, or no table.
+        ValueError: It is not YAML, or not a table.
         OSError: It cannot be read.
     """
     try:
@@ -83,7 +83,7 @@ def _table_of(path: Path) -> JsonObject:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         raise ValueError(f"{line}{error.problem}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"is no text of YAML: {error}") from error
+        raise ValueError(f"is not YAML: {error}") from error
     except RecursionError as error:
         raise ValueError("is nested too deeply") from error
     if not isinstance(table, dict):
@@ -145,7 +145,7 @@ def _environment(table: object, protocol: Protocol) -> dict[str, str]:
         protocol: The protocol of the campaign, which may take a number of steps.
 
     Raises:
-        ValueError: It is no table of variables, or one of them has a value that a run cannot be given.
+        ValueError: It is not a table of variables, or one of them has a value that a run cannot be given.
     """
     if not isinstance(table, dict):
         raise ValueError(f"environment is {table!r}; want a table such as {{DATA: real, PRINT_STEPS: 10}}")
@@ -173,7 +173,7 @@ def _text_of_variable(name: str, value: object) -> str:
             or has a space, at which launch/campaign.sh would split it.
     """
     if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name):
-        raise ValueError(f"environment: {name} is no name of a variable")
+        raise ValueError(f"environment: {name} is not a name of a variable")
     if name in DECIDED:
         raise ValueError(f"environment: {name} follows from the report or the protocol: leave it out")
     is_number = isinstance(value, int) and not isinstance(value, bool)  # YAML's `yes` is True, which is an int
@@ -192,10 +192,10 @@ def _frameworks(names: object) -> list[str]:
         names: The value of the field.
 
     Raises:
-        ValueError: It is no list of names, or has one twice.
+        ValueError: It is not a list of names, or has one twice.
     """
     if not isinstance(names, list) or not names:
-        raise ValueError("frameworks is no list of names")
+        raise ValueError("frameworks is not a list of names")
     for name in names:
         if not isinstance(name, str) or not name:
             raise ValueError(f"frameworks has {name!r}; want a list of names")

@@ -222,7 +222,7 @@ def command_words(args: argparse.Namespace) -> list[str]:
     """
     words = list(args.logs)
     for name, value in vars(args).items():
-        # `command` and `main` are no options: the parser keeps there that the subcommand is `report`.
+        # `command` and `main` are not options: the parser keeps there that the subcommand is `report`.
         is_shown_option = name not in ("logs", "json", "command", "main")
         if is_shown_option and value is not None:
             in_one_word = ",".join(map(str, value)) if isinstance(value, list) else str(value)

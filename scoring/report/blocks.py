@@ -20,7 +20,7 @@ class Text:
 
     @property
     def target(self) -> str | None:
-        """Return where the text links to: a run, a quoted line of a run's log, or `href`; None if it is no link."""
+        """Return where the text links to: a run, a quoted line of a run's log, or `href`; None if it is not a link."""
         if self.run is None:
             return self.href
         if self.line is None:

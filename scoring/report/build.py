@@ -169,7 +169,7 @@ def _default_protocol(records: Sequence[Record]) -> Protocol | None:
 def _has_run_time_only(record: Record) -> bool:
     """Return whether an MLPerf log says when its run started, but has no rate to compute a throughput from.
 
-    Logs of other benchmarks than ResNet may have windows of epochs, whose samples are no images.
+    Logs of other benchmarks than ResNet may have windows of epochs, whose samples are not images.
 
     Args:
         record: The run as its log describes it.
@@ -457,7 +457,7 @@ def _lines_of_header(entries: Sequence[object]) -> dict[str, int]:
     """Return the line of each section of a log's header, by the section's name; the first line if it occurs twice.
 
     Args:
-        entries: Entries of the log, in its order. Those that are no sections of a header are ignored.
+        entries: Entries of the log, in its order. Those that are not sections of a header are ignored.
     """
     line_by_section: dict[str, int] = {}
     for entry in entries:
@@ -523,7 +523,8 @@ def read_findings(path: str, records: Sequence[Record]) -> dict[str, JsonObject]
             entry_by_file[record.file] = entry
     files_of_no_run = list(entry_by_real_path)  # what the runs have left
     if files_of_no_run:
-        raise InputError(f"{path}: speaks of {files_of_no_run[0]}, which is no run of this report; check the same logs")
+        other = files_of_no_run[0]
+        raise InputError(f"{path}: speaks of {other}, which is not a run of this report; check the same logs")
     return entry_by_file
 
 

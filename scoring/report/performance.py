@@ -124,7 +124,7 @@ def _rate_of_a_device(group: Group) -> Inline:
 
             no score                                                "not measured"
             the score is a throughput per device                    the score
-            the score is no throughput, but a time for example      "not measured"
+            the score is not a throughput, but a time for example      "not measured"
             the number of devices is not known                      "devices not said"
             the score is the throughput of all devices              the score divided by the number of devices
     """

@@ -41,7 +41,7 @@ fields="$(sed -n 's/.*cannot be found out here: \([a-z_, ]*\).*/\1/p' out | tr -
 mapfile -t fields < <(sed '/^$/d; s/$/=none/' <<<"${fields}")
 ends_with 0 system --log first/result_0.txt --out system.json "${fields[@]/#/--set=}"
 for name in $(venv/bin/paddle-reference | sed -n '/^in a checkout/q; s/^  \([a-z]*\) .*/\1/p'); do ends_with 0 "${name}" --help; done
-ends_with 2 verify first # which is no package
+ends_with 2 verify first # which is not a package
 ends_with 2 package --org Example --system none.json --out out.d first
 ends_with 2 publish --out site.d first # likewise
 ends_with 2 export --parquet windows.parquet first/result_0.txt # without the extra [export]

@@ -147,7 +147,7 @@ def test_one_line_for_a_log_of_another_benchmark_and_for_no_log(tmp_path: Path) 
     path = tmp_path / "result_0.txt"
     for text, rule in (
         (foreign(make_log.run()).replace('"value": "resnet"', '"value": "vgg"'), "known-benchmark"),
-        ("a text\nthat is no log\n", "events.count"),
+        ("a text\nthat is not a log\n", "events.count"),
         ("\0\0\x7fELF", "events.count"),
     ):
         path.write_text(text)

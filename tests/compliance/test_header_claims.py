@@ -243,13 +243,13 @@ FORGED: dict[str, tuple[Callable[[], Altered], Alter, str]] = {
     "a list of workloads": (lambda: Altered(make_log.run()), lambda log: by.settings(
         log, WORKLOAD=["rn50"]), "run_summary.model is resnet50_v1.5; by WORKLOAD it is null"),
     "a knob that does not exist": (lambda: Altered(make_log.run()), lambda log: by.settings(
-        log, STRATEGY="train_faster=1"), "train_faster, which is no knob"),
+        log, STRATEGY="train_faster=1"), "train_faster, which is not a knob"),
     "parts in Arabic digits": (_with_strategy_of_four_parts, lambda log: by.settings(
         log, STRATEGY="gradient_merge=\u0664"), "STRATEGY and the recipe it is null"),
     "parts with an underscore": (_with_strategy_of_four_parts, lambda log: by.settings(
         log, STRATEGY="gradient_merge=0_4"), "STRATEGY and the recipe it is null"),
     "a switch that is neither on nor off": (lambda: Altered(make_log.run()), lambda log: by.settings(
-        log, STRATEGY="enable_addto=2"), "enable_addto=2, which is no switch"),
+        log, STRATEGY="enable_addto=2"), "enable_addto=2, which is not a switch"),
     "buckets of no size": (lambda: Altered(make_log.run()), lambda log: by.settings(
         log, STRATEGY="fuse_grad_size_in_MB=nan"), "MB=nan; it must be 0.001 to 2147483647"),
     "checkpoints that no setting counts": (lambda: Altered(make_log.run()), lambda log: by.settings(

@@ -58,7 +58,7 @@ def test_a_closed_result_on_imagenet_is_named_as_the_guidelines_ask() -> None:
     assert result.unit("minutes") == "minutes (unverified)"
     note, legend = result.footnotes(derived_metric="images/s", next_to_verified=True)
     assert note.startswith(
-        f"{result.name}. images/s is derived from the logs and is no metric of MLPerf. Result not ver"
+        f"{result.name}. images/s is derived from the logs and is not a metric of MLPerf. Result not ver"
     )
     assert note.endswith(mlperf.NEXT_TO_VERIFIED)
     assert TRADEMARK_OWNER in legend
@@ -67,8 +67,8 @@ def test_a_closed_result_on_imagenet_is_named_as_the_guidelines_ask() -> None:
 @pytest.mark.parametrize(
     ("facts", "reason"),
     [
-        ({"benchmark": "hrnet"}, "FCN-HRNetW18 is no MLPerf benchmark"),
-        ({"benchmark": "vit", "division": "open"}, "vit is no MLPerf benchmark"),
+        ({"benchmark": "hrnet"}, "FCN-HRNetW18 is not an MLPerf benchmark"),
+        ({"benchmark": "vit", "division": "open"}, "vit is not an MLPerf benchmark"),
         ({"dataset": "uci-digits", "train_samples": 1437, "eval_samples": 360, "division": "open"}, "uci-digits"),
         ({"eval_samples": 49_999}, "49999 evaluation samples"),
         ({"train_samples": 12_000, "eval_samples": None, "has_exact_counts": False}, "12000 training samples"),

@@ -33,7 +33,7 @@ def _log() -> Altered:
 def test_nan_refuses_a_log_of_another_benchmark_only_where_the_official_tools_do(
     key: str, value: float, errors: set[str], tmp_path: Path
 ) -> None:
-    """JSON has no NaN, and the official parser takes it: the line warns, and is no missing event."""
+    """JSON has no NaN, and the official parser takes it: the line warns, and is not a missing event."""
     report = agreed(tmp_path, _log().value(key, value).text, "6.1.0")
     assert errors <= {f.rule for f in report.findings if f.severity == "error"} and report.passes_strict == (not errors)
     assert "line-damaged" in {f.rule for f in report.findings if f.severity == "warning"}
@@ -142,7 +142,7 @@ def test_a_run_whose_times_are_not_in_milliseconds_has_no_score(factor: float, p
     breaches = [finding.actual for finding in report.findings if finding.rule == "run-time"]
     assert report.passes_strict == passes
     assert len(breaches) == (0 if passes else 2)
-    assert all("which is no date from 2018 to 2099" in actual for actual in breaches)
+    assert all("which is not a date from 2018 to 2099" in actual for actual in breaches)
 
 
 @pytest.mark.parametrize("key", ["run_start", "run_stop", "train_samples", ""])

@@ -111,10 +111,10 @@ OWN: dict[str, Forgery] = {
     "a half of the time, with all samples of telemetry": (lambda log, _: by.rates(by.scaled(log, 0.5), 0.5).inside(
         "telemetry_summary", samples=log.fields(log.at("telemetry_summary"))["value"]["samples"] * 2), "own-log"),
     "a program of one convolution": (lambda log, _: by.replaced(log, ('"conv2d": 53', '"conv2d": 1')), "own-log"),
-    "an accuracy that is no number of images": (lambda log, _: log.value("eval_accuracy", 0.3125, 0), "own-log"),
+    "an accuracy that is not a number of images": (lambda log, _: log.value("eval_accuracy", 0.3125, 0), "own-log"),
     "another momentum, and no setting that says so": (lambda log, _: by.replaced(log.value(
         "sgd_opt_momentum", 0.5), ("RECIPE.optimizer.momentum", "RECIPE.optimizer.m")), "own-log"),
-    "another rate, and a recipe whose rate is no number": (lambda log, _: by.settings(log.value(
+    "another rate, and a recipe whose rate is not a number": (lambda log, _: by.settings(log.value(
         "sgd_opt_base_learning_rate", 9.0), RECIPE_base_learning_rate="9.0"), "own-log"),
     "a twentieth of the time, of images whose size is a text": (lambda log, _: by.settings(
         by.rates(by.scaled(log, 0.05), 0.05), RECIPE_image_size="28"), "own-log"),
@@ -127,7 +127,7 @@ OWN: dict[str, Forgery] = {
     "a target that is a text": (lambda log, _: by.settings(log, RECIPE_target_top1="0.99"), "own-log"),
     "an epoch's throughput in place of the next one's": (lambda log, _: log.drop("epoch_throughput", 2).repeat(
         "epoch_throughput", 1), "own-log"),
-    "a seed that is no whole number": (lambda log, _: by.settings(log.value("seed", 1.5), SEED=1.5), "own-log"),
+    "a seed that is not a whole number": (lambda log, _: by.settings(log.value("seed", 1.5), SEED=1.5), "own-log"),
     "a power that is a text": (lambda log, _: log.inside("step_window", power_w="x"), "own-log"),
     "more cores than there are, and a twentieth of the time": (lambda log, _: by.replaced(
         by.rates(by.scaled(log, 0.05), 0.05), ('"cores": ', '"cores": 100')), ""),
@@ -196,7 +196,7 @@ def test_another_runs_accuracies_are_found_where_they_are_enough_to_be_no_accide
     [
         ((38_020,) * 5, [1, 2, 3, 4]),
         ((38_020,) * 4 + (38_071,), [1, 2, 3]),
-        ((38_071, *(38_020,) * 4), [2, 3, 4]),  # the first of those at one accuracy is no copy
+        ((38_071, *(38_020,) * 4), [2, 3, 4]),  # the first of those at one accuracy is not a copy
         ((38_020,) * 3 + (38_071, 38_090), []),
     ],
 )

@@ -126,7 +126,7 @@ def test_what_is_no_plain_text_is_shown_escaped_or_refused(log: Path, tmp_path: 
     assert status == 0 and "\\x1b[2JCPU\n" in shown
     before = out.read_bytes()
     log.write_text(text.replace("Example CPU 9000", r"CPU \ud800"))
-    refused(compliance(*arguments), r"host_processor_model_name CPU \ud800: is no text")
+    refused(compliance(*arguments), r"host_processor_model_name CPU \ud800: is not text")
     assert out.read_bytes() == before
 
 

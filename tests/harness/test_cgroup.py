@@ -36,7 +36,7 @@ def left(folder: Path, membership: str, files: dict[str, object]) -> tuple[int |
             },
             (1996, 1.5),
         ),
-        (  # Slurm: the step has no limit, and the job above it has; a sibling's is no matter
+        (  # Slurm: the step has no limit, and the job above it has; a sibling's does not matter
             "0::/slurm/job_7/step_0",
             {
                 **{"slurm/job_7/step_0/memory.max": "max", "slurm/job_7/step_0/memory.current": 0},

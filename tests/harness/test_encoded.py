@@ -162,7 +162,7 @@ def test_a_picture_of_12_bits_is_said_to_be_so() -> None:
 def test_other_bytes_within_a_progressive_picture_are_refused() -> None:
     middle = len(PROGRESSIVE) // 2
     overwritten = PROGRESSIVE[:middle] + b"\xff\x51<html>" + PROGRESSIVE[middle + 8 :]
-    assert encoded.fault(overwritten) == f"it is damaged: FF 51 at byte {middle} is no marker"
+    assert encoded.fault(overwritten) == f"it is damaged: FF 51 at byte {middle} is not a marker"
     with pytest.raises(OSError, match="broken data stream"), Image.open(io.BytesIO(overwritten)) as opened:
         opened.load()
 

@@ -425,5 +425,5 @@ def test_a_workloads_module_is_no_command(package: str) -> None:
     command = [sys.executable, "-m", f"{package}.train"]
     environ = {"PATH": os.environ["PATH"]}
     done = subprocess.run(command, cwd=jobs.REPOSITORY, env=environ, capture_output=True, text=True, timeout=120)
-    error = f"error: {package}/train.py is no command: start a job by ./run_and_time.sh"
+    error = f"error: {package}/train.py is not a command: start a job by ./run_and_time.sh"
     assert (done.returncode, done.stdout, done.stderr.splitlines()[-1]) == (2, "", error)

@@ -169,7 +169,7 @@ def test_ten_stops_in_a_row_are_one_straight_run(tmp_path: Path) -> None:
     assert evaluations == jobs.values(whole, "eval_accuracy")
     _, of_straight = jobs.checked(whole)
     _, of_last = jobs.checked(logs[-1])
-    assert of_last["official"] == "pass", "the official checker takes it; that it is no result is this project's rule"
+    assert of_last["official"] == "pass", "that it is not a result is this project's rule"
     rules_of = [{finding["rule"] for finding in report["findings"]} for report in (of_straight, of_last)]
     only_of_last = rules_of[1] - rules_of[0]
     assert "run-mode" in only_of_last

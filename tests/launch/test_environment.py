@@ -237,7 +237,7 @@ def on_a_terminal(*command: str) -> str:
 
 
 def test_a_dry_run_on_a_terminal_shows_what_the_user_has_set() -> None:
-    """PROGRESS stood there as set by a launcher. That there is a terminal is no setting, and is told to the ranks."""
+    """PROGRESS stood there as set by a launcher. That there is a terminal is not a setting; the ranks are told."""
     shown = on_a_terminal("./run_and_time.sh", "--dry-run")
     assert " -x TERMINAL_COLUMNS " in shown
     assert shown.replace(" -x TERMINAL_COLUMNS ", " ") == printed("./run_and_time.sh", "--dry-run")
@@ -268,7 +268,7 @@ def test_a_tool_needs_nothing_of_its_shell() -> None:
 @pytest.mark.parametrize("folder", ["/no/such/folder", "/etc/passwd"])
 def test_a_tmpdir_that_cannot_be_written_is_refused(folder: str) -> None:
     done = jobs.run_and_time("--dry-run", TMPDIR=folder)
-    said = f"error: {folder} is no folder that can be written: set TMPDIR to one that is\n"
+    said = f"error: {folder} is not a folder that can be written: set TMPDIR to one that is\n"
     assert (done.returncode, done.stderr) == (2, said)
 
 

@@ -166,7 +166,7 @@ def test_a_stopped_job_goes_on_and_the_table_is_of_the_log_that_it_then_wrote(tm
     assert re.search(r"^quality +1\.0000 top-1 *$", done.stdout, re.M), done.stdout + done.stderr
     assert re.search(rf"^log +{resumed} *$", done.stdout, re.M), done.stdout
     assert done.stderr == ""
-    assert done.returncode == 1 and f"{resumed}:" in done.stdout and "run-mode" in done.stdout  # it is no result
+    assert done.returncode == 1 and f"{resumed}:" in done.stdout and "run-mode" in done.stdout  # it is not a result
 
 
 @pytest.mark.slow

@@ -21,9 +21,9 @@ from tests import jobs
 NOT_TRIED = {
     "docker": "needs the image",
     "enroot": "needs the image",
-    "podman": "is no program of this project",
+    "podman": "is not a program of this project",
     "sbatch": "needs a cluster; tests/cluster/test_slurm.py starts it",
-    "ssh-keygen": "is no program of this project",
+    "ssh-keygen": "is not a program of this project",
     "./tests/run.sh": "is what runs this",
     "launch/sbom.sh": "writes a file",
     "launch/campaign.sh": "tests/scoring/test_campaign.py runs it",

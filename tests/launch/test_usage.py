@@ -113,11 +113,11 @@ def test_a_dry_run_looks_at_the_paths_that_are_named(tmp_path: Path) -> None:
         ({"HOSTFILE": hosts}, "hosts: names 2 nodes, but DGXNNODES is 1: set DGXNNODES=2, or correct the file"),
         ({"HOSTFILE": hosts, "DGXNNODES": 3}, "names 2 nodes, but DGXNNODES is 3: set DGXNNODES=2, or correct the"),
         ({"HOSTFILE": hosts, "HOSTS": "a"}, "HOSTS=a names the nodes too: unset one of them"),
-        ({"DATADIR": tmp_path / "pipe"}, "pipe: is no folder: name a folder"),
-        ({"LOGDIR": hosts}, f"LOGDIR={hosts}: is no folder: name a folder"),
-        ({"LOGDIR": "~/results"}, "LOGDIR=~/results: this ~ is no home folder, as the shell replaces none in quotes: "),
-        ({"DATADIR": "~"}, "DATADIR=~: this ~ is no home folder"),
-        ({"HOSTFILE": "~/hosts", "DGXNNODES": "2"}, "HOSTFILE=~/hosts: this ~ is no home folder"),
+        ({"DATADIR": tmp_path / "pipe"}, "pipe: is not a folder: name a folder"),
+        ({"LOGDIR": hosts}, f"LOGDIR={hosts}: is not a folder: name a folder"),
+        ({"LOGDIR": "~/results"}, "LOGDIR=~/results: this ~ is not a home folder, as the shell replaces none in"),
+        ({"DATADIR": "~"}, "DATADIR=~: this ~ is not a home folder"),
+        ({"HOSTFILE": "~/hosts", "DGXNNODES": "2"}, "HOSTFILE=~/hosts: this ~ is not a home folder"),
         ({"LOGDIR": "-x"}, "LOGDIR=-x: a command takes what begins with - for an option: write LOGDIR=./-x"),
         ({"WORKLOAD": "hrnet", "PRETRAINED": tmp_path / "pipe"}, pipe),
     ):
@@ -163,12 +163,12 @@ def test_what_a_script_cannot_take_is_refused_in_our_words(tmp_path: Path) -> No
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     for command, message in (
-        (["mpirun.sh", "--hosts", str(noise)], f"--hosts {noise}: is no text file of hosts, one a line"),
+        (["mpirun.sh", "--hosts", str(noise)], f"--hosts {noise}: is not a text file of hosts, one a line"),
         (["mpirun.sh", "--hosts", str(pipe)], f"--hosts {pipe}: is a folder, a pipe or a device: name a file of hosts"),
         (["mpirun.sh", "--hosts", "/dev/null"], "--hosts /dev/null: is a folder, a pipe or a device"),
         (["mpirun.sh", "--hosts", "a", "--no-container", "--ssh", "banana"], "--ssh banana: no such command here"),
         (["base_image.sh", "--mirror", "banana"], "--mirror banana: must be a URL"),
-        (["base_image.sh", "--root", str(pipe)], f"--root {pipe}: is no folder: name a new one"),
+        (["base_image.sh", "--root", str(pipe)], f"--root {pipe}: is not a folder: name a new one"),
         (["sbom.sh", str(pipe), "--dry-run"], f"{pipe}: cannot be written: name a file"),
         (["build_image.sh", "--ca", str(pipe)], f"--ca {pipe}: not a PEM file of certificates"),
         (["trials.sh", "banana"], "error: unknown argument banana; see --help"),

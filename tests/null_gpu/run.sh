@@ -13,7 +13,7 @@ export NULLGPU_OUT NULLGPU_TRACE="${NULLGPU_TRACE:-1}"
 export LOGDIR="${LOGDIR:-${NULLGPU_OUT}/results}"
 results="${repository}/results"
 if [[ "$(realpath -m "${LOGDIR}")/" == "${results}/"* ]]; then
-  echo "error: LOGDIR=${LOGDIR}: a run on null GPUs computes nothing and is no result: set LOGDIR to a folder outside ${results}" >&2
+  echo "error: LOGDIR=${LOGDIR}: a run on null GPUs computes nothing and is not a result: set LOGDIR to a folder outside ${results}" >&2
   exit 2
 fi
 export NULL_GPU="nothing is computed" # the log's section "environment" has it

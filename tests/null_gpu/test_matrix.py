@@ -276,7 +276,7 @@ def test_no_log_of_a_null_gpu_lies_among_results(tmp_path: Path) -> None:
         assert done.returncode == 2 and f"error: LOGDIR={folder}" in done.stderr
     hidden = [str(door.RUN), "env", "LOGDIR=results/null", "./run_and_time.sh"]
     done = jobs.run(hidden, LOGDIR=str(tmp_path), NULLGPU_OUT=str(tmp_path), **door.FEW)
-    assert done.returncode == 2 and "a run on null GPUs computes nothing and is no result" in done.stderr
+    assert done.returncode == 2 and "a run on null GPUs computes nothing and is not a result" in done.stderr
     assert not (jobs.REPOSITORY / "results" / "null" / "DGXA100" / "rn50" / "result_0.txt").exists()
 
 

@@ -45,7 +45,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (compliance.main, "check noise --system absent", f"absent: {ABSENT}"),
         (compliance.main, "check noise --junit empty", "empty: is a folder: name a file"),
         (compliance.main, "check absent", "absent: no such file: check the path"),
-        (compliance.main, "audit noise/deeper", "noise/deeper: a part of this path is no folder: check the path"),
+        (compliance.main, "audit noise/deeper", "noise/deeper: a part of this path is not a folder: check the path"),
         (
             compliance.main,
             "verify absent",
@@ -67,7 +67,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (pack.main, "empty --lists", "empty/train: no such folder: SOURCE must hold the class folders train/<class>/"),
         (pack.main, "empty packed --labels noise", "--labels goes with --lists alone: give --lists SOURCE --labels"),
         (tune.main, "--dry-run --folder PIPE", PIPE),
-        (tune.main, "--dry-run --folder noise", "--folder noise: a part of this path is no folder: check the path"),
+        (tune.main, "--dry-run --folder noise", "--folder noise: a part of this path is not a folder: check the path"),
         (acceptance.main, "--report LOOP", LOOP),
         (acceptance.main, "--report absent", f"absent: {ABSENT}"),
         (acceptance.main, "--report empty", "empty: no file of an acceptance in it: give the folder"),
@@ -101,12 +101,12 @@ def test_a_terminal_obeys_no_name() -> None:
         ("comments", "comments: names no host: give a file with a host's name in each line"),
         (
             "ports",
-            "ports: 'a:22' is no name or IPv4 address of a machine: write that alone; DGXNGPU is the number "
+            "ports: 'a:22' is not a name or IPv4 address of a machine: write that alone; DGXNGPU is the number "
             "of a node's ranks, SSH_PORT its port",
         ),
         ("row", "row: names several hosts in one line: give each a line of its own"),
         ("empty", "empty: is a folder: name a file"),
-        ("noise", "noise: is no text: give a file with a host's name in each line"),
+        ("noise", "noise: is not text: give a file with a host's name in each line"),
     ],
 )
 def test_a_file_of_hosts_that_is_none_is_one_line(name: str, message: str) -> None:

@@ -311,7 +311,7 @@ def test_an_error_that_is_not_of_what_the_file_holds_says_what_happened(tmp_path
         InputError, match=r"cannot use the file \(unable to open .*\); see that it is a file in a folder"
     ):
         opened_for(tmp_path / "none" / "history.sqlite", "SELECT 1")
-    with pytest.raises(InputError, match=r"^/dev/null: is no file that can hold a history; name another by --file"):
+    with pytest.raises(InputError, match=r"^/dev/null: is not a file that can hold a history; name another by --file"):
         opened_for(Path("/dev/null"), "SELECT 1")
     with pytest.raises(
         InputError, match=r"cannot use the file \(.* readonly database\); make the file and its folder wri"

@@ -133,7 +133,8 @@ def test_an_mllog_log_of_two_ranks_is_one_run(tmp_path: Path, prefix: str) -> No
     assert [quality.value for quality in both.quality] == [quality.value for quality in clean.quality]
 
 
-# An MLLOG event broken in two is no event: the checker reports it. The others' rows are of two lines, or two fields.
+# An MLLOG event broken in two is not an event: the checker reports it. The others' rows are of two lines, or two
+# fields.
 @pytest.mark.parametrize(
     "name", sorted(set(samples.WRITERS) - {"mllog", "nvidia_nvlog", "nvidia_mxnet_speed", "gluoncv"})
 )

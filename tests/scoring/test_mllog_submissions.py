@@ -83,7 +83,7 @@ def test_evaluations_within_epochs_count_as_training_and_the_figure_says_so(
     figure = log.figure(tmp_path)
     assert figure.value == pytest.approx(rate, rel=1e-5)
     warnings = said(figure, "ways_disagree")
-    if evaluated_s < 2:  # a difference of 1 % is no matter
+    if evaluated_s < 2:  # a difference of 1 % does not matter
         assert warnings == []
     else:
         [warning] = warnings
@@ -94,7 +94,7 @@ def test_evaluations_within_epochs_count_as_training_and_the_figure_says_so(
 def test_rates_that_are_numbered_by_steps_belong_to_the_epoch_that_goes_on(
     tmp_path: Path, printed: float, refused: bool
 ) -> None:
-    """They are no epochs of their own; those of one device contradict the epochs' times."""
+    """They are not epochs of their own; those of one device contradict the epochs' times."""
     log = Submission()
     for number in range(1, EPOCHS + 1):
         log.epoch(number)

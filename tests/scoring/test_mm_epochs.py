@@ -7,7 +7,7 @@ from tests.scoring.test_importers import read
 
 
 def test_mmengine_by_epochs(tmp_path: Path) -> None:
-    """Steps count anew in each epoch; `Epoch(val)` is no training, and its result is of its epoch."""
+    """Steps count anew in each epoch; `Epoch(val)` is not a training, and its result is of its epoch."""
     head = "2023/03/24 16:36:15 - mmengine - INFO - "
     setting = "GPU number: 4\nmax_epochs = 3\ntrain_dataloader = dict(\n    batch_size=32,\n    dataset='ImageNet')\n"
     lines = [setting]

@@ -71,7 +71,7 @@ def test_ranks_that_print_are_no_count_of_devices(tmp_path: Path, rank: int) -> 
 
 
 def test_silent_ranks_contradict_no_count(tmp_path: Path) -> None:
-    """Ranks 0 and 5 print, and the parameters list eight GPUs: that is no contradiction. Rank 15 is one."""
+    """Ranks 0 and 5 print, and the parameters list eight GPUs: that is not a contradiction. Rank 15 is one."""
     text = mxnet("gpus : [0, 1, 2, 3, 4, 5, 6, 7]  ")
     few = read(tmp_path, with_rank(text, 5))
     assert few.devices == 8 and [check for check in few.checks if check.what == "devices"] == []

@@ -1,4 +1,4 @@
-"""Logs of one run are no repeats: the parts of one that was rotated, wherever it was cut, and those of its ranks."""
+"""Logs of one run are not repeats: the parts of one that was rotated, wherever it was cut, and those of its ranks."""
 
 import datetime
 import itertools
@@ -148,7 +148,7 @@ def test_a_copy_of_an_unfinished_log_is_no_second_run(tmp_path: Path, name: str)
 
 
 def test_rows_that_may_be_alike_by_chance_are_not_called_one_run(tmp_path: Path) -> None:
-    """Two rows, and rows that print one figure without a stamp, are no sign."""
+    """Two rows, and rows that print one figure without a stamp, are not a sign."""
 
     def record_of(name: str, rates: list[float], loss: float) -> Record:
         row = "train: epoch 0, iter {step}, loss: {loss}, top_1: 0.0, top_k: 0.0, samples/s: {rate:.3f}\n"

@@ -282,7 +282,7 @@ def test_a_figure_that_is_wrong_by_up_to_1_percent_is_named(published_logs: Path
     rule = log_rules.find_rule(RULES, path, "")
     assert rule
     right = log_rules.published_of(rule, ROWS)
-    # What another number of dropped windows gives is no acquittal of a report that drops this one.
+    # What another number of dropped windows gives is not an acquittal of a report that drops this one.
     other = reproduce.reproduction_of(dataclasses.replace(rule, skip=(rule.skip or 0) + 9), [path], right)["recomputed"]
     for value in (other, *(right.value * (1 + share) for share in (-0.003, 0.001, 0.01))):
         wrong = dataclasses.replace(right, value=Figure(f"{value:.{right.value.digits}f}"))
@@ -315,7 +315,7 @@ def test_a_figure_of_an_unsaid_rule_is_not_accused(published_logs: Path, tmp_pat
     rule = next(line.replace(",published", ",assumed") for line in stated if log in line)
     rules.write_text(stated[0] + rule, encoding="utf-8-sig")  # with a byte-order mark, as spreadsheets write it
     done = command(tmp_path / log, "--map", rules, "--json")
-    assert done.returncode == 2  # a file is no folder
+    assert done.returncode == 2  # a file is not a folder
     (tmp_path / "logs").mkdir()
     (tmp_path / log).rename(tmp_path / "logs" / log)
     done = command(tmp_path / "logs", "--map", rules, "--json")

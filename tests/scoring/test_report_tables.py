@@ -408,7 +408,7 @@ def test_published_figures_are_those_of_the_systems_in_the_plots_of_scaling(
 
 
 def test_logs_whose_epochs_have_no_images_are_reported_by_their_time_to_train(tmp_path: Path) -> None:
-    """As those of BERT and most other benchmarks of MLPerf, whose samples are no images."""
+    """As those of BERT and most other benchmarks of MLPerf, whose samples are not images."""
     logs = []
     for seed in range(1, 11):
         made = make_log.run(seed=seed, org="Lab", platform="node")

@@ -19,7 +19,7 @@ from tests.scoring import samples
     ("rate", "time_s", "batch"),
     [
         ("320", "0.1001", 32),  # 32 images in 0.10012 s are 319.6 images/s: the rate's digits leave 31.97 to 32.10
-        ("320.00", "0.1001", None),  # by these digits it is 32.01 to 32.05, which is no whole number
+        ("320.00", "0.1001", None),  # by these digits it is 32.01 to 32.05, which is not a whole number
         ("320.0", "0.10", None),  # 30.4 to 33.6: several
         ("0.1", "0.1", None),  # 0 to 0.02: no step has 0 images
         ("3.20E+02", "0.1000", None),  # with an exponent the last digit stands for another step

@@ -356,7 +356,7 @@ def test_one_epoch_whose_clock_leapt_is_held_to_the_printed_rates(tmp_path: Path
     record = read(tmp_path, samples.moved(text, 3_600_000, len("".join(lines[:leap]))))
     with pytest.raises(InputError, match=r"two ways to it contradict each other: rate: .* the printed rates, "):
         score([record], protocols.find("window"))
-    assert score([record], RUN_TIME).value > 60  # minutes are no matter of rates
+    assert score([record], RUN_TIME).value > 60  # minutes do not depend on rates
     [check] = [check for check in read(tmp_path, text).checks if check.what == "rate"]
     assert check.agree and " 1 times the printed ones" in check.ways[1]
 

@@ -180,7 +180,7 @@ def test_numbers_are_bounded(option: str, given: str) -> None:
 
 
 def test_a_finished_run_shorter_than_the_warm_up_has_no_figure(tmp_path: Path) -> None:
-    """A resume near its end is no failure; a run from the start, or unfinished, or a --skip too long, is a mistake."""
+    """A resume near its end is no failure; a run from the start, or unfinished, or with too long a --skip, is one."""
     whole = write(tmp_path, "whole.txt", samples.mllog(samples.run_of([0.5] * 20)))
     assert command("score", whole, "--protocol", "window")[0] == 2
     text = whole.read_text().replace('"resumed": false', '"resumed": true')

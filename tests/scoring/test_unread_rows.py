@@ -9,7 +9,7 @@ from scoring.record import InputError
 from tests.scoring import samples
 from tests.scoring.test_importers import read, run, same_rows
 
-FIGURE = {  # what stands before the figure that a row needs, where it is no rate
+FIGURE = {  # what stands before the figure that a row needs, where it is not a rate
     "paddle18": "elapse ",
     "paddleseg": "batch_cost: ",
     "mmseg": " time: ",

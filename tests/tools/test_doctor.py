@@ -172,7 +172,7 @@ def test_sound_v100_and_a100(published_reports):
     "driver", ["450.80.02", "460.106.00", "470.57.02", "495.44", "510.47.03", "520.61.05", "535.183.06", "550.54.14"]
 )
 def test_an_idle_machine_is_free_by_every_driver(gpu, driver, monkeypatch):
-    """Some 900 MiB of the driver's own are no process of others, also where an old pynvml cannot tell them apart."""
+    """Some 900 MiB of the driver's own are not process of others, also where an old pynvml cannot tell them apart."""
     bound = {"rank_cores": [list(range(256))] * 8, "numa": A100_NUMA, "topology": LINKED}
     for _ in ("this pynvml", "an old one"):
         verdicts = doctor_checks.judge_all([machine(*[gpu | {"driver": driver}] * 8, **bound)], GPU_JOB)

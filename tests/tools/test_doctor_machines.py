@@ -328,7 +328,7 @@ def test_the_address_of_a_node_in_several_forms(monkeypatch: pytest.MonkeyPatch)
     assert (
         network.nccl_settings(with_values(TWO_NODES, hosts="10.0.0.2,10.0.0.1").cluster, 0) == {}
     )  # of no interface here
-    # To 127.0.0.1 the kernel itself goes by loopback, which is no address for others.
+    # To 127.0.0.1 the kernel itself goes by loopback, which is not an address for others.
     assert network.nccl_settings(with_values(TWO_NODES, hosts="dgx-1,127.0.0.1").cluster, 0) == {}
 
 

@@ -106,7 +106,7 @@ def _without_turns(record: dict[str, Any]) -> None:
         (lambda r: r["nodes"][0]["facts"].update(driver=525), "damaged (TypeError"),
         (lambda r: r["nodes"][0].update(failed=[None]), "damaged (TypeError"),
         (lambda r: r["nodes"][0].update(clock_offset_s=float("nan")), "clock_offset_s of node0 is nan"),
-        (lambda r: r.update(job=[]), "damaged (TypeError: [] is no object)"),
+        (lambda r: r.update(job=[]), "damaged (TypeError: [] is not an object)"),
         (lambda r: _step(r, [10**400] * 16), "a time is above 0 and finite"),
         (lambda r: _step(r, ["\x1b[31m\n"] * 16), "damaged (TypeError"),
         (lambda r: r.update(version=2), "no record of a --fleet"),
@@ -292,7 +292,7 @@ def test_the_ranks_of_this_machine_are_measured(tmp_path: Path) -> None:
     assert "arithmetic        4 ranks of 1 class, at least 3 repetitions of 2 steps each, 428 digests" in done.stdout
     assert record["job"]["batchsize"] == 2 and record["job"]["precision"] == "fp32"
     assert f"record    {path}" in done.stdout and "GPU clock         unknown for 4: no GPU: DEVICE=cpu\n" in done.stdout
-    assert not path.with_name("hosts").exists()  # ranks are no hosts
+    assert not path.with_name("hosts").exists()  # ranks are not hosts
     assert "Node by node" in path.with_name("fleet.html").read_text()
     again = jobs.run_and_time("--fleet", timeout_s=900, FLEET_BASELINE=str(path), **job)
     assert again.returncode in (0, 1), again.stderr

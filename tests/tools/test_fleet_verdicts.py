@@ -163,7 +163,7 @@ def link(nodes: int, seed: int, **kind: Any) -> tuple[int, int]:
         (8, 3, {"network": {6: 2.0}}, NETWORK),
         *((4, seed, {"step": {2: 1.5}}, [("node2", "step")]) for seed in range(20)),  # over twice the time, of four
         *((4, seed, {"disk": {1: 1.5}}, [("node1", "disk")]) for seed in range(20)),
-        (16, 6, {"groups": GROUPS}, []),  # the longer way across switches is no fault
+        (16, 6, {"groups": GROUPS}, []),  # the longer way across switches is not a fault
         (8, 4, {"link": 2.0}, LINK),
         *((4, seed, {"link": 50.0, "noise": KINDS["a crowded machine"]}, LINK) for seed in range(20)),
         (16, 6, {"groups": GROUPS, "link": 1.0}, LINK),

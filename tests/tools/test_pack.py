@@ -299,7 +299,7 @@ def test_the_size_of_a_damaged_webp_is_not_taken_from_its_header(
     content = file.getvalue()
     assert pack_sizes.size_of("a.webp", content) == (40, 30)
     for damaged in (content[:26] + bytes(4) + content[30:], content[:-2], content[:20] + bytes(len(content) - 20)):
-        with pytest.raises(ValueError, match=r"a\.webp: is no image"):
+        with pytest.raises(ValueError, match=r"a\.webp: is not an image"):
             pack_sizes.size_of("a.webp", damaged)
 
 
@@ -311,7 +311,7 @@ def test_sizes_that_cannot_be_written_are_not_looked_for(source: Path) -> None:
     assert (done.returncode, done.stdout) == (1, "")
     assert f"error: {source}/train.sizes.json: Read-only file system: mend that" in done.stderr
     said = run("--sizes", source)[1]
-    assert "train/00.jpeg: is no image" in said
+    assert "train/00.jpeg: is not an image" in said
     assert {path.name for path in source.iterdir()} == {"train", "val", "train_list.txt", "val_list.txt"}
 
 

@@ -121,7 +121,7 @@ def _lines_of_job(file: Path) -> list[JsonObject]:
 
 
 def _text_of(file: Path) -> str | None:
-    """Return the text of a job's file, each byte that is no UTF-8 as U+FFFD; None if there is no file.
+    """Return the text of a job's file, each byte that is not UTF-8 as U+FFFD; None if there is no file.
 
     Args:
         file: The file, such as fp32.lines or fp32.failed.
@@ -149,8 +149,8 @@ def _check_line(line: JsonObject) -> None:
         line: The JSON value of the line.
 
     Raises:
-        TypeError: The line is no object; a field shown above has the wrong type, such as "short" with a number; or a
-            verdict has an unknown field.
+        TypeError: The line is not an object; a field shown above has the wrong type, such as "short" with a number; or
+            a verdict has an unknown field.
         LookupError: "short", "status" or "found" is missing.
         ValueError: The status of a verdict is not "ok", "fatal" or "unknown".
     """
@@ -279,8 +279,8 @@ def main() -> int:
     args = _arguments()
     if env.is_rank():  # mpirun started this process as a rank, and so has set OMPI_COMM_WORLD_SIZE
         # Calls `main` of tools/acceptance/rank.py, which runs the checks.
-        # checks_precision=False: a GPU that cannot compute in the job's precision is no error here. The verdicts on the
-        # checks say it.
+        # checks_precision=False: a GPU that cannot compute in the job's precision is not an error here. The verdicts on
+        # the checks say it.
         return run_module("tools.acceptance.rank", checks_precision=False, short=args.short)
 
     job, _ = env.read()

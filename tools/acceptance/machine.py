@@ -288,11 +288,12 @@ def _compute_capability(job: Job, me: ranks.Ranks) -> int:
 
 
 def _what_gpu_lacks(check: str, precision: str, capability: int) -> str:
-    """Return why a GPU cannot run a check, as "TF32 needs compute capability 8.0 or later, not 7.0"; empty if it can.
+    """Return why a GPU cannot run a check, such as "TF32 needs compute capability 8.0 or later, not 7.0"; empty if it
+    can.
 
     Args:
         check: The name of the check.
-        precision: Value of PRECISION, as "tf32".
+        precision: Value of PRECISION, such as "tf32".
         capability: The GPU's compute capability as a whole number, such as 80 for 8.0.
     """
     if check not in WITHOUT_KERNELS and not doctor_checks.code_for(capability):

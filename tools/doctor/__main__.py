@@ -101,7 +101,7 @@ def _verdicts_of_ranks(comm: "MPI.Comm", ranks_of_node: "MPI.Comm", job: env.Job
 
     # All ranks must take part in the next three calls. `gather` gives rank 0 a list, and every other rank None.
     hosts_of_ranks = comm.gather(socket.gethostname())  # on rank 0: the host of each rank
-    facts_of_ranks = comm.gather(my_facts)  # on rank 0: for each rank its facts, or None if it is no leader
+    facts_of_ranks = comm.gather(my_facts)  # on rank 0: for each rank its facts, or None if it is not a leader
     clock_offsets_s = _clock_offsets_s(comm, is_leader=my_facts is not None)  # means something on rank 0 only
     if hosts_of_ranks is None or facts_of_ranks is None:  # this rank is not rank 0
         return None

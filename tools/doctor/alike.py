@@ -8,7 +8,7 @@ from typing import NamedTuple
 from runlog.verdict import Verdict
 from tools.doctor.topology_checks import ranges
 
-# What was found on one GPU, as "GPU3: off", of several nodes with the host's name before it: "node1: GPU3: off".
+# What was found on one GPU, such as "GPU3: off", of several nodes with the host's name before it: "node1: GPU3: off".
 ON_ONE_GPU = re.compile(r"(?P<before>(?:\S+: )?GPU)(?P<number>[0-9]+)(?P<behind>[: ].*)", re.DOTALL)
 
 

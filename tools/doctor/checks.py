@@ -372,7 +372,7 @@ def _judge_part(part: Facts, job: env.Job) -> Iterator[Verdict]:
     fault = part["undecodable"]  # of the first sample that cannot be decoded; empty if all can be
     decoding = fault or f"{part['decoded']} samples decoded"
     yield judge_check(job, "data.decode", ok_if(not fault, otherwise=FATAL), found=f"{part['name']}: {decoding}")
-    label_fault = part["label_fault"]  # of the first label that is no class; empty if all are
+    label_fault = part["label_fault"]  # of the first label that is not a class; empty if all are
     if label_fault:
         yield judge_check(job, "data.labels", FATAL, found=f"{part['name']}: {label_fault}")
 

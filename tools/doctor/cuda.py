@@ -351,7 +351,7 @@ def kernel_module_text() -> str:
 
 
 def _kernel_module() -> str | None:
-    """Return the version of the driver's kernel module that is loaded, as "535.104.05"; None without one."""
+    """Return the version of the driver's kernel module that is loaded, such as "535.104.05"; None without one."""
     version = re.search(r"\b\d{3}\.\d+(?:\.\d+)?\b", kernel_module_text())
     return version[0] if version else None
 

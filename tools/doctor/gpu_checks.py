@@ -533,7 +533,7 @@ def _workspace_mib(memory_gib: float, job: env.Job) -> int:
         job: Settings of the training job, with those of STRATEGY.
 
     Raises:
-        ValueError: The user's environment variable is no whole number.
+        ValueError: The user's environment variable is not a whole number.
     """
     by_strategy = job.model.knobs.conv_workspace_size_limit
     if by_strategy is not None:

@@ -323,8 +323,8 @@ def cores_by_launcher(job: env.Job) -> list[list[int]]:
     returned.
 
     Args:
-        job: Settings of the training job. RANK_NUMA has the number of a NUMA node for each rank, as "0,0,1,1"; without
-            it each rank may use all cores of this process.
+        job: Settings of the training job. RANK_NUMA has the number of a NUMA node for each rank, such as "0,0,1,1";
+            without it each rank may use all cores of this process.
 
     Returns:
         A list of core numbers for each rank. If RANK_NUMA has too few numbers, the last ranks are missing.

@@ -40,7 +40,7 @@ def judge_processes(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
     # `most` fills the text on what is wanted, "no process, under 500 MiB in use".
     verdict = functools.partial(judge_check, job, "gpu.processes", found=found, most=memory_in_use.most_mib)
 
-    # A process that computes counts as another job's if it is no service, such as nvidia-cuda-mps-server.
+    # A process that computes counts as another job's if it is not a service, such as nvidia-cuda-mps-server.
     jobs = [pid for pid in computing if pid not in gpu.services]
     if jobs:
         return verdict(FATAL)

@@ -142,8 +142,8 @@ def _first_slow_outlier(values: Array, *, noise: float, alpha: float) -> int | N
 def _is_slow_outlier(farthest: float, others: Array, *, noise: float, alpha: float) -> bool:
     """Return whether the farthest of several values lies above the others by more than chance explains.
 
-    It is a one-sided t-test: a value far below the others is no outlier here. At LEAST_T (3) standard errors above
-    their mean or less, a value is no outlier either, whatever `alpha` is.
+    It is a one-sided t-test: a value far below the others is not an outlier here. At LEAST_T (3) standard errors above
+    their mean or less, a value is not an outlier either, whatever `alpha` is.
 
     Args:
         farthest: The value that is farthest from the median. Values are logarithms of times, minus their median, so a

@@ -154,7 +154,7 @@ def _check_times(record: Record) -> None:
 def _raise_unless_mapping(value: Any) -> None:
     """Raise TypeError if a value is not a mapping."""
     if not isinstance(value, Mapping):
-        raise TypeError(f"{value!r} is no object")
+        raise TypeError(f"{value!r} is not an object")
 
 
 def _raise_unless_texts(values: Iterable[Any]) -> None:

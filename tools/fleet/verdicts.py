@@ -169,7 +169,7 @@ def _judge_unmeasured(metric: str, name: str, reason: str | None) -> Verdict:
     Args:
         metric: The name of the check, such as "disk".
         name: The node or link.
-        reason: Why, as the record says it. "not possible here: no DATADIR" is no error. None if the record has no
+        reason: Why, as the record says it. "not possible here: no DATADIR" is not an error. None if the record has no
             reason.
     """
     if reason is None:

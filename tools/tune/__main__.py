@@ -372,7 +372,7 @@ def _refuse_options_of_a_search(args: argparse.Namespace) -> None:
 
 
 def _refuse_wrong_system(name: str) -> None:
-    """Raise ValueError if --name is given, and is no name of a system: config_<name>.sh could not be made or named."""
+    """Raise ValueError if --name is given, and cannot name a system: there could be no config_<name>.sh."""
     if name and not re.fullmatch("[A-Za-z0-9._-]+", name):
         raise ValueError(f"--name {name!r}: must be of letters, digits, '.', '_' and '-': it names config_<name>.sh")
 

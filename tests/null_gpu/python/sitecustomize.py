@@ -20,7 +20,7 @@ RESULTS = Path(__file__).resolve().parents[3] / "results"
 def refuse_result():
     result = os.environ.get("RESULT_FILE", "")
     if result and Path(result).resolve().is_relative_to(RESULTS):
-        why = "a run on null GPUs computes nothing and is no result"
+        why = "a run on null GPUs computes nothing and is not a result"
         print(f"error: RESULT_FILE={result}: {why}: set LOGDIR to a folder outside {RESULTS}", file=sys.stderr)
         sys.stderr.flush()
         os._exit(2)

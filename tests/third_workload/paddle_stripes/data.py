@@ -38,7 +38,7 @@ class Pictures:
     pictures: np.ndarray  # [samples, 1, side, side] float32
     labels: np.ndarray  # [samples] int64
     form: str = "files"
-    source: None = None  # they are no copy of others
+    source: None = None  # they are not a copy of others
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
