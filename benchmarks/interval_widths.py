@@ -23,9 +23,9 @@ COUNTS = (10, 15, 20, 30, 40, 60, 100, 200, 400)  # windows of a stretch
 BRACKETS = (10, 20, 40)  # a width holds from so many windows on, to the next one
 STRETCHES = 8  # of a run, evenly chosen
 LONGER = 1.5  # times as long as a stretch a run is at least
-LEAST_SHARES = (0.0005, 0.001, 0.0015, 0.002, 0.003, 0.004, 0.005, 0.0075, 0.01, 0.0125, 0.015, 0.02)
+MIN_SHARES = (0.0005, 0.001, 0.0015, 0.002, 0.003, 0.004, 0.005, 0.0075, 0.01, 0.0125, 0.015, 0.02)
 POWERS = (1.0, 0.9, 0.8, 0.7, 0.6)
-LEAST_SYSTEMS = 20  # for a width of their own
+MIN_SYSTEMS = 20  # for a width of their own
 LIKE_HOSTS = 0.975  # of the pairs of like hosts lie closer than the smallest difference that matters
 KINDS = (ROWS, EPOCHS)
 ALL_SOURCES = "all"
@@ -127,7 +127,7 @@ def fitted(cases: Sequence[Case]) -> dict[str, list[Width]]:
             for case in cases:
                 if case.kind == kind and first <= case.windows and (after is None or case.windows < after):
                     of_bracket.append(case)
-            if len({case.system for case in of_bracket}) >= LEAST_SYSTEMS:
+            if len({case.system for case in of_bracket}) >= MIN_SYSTEMS:
                 by_kind[kind].append(_fitted_width(of_bracket, first))
     return by_kind
 
@@ -138,7 +138,7 @@ def _fitted_width(cases: Sequence[Case], first: int) -> Width:
     least = math.inf
     scales = np.array([case.scale for case in cases])
     weights = _weights(cases)
-    for power, least_share in itertools.product(POWERS, LEAST_SHARES):
+    for power, least_share in itertools.product(POWERS, MIN_SHARES):
         factor = max(_factor(of_count, power, least_share) for of_count in _by_count(cases).values())
         width = Width(windows=first, factor=round(factor + 0.005, 2), power=power, least_share=least_share)
         halves = np.maximum(width.factor * scales**power, least_share)

@@ -26,9 +26,9 @@ COUNTS = (3, 5, 7)  # runs of a system
 GAMMA_OF_SHAPE = {"normal": 0.0, "skewed (1)": 4.0, "skewed (2)": 1.0}  # the skewness is 2 / its root
 NORMAL = "normal"
 WITHOUT_TARGET = "skewed (2)"  # Student's t misses it, and published repeats do not show it
-LEAST_HELD = 0.93  # of 95 % intervals
-MOST_HELD = 0.97
-MOST_FALSE = 0.05  # of verdicts
+MIN_HELD = 0.93  # of 95 % intervals
+MAX_HELD = 0.97
+MAX_FALSE = 0.05  # of verdicts
 Interval = tuple[float, float] | None
 
 
@@ -143,8 +143,8 @@ def _one_run(draw: np.random.Generator, repeats: int, shape: str, correlation: f
         row=f"within a run, {shape}, correlation {correlation:g}",
         column=f"{count} windows",
         share=_held(map(series.series_interval, windows.tolist()), RATE),
-        least=LEAST_HELD,
-        most=MOST_HELD,
+        least=MIN_HELD,
+        most=MAX_HELD,
         of=repeats,
     )
 
@@ -172,8 +172,8 @@ def _coverage_of_means(
             row=f"{name}, {shape}, correlation {correlation:g}",
             column=f"{count} runs",
             share=_held(map(mean.interval, runs.tolist()), truth),
-            least=LEAST_HELD if has_target else None,
-            most=MOST_HELD if has_target else None,
+            least=MIN_HELD if has_target else None,
+            most=MAX_HELD if has_target else None,
             of=repeats,
         )
 
@@ -185,7 +185,7 @@ def _false_outliers(draw: np.random.Generator, repeats: int, shape: str, count: 
         row=f"outlying_run, {shape}",
         column=f"{count} runs",
         share=_share(map(_has_outlier, runs.tolist())),
-        most=None if shape == WITHOUT_TARGET else MOST_FALSE,
+        most=None if shape == WITHOUT_TARGET else MAX_FALSE,
         of=repeats,
     )
 
@@ -220,7 +220,7 @@ def _called_different(draw: np.random.Generator, repeats: int, faster: int, shap
         row=f"{_what(faster)}, {name}, {shape}",
         column=f"{count} runs each",
         share=_share(different(name, of_base, of_other) for of_base, of_other in pairs),
-        most=None if faster else MOST_FALSE,
+        most=None if faster else MAX_FALSE,
         of=repeats,
     )
 
@@ -251,7 +251,7 @@ def _single_runs(draw: np.random.Generator, repeats: int, faster: int, shape: st
         row=f"{_what(faster)}, single runs, 5 others known, {shape}",
         column="1 run each",
         share=float(np.mean(distances > halves)),
-        most=None if faster else MOST_FALSE,
+        most=None if faster else MAX_FALSE,
         of=repeats,
     )
 
@@ -268,7 +268,7 @@ def trend(draw: np.random.Generator, repeats: int) -> Iterator[Cell]:
                 column="1 new run" if count == 1 else f"{count} new runs",
                 share=_share(map(_called_lower, past.tolist(), new.tolist())),
                 least=least,
-                most=None if lower else MOST_FALSE,
+                most=None if lower else MAX_FALSE,
                 of=repeats,
             )
 

@@ -24,7 +24,7 @@ from runlog.json_types import JsonObject
 from runlog.reader import Entry, Event, Header, Problem, ends_with_line_end, has_old_events, read_log
 from runlog.text import as_json, printable, visible
 
-MOST_REFUSED_LINES = 10_000  # lines that the official parser refuses, until reading is given up
+MAX_REFUSED_LINES = 10_000  # lines that the official parser refuses, until reading is given up
 _DAMAGED = "line-damaged"
 _FORM = "log-form"
 _FILE_LINK = "file-link"  # that a log is a link to a file in another folder
@@ -200,7 +200,7 @@ class Checker:
     @property
     def _has_too_many_refused_lines(self) -> bool:
         """Whether so many lines are damaged that reading is given up, and the log is judged by its damage alone."""
-        return self._refused_line_count >= MOST_REFUSED_LINES
+        return self._refused_line_count >= MAX_REFUSED_LINES
 
     def _take_problem(self, problem: Problem) -> None:
         """Report a line with a problem, such as an event that is not JSON.

@@ -11,7 +11,7 @@ from runlog.json_types import JsonObject
 from runlog.reader import Event, from_json, settings_of
 
 EVENTS_KEPT = 100_000  # of a kind of them: 15 MB
-MOST_CLOCK_STEP_MS = 100  # by which a clock is corrected within a run, or threads write out of order
+MAX_CLOCK_STEP_MS = 100  # by which a clock is corrected within a run, or threads write out of order
 _ALL_KEPT = (
     *(schema.INIT_START.key, schema.CACHE_CLEAR.key, schema.SEED.key, schema.CLOCK_SET.key),
     schema.EVAL_ACCURACY.key,
@@ -130,7 +130,7 @@ class LoggedRun:
     @property
     def clock_tolerance_ms(self) -> float:
         """Return how far two times of the log's clock may disagree with a duration."""
-        return MOST_CLOCK_STEP_MS + self.tick_ms
+        return MAX_CLOCK_STEP_MS + self.tick_ms
 
     @property
     def global_batch(self) -> int | None:

@@ -38,7 +38,7 @@ NOT_STATED = "not stated"
 OWN_RULESET = "4.0.0"  # by which this project's logs are read: of the last round with ResNet
 DERIVED_METRIC = "is derived from the logs and is not a metric of MLPerf."
 
-_MOST_ROUNDING_SHARE = 0.01  # by which others' numbers of samples may differ, as they are rounded to whole batches
+_MAX_ROUNDING_SHARE = 0.01  # by which others' numbers of samples may differ, as they are rounded to whole batches
 _DIVISIONS = ("closed", "open")
 _NAMES = {  # of the benchmarks of mlperf-logging, as their model is written
     **{"resnet": "ResNet", "ssd": "SSD", "maskrcnn": "Mask R-CNN", "gnmt": "GNMT", "transformer": "Transformer"},
@@ -469,7 +469,7 @@ def _can_be_count(count: int, wanted: int, *, exact: bool) -> bool:
     """
     if exact:
         return count == wanted
-    return abs(count - wanted) <= _MOST_ROUNDING_SHARE * wanted
+    return abs(count - wanted) <= _MAX_ROUNDING_SHARE * wanted
 
 
 def _against_target(facts: ResultFacts) -> Iterable[str]:

@@ -19,7 +19,7 @@ from runlog.errors import one_line, print_to_reader
 from runlog.options import Parser
 
 SIMILARITY = 0.88  # by difflib's ratio
-LEAST_LETTERS = 6  # of a name for which others are taken as misspelt
+MIN_LETTERS = 6  # of a name for which others are taken as misspelt
 FAMILIES = ("SUBMISSION_", "CHECKPOINT_")  # of settings: what begins so is hardly another program's
 OF_THE_RECIPE = "the RECIPE has it"
 # What other training programs, NVIDIA's MLPerf submissions among them, call settings, or what a recipe has.
@@ -62,7 +62,7 @@ def _similar_setting(name: str, settings: Collection[str]) -> str:
     if name.upper() in settings:
         return name.upper()
     # Not of shorter settings: MODEL, which is similar to MODE, may be another program's variable.
-    long_settings = [setting for setting in settings if len(setting) >= LEAST_LETTERS]
+    long_settings = [setting for setting in settings if len(setting) >= MIN_LETTERS]
     most_similar = difflib.get_close_matches(name, long_settings, n=1, cutoff=SIMILARITY)
     return most_similar[0] if most_similar else ""
 

@@ -37,12 +37,12 @@ JPEG_TAIL = 64  # bytes at the end in which most files have their end marker
 PNG_START = b"\x89PNG\r\n\x1a\n"
 PNG_CHUNK_EXTRA = 12  # bytes of a chunk that are not its content: length, kind and checksum
 
-LEAST_SEGMENT = 4  # bytes of a JPEG's segment: marker and length
+MIN_SEGMENT = 4  # bytes of a JPEG's segment: marker and length
 ADOBE_SEGMENT = 0xEE  # APP14
 CMYK_CHANNELS = 4
 CHANNELS_IN_FRAME = 9  # where a frame says how many channels it has, from the start of its marker
 BITS_IN_FRAME = 4  # where a frame says its bits a channel, from the start of its marker
-LEAST_FRAME = 10  # bytes of a JPEG's frame: marker, length, bits, height, width, channels
+MIN_FRAME = 10  # bytes of a JPEG's frame: marker, length, bits, height, width, channels
 WEBP_HEAD = 12  # bytes: RIFF, length, WEBP
 WEBP_LEAST = 30  # bytes up to the end of the longest field of its size
 WEBP_SIDE = (1 << 14) - 1  # the bits of a side
@@ -130,7 +130,7 @@ def _segment_fault(segment: Segment, content: bytes, scan_has_begun: bool) -> st
         return f"it is damaged: FF {segment.kind:02X} at byte {segment.start} is not a marker"
     if segment.end > len(content):
         return f"{TRUNCATED}: its segment at byte {segment.start} goes beyond its end"
-    if segment.end < segment.start + LEAST_SEGMENT:
+    if segment.end < segment.start + MIN_SEGMENT:
         return f"its segment at byte {segment.start} has no length"
     if segment.kind in FRAMES:
         return _frame_fault(segment, content)
@@ -144,7 +144,7 @@ def _frame_fault(frame: Segment, content: bytes) -> str:
         frame: Kind and place of the frame's segment.
         content: All bytes of the JPEG.
     """
-    if frame.end < frame.start + LEAST_FRAME:
+    if frame.end < frame.start + MIN_FRAME:
         return f"its segment at byte {frame.start} has no size of the picture"
     bits = content[frame.start + BITS_IN_FRAME]
     if bits != JPEG_BITS:
@@ -201,7 +201,7 @@ def _segment_length(content: bytes, start: int) -> int:
     length_bytes = content[start : start + 2]  # as 00 10 of a segment of 16 bytes
     is_cut_off = len(length_bytes) < 2  # the file ends here
     if is_cut_off:
-        return LEAST_SEGMENT  # puts the segment's end beyond the file's, which `_segment_fault` reports
+        return MIN_SEGMENT  # puts the segment's end beyond the file's, which `_segment_fault` reports
     return int.from_bytes(length_bytes, "big")
 
 
@@ -257,9 +257,9 @@ def is_cmyk_without_mark(content: bytes) -> bool:
     for segment in _segments(content):
         if segment.kind == START_OF_SCAN:
             break
-        if segment.kind == ADOBE_SEGMENT and content.startswith(b"Adobe", segment.start + LEAST_SEGMENT):
+        if segment.kind == ADOBE_SEGMENT and content.startswith(b"Adobe", segment.start + MIN_SEGMENT):
             return False
-        if segment.kind in FRAMES and segment.start + LEAST_FRAME <= len(content):
+        if segment.kind in FRAMES and segment.start + MIN_FRAME <= len(content):
             channels = content[segment.start + CHANNELS_IN_FRAME]
     return channels == CMYK_CHANNELS
 

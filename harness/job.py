@@ -29,11 +29,11 @@ PRECISIONS = ("fp32", "tf32", *HALF_PRECISIONS)
 LAST_PORT = 65_535
 LAST_SEED = 2**31 - 1  # Paddle's own seeds are of C's integers
 PER_WORKLOAD = ("BATCHSIZE", "RECIPE")  # what a config file gives for each workload, such as HRNET_BATCHSIZE
-MOST_PIXELS = 65_535  # of a side, as JPEG has it
+MAX_PIXELS = 65_535  # of a side, as JPEG has it
 # Far above what any machine has, so that a slip of the hand is refused before a library fails on it.
-MOST_IMAGES = 1_000_000  # a step on one device
-MOST_RANKS = MOST_THREADS = 10_000  # of a node; of a rank
-MOST_TRIALS = 10_000  # of a job
+MAX_IMAGES = 1_000_000  # a step on one device
+MAX_RANKS = MAX_THREADS = 10_000  # of a node; of a rank
+MAX_TRIALS = 10_000  # of a job
 
 
 class ValueWithOrigin(TypedDict):
@@ -171,7 +171,7 @@ class ModelSettings:
         "images a step on one device; for one workload alone: `RN50_BATCHSIZE`, `HRNET_BATCHSIZE`",
         16,
         least=1,
-        most=MOST_IMAGES,
+        most=MAX_IMAGES,
     )
     precision: str = _setting("arithmetic of the training program", "fp32", choices=PRECISIONS)
     loss_scale: int = _setting("scale of the FP16 loss; 0: dynamic, and fixed for a captured step", 0, least=0)
@@ -182,7 +182,7 @@ class ModelSettings:
     )
     strategy: str = _setting("`auto`, or `knob=value,...` of program/strategy.py; empty: its defaults", "")
     image_size: int = _setting(
-        "side of the square training crop in pixels; 0: the recipe's", 0, least=0, most=MOST_PIXELS
+        "side of the square training crop in pixels; 0: the recipe's", 0, least=0, most=MAX_PIXELS
     )
     pretrained: str = _setting("hrnet: weights to start from, a .pdparams file of PaddleSeg; empty: none", "")
 
@@ -231,7 +231,7 @@ class DataSettings:
         0,
         variable="DATA_THREADS",
         least=0,
-        most=MOST_THREADS,
+        most=MAX_THREADS,
     )
     clear_caches: int = _setting("1: flush the page cache before each trial (needs root)", 1, least=0, most=1)
 
@@ -248,8 +248,8 @@ class ClusterSettings:
     dgxsystem: str = _setting("system: the SYSTEM of a `config_<SYSTEM>.sh`", "CPU")
     device: str = _setting("where the program runs", "cpu", choices=("cpu", "gpu"))
     dgxnnodes: int = _setting("nodes", 1, least=1)
-    dgxngpu: int = _setting("ranks on a node: its GPUs, or on a CPU its processes", 2, least=1, most=MOST_RANKS)
-    threads: int = _setting("CPU threads a rank for compute; 0: usable cores / ranks", 0, least=0, most=MOST_THREADS)
+    dgxngpu: int = _setting("ranks on a node: its GPUs, or on a CPU its processes", 2, least=1, most=MAX_RANKS)
+    threads: int = _setting("CPU threads a rank for compute; 0: usable cores / ranks", 0, least=0, most=MAX_THREADS)
     rank_numa: str = _setting("NUMA node of each rank of a node, comma-separated; empty: ranks roam", "", form=NUMBERS)
     gloo_port: int = _setting("TCP port of the ranks' rendezvous on a CPU; 0: a free one", 0, least=0, most=LAST_PORT)
     hang_timeout_s: int = _setting("seconds without progress after which a rank ends the run; 0: never", 300, least=0)
@@ -366,7 +366,7 @@ class TrialSettings:
     """The runs that a job is made of, and where their logs go."""
 
     logdir: str = _setting("folder of the results", "results")
-    nexp: int = _setting("trials, one log each", 1, least=1, most=MOST_TRIALS)
+    nexp: int = _setting("trials, one log each", 1, least=1, most=MAX_TRIALS)
     on_failure: str = _setting("after a failed trial `stop`, or `go_on`", "stop", choices=("stop", "go_on"))
     keep_trials: int = _setting(
         "1, set by a launcher that goes on: trials that have a log are not run again", 0, least=0, most=1

@@ -15,7 +15,7 @@ import psutil
 
 from harness.hooks.watchdog import WATCHDOG
 from harness.job import Job, ModelSettings
-from harness.traits import LEAST_DEVICE_PADDING, LEAST_HOST_PADDING, DecoderMemory, MemoryPeaks
+from harness.traits import MIN_DEVICE_PADDING, MIN_HOST_PADDING, DecoderMemory, MemoryPeaks
 from runlog.errors import RunError
 from runlog.schema import HALF_PRECISIONS
 
@@ -202,7 +202,7 @@ def _decoder_buffers(job: Job) -> _DecoderBuffers:
     has_small_images = not job.data.folder  # without DATADIR, those of the embedded data set
     if decoder is None or has_small_images:
         return _DecoderBuffers(
-            device_bytes=LEAST_DEVICE_PADDING, pinned_bytes=LEAST_HOST_PADDING, unit_bytes=0, images_in_words=""
+            device_bytes=MIN_DEVICE_PADDING, pinned_bytes=MIN_HOST_PADDING, unit_bytes=0, images_in_words=""
         )
     width, height = largest_image(job, decoder)  # in DATADIR; the usual largest if DATADIR does not tell
     return _DecoderBuffers(

@@ -9,7 +9,7 @@ from rich import progress
 from rich.console import Console, RenderableType
 
 from harness import env
-from runlog.text import MOST_OF_A_LINE, visible
+from runlog.text import MAX_LINE_CHARS, visible
 from runlog.writer import RunLog
 
 
@@ -108,7 +108,7 @@ class Progress:
             log: The log of the run.
             note: The warning. What does not print in it, as a line break in a file's name, is escaped.
         """
-        line = f"warning: {visible(note, MOST_OF_A_LINE)}"
+        line = f"warning: {visible(note, MAX_LINE_CHARS)}"
         if line in self._warned:
             return
         self._warned.add(line)

@@ -22,8 +22,8 @@ from runlog.workloads import WORKLOADS, Workload
 # Bounds of a fixed loss scale, as the twin shows them (tests/program/twin.md). At a scale of 1 and 224 px FP16 flushes
 # less than 1 % of ResNet-50's gradients to 0; at 32 px 1.23 %. At 10 times the images the first step overflows, of four
 # images alone; at 5 it does not. Baidu's runs have 1.
-LEAST_SCALE_PER_IMAGE = 1 / 16  # of the global batch
-MOST_SCALE_PER_IMAGE = 4
+MIN_SCALE_PER_IMAGE = 1 / 16  # of the global batch
+MAX_SCALE_PER_IMAGE = 4
 
 FOLDERS = ("LOGDIR", "DATADIR", "DATA_CACHE", "CHECKPOINT_DIR")
 NAMED_PATHS = (*FOLDERS, "JOB_KEY", "PRETRAINED", "FLEET_BASELINE", "TELEMETRY_PROMETHEUS")
@@ -175,8 +175,8 @@ def _bounds_of_loss_scale(global_batch: int) -> tuple[int, int]:
         (least, most), each at least 2.
     """
     # At least 2, because a scale of 1 scales nothing.
-    least = max(2, math.ceil(global_batch * LEAST_SCALE_PER_IMAGE))
-    most = max(2, global_batch * MOST_SCALE_PER_IMAGE)
+    least = max(2, math.ceil(global_batch * MIN_SCALE_PER_IMAGE))
+    most = max(2, global_batch * MAX_SCALE_PER_IMAGE)
     return least, most
 
 

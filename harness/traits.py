@@ -17,8 +17,8 @@ class MemoryPeaks:
     other_recipes: tuple[str, ...]  # names of recipes on other crops, of which no peak was taken; "" is the default one
 
 
-LEAST_DEVICE_PADDING = 16 << 20  # bytes: DALI's defaults
-LEAST_HOST_PADDING = 8 << 20
+MIN_DEVICE_PADDING = 16 << 20  # bytes: DALI's defaults
+MIN_HOST_PADDING = 8 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class DecoderMemory:
             width: Width in pixels of the largest image.
             height: Height in pixels of the largest image.
         """
-        return max(LEAST_DEVICE_PADDING, self.device_bytes * width * height)
+        return max(MIN_DEVICE_PADDING, self.device_bytes * width * height)
 
     def host_padding(self, width: int, height: int) -> int:
         """Return the bytes of one of the two pinned buffers that a thread of the decoder has in the host's memory.
@@ -47,7 +47,7 @@ class DecoderMemory:
             width: Width in pixels of the largest image.
             height: Height in pixels of the largest image.
         """
-        return max(LEAST_HOST_PADDING, self.host_bytes * width * height)
+        return max(MIN_HOST_PADDING, self.host_bytes * width * height)
 
     def unit_memory(self, width: int, height: int, *, batch: int) -> int:
         """Return the bytes on a GPU with a JPEG unit that the unit takes in addition to the threads.

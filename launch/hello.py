@@ -23,7 +23,7 @@ OF_ONE_NODE = frozenset(
 )
 SSHD_CANNOT_START = "this node of the job cannot start its sshd: "
 ANSWER_S = 10.0  # how long a node without sshd waits for the first node's call
-MOST_OF_AN_ANSWER = 300  # characters
+MAX_ANSWER_CHARS = 300  # characters
 REFUSED_S = 8.0  # a first node with the right key calls again within this time after a call that ended too early
 # sshd's line about a caller that hung up in the exchange of keys, as a caller does that expects another host key.
 HUNG_UP = re.compile(r"Connection (?:closed|reset) by (?:authenticating user \S+ )?(\S+) port \d+ \[preauth\]")
@@ -100,9 +100,9 @@ def why_sshd_cannot_start(host: str, port: int) -> str:
     # Python raises UnicodeError, before it looks a name up, if a part of it between dots is empty or too long.
     refused = contextlib.suppress(OSError, UnicodeError)
     with refused, socket.create_connection((host, port), timeout=ANSWER_S) as connection:
-        line = connection.makefile("rb").readline(MOST_OF_AN_ANSWER).decode(errors="replace")
+        line = connection.makefile("rb").readline(MAX_ANSWER_CHARS).decode(errors="replace")
         if line.startswith(SSHD_CANNOT_START):
-            return printable(line.removeprefix(SSHD_CANNOT_START).strip(), MOST_OF_AN_ANSWER)
+            return printable(line.removeprefix(SSHD_CANNOT_START).strip(), MAX_ANSWER_CHARS)
     return ""
 
 

@@ -37,7 +37,7 @@ from launch.waiting import serve
 from runlog import named_files
 
 EXTRA_USERS = Path("/var/lib/extrausers")  # where libnss-extrausers looks; in the image a link into /tmp
-MOST_NAMED = 8  # at most so many of the nodes that did not join are named
+MAX_NAMED = 8  # at most so many of the nodes that did not join are named
 SIGNAL_S = 1.0  # a signal that ended another node, and is for this node too, comes within this time of its loss
 
 
@@ -271,7 +271,7 @@ def nodes_that_did_not_join(others: list[Lifeline], wait_s: int) -> str:
     """Return a message that names nodes that did not join the job, each with its problem; empty if all did.
 
     Args:
-        others: The connections to the other nodes. If some can never join, only these count. At most MOST_NAMED are
+        others: The connections to the other nodes. If some can never join, only these count. At most MAX_NAMED are
             named.
         wait_s: Seconds that the nodes had to join, for the message.
     """
@@ -280,8 +280,8 @@ def nodes_that_did_not_join(others: list[Lifeline], wait_s: int) -> str:
     if not missing:
         return ""
     within = "" if unable else f" within {wait_s} s"  # more time would not help those that are unable
-    problems = "; ".join(f"{other.host} (node {other.rank}): {other.problem}" for other in missing[:MOST_NAMED])
-    unnamed = len(missing) - MOST_NAMED
+    problems = "; ".join(f"{other.host} (node {other.rank}): {other.problem}" for other in missing[:MAX_NAMED])
+    unnamed = len(missing) - MAX_NAMED
     more = f"; and {unnamed} more" if unnamed > 0 else ""
     return f"{len(missing)} of {len(others) + 1} nodes did not join{within}: {problems}{more}"
 

@@ -22,8 +22,8 @@ IR_HEADER = struct.Struct("<IfQQ")  # how many labels follow it (0: the one insi
 FURTHER_LABEL = struct.Struct("<f")
 WHOLE, FIRST, MIDDLE, LAST = range(4)  # flags of a record's parts
 FLAG_SHIFT = 29
-MOST_BYTES = (1 << FLAG_SHIFT) - 1  # of a record's part
-MOST_CLASSES = 1 << 24  # whole numbers that an IRHeader's float holds exactly
+MAX_BYTES = (1 << FLAG_SHIFT) - 1  # of a record's part
+MAX_CLASSES = 1 << 24  # whole numbers that an IRHeader's float holds exactly
 
 FILE = "{}.rec"  # NVIDIA's and MXNet's name
 MAKE = "restore it, or make both by tools.pack"  # MXNet, which reads a file for its index, is not installed
@@ -34,7 +34,7 @@ HEAD_FIELDS = np.dtype(
 )
 
 
-def find(packed: Path, index: Path, classes: int = MOST_CLASSES) -> Records:
+def find(packed: Path, index: Path, classes: int = MAX_CLASSES) -> Records:
     """Return where the records of a RecordIO file lie, by its index.
 
     A line of the index is `key offset`, in any order. A record ends where the next one begins.
@@ -120,8 +120,8 @@ def _encoded_part(part: bytes, flag: int) -> bytes:
     Raises:
         ValueError: The length needs more than 29 bits.
     """
-    if len(part) > MOST_BYTES:
-        raise ValueError(f"is longer than {MOST_BYTES} bytes, the most that a record holds")
+    if len(part) > MAX_BYTES:
+        raise ValueError(f"is longer than {MAX_BYTES} bytes, the most that a record holds")
     flag_and_length = flag << FLAG_SHIFT | len(part)
     filling = bytes(_filling_bytes(len(part)))
     return HEAD.pack(MAGIC, flag_and_length) + part + filling
@@ -239,7 +239,7 @@ def _part_at(position: int, record: bytes, expected_flags: tuple[int, int]) -> _
         raise ValueError("it is damaged: it ends within its head")
     magic, word = HEAD.unpack_from(record, position)
     flag = word >> FLAG_SHIFT  # the upper 3 bits
-    length = word & MOST_BYTES  # of the content: the lower 29 bits
+    length = word & MAX_BYTES  # of the content: the lower 29 bits
     start = position + HEAD.size
     end = start + length + _filling_bytes(length)
     is_whole = magic == MAGIC and end <= len(record)
@@ -301,7 +301,7 @@ def _lengths(fields: Array) -> Array:
     Args:
         fields: First bytes of each record, laid out as HEAD_FIELDS, [records].
     """
-    lengths: Array = (fields["word"] & MOST_BYTES).astype(np.int64)
+    lengths: Array = (fields["word"] & MAX_BYTES).astype(np.int64)
     return lengths
 
 

@@ -49,7 +49,7 @@ class Strategy:
         return flags
 
 
-MOST = 2**31 - 1  # of a number; Paddle's flags and attributes are of C's integers
+MAX_NUMBER = 2**31 - 1  # of a number; Paddle's flags and attributes are of C's integers
 _OF_CUDNN = ("conv_workspace_size_limit", "cudnn_exhaustive_search", "cudnn_batchnorm_spatial_persistent")
 _NO_EXECUTOR = (
     "Paddle 2.6.2 has one executor, which reads no ExecutionStrategy: set FLAGS_new_executor_serial_run or the number "
@@ -122,7 +122,7 @@ def _parse_value(knob: Field[Any], text: str) -> bool | int | float:
 
     Raises:
         ValueError: The text is not a value of this type, or a number that is not in the range from the knob's `least`
-            to 2^31 - 1 (MOST).
+            to 2^31 - 1 (MAX_NUMBER).
     """
     # The option's annotation as text, which may also allow None: "<class 'int'>", "<class 'float'>", "bool | None".
     type_name = str(knob.type)
@@ -139,8 +139,8 @@ def _parse_value(knob: Field[Any], text: str) -> bool | int | float:
     if number is None:
         wanted = "a whole number" if is_whole else "a number"
         raise ValueError(f"STRATEGY: {knob.name}={text!r}: must be {wanted} ({knob.metadata['doc']})")
-    if not knob.metadata["least"] <= number <= MOST:
-        raise ValueError(f"STRATEGY: {knob.name}={text}: must be {knob.metadata['least']} to {MOST}")
+    if not knob.metadata["least"] <= number <= MAX_NUMBER:
+        raise ValueError(f"STRATEGY: {knob.name}={text}: must be {knob.metadata['least']} to {MAX_NUMBER}")
     return number
 
 

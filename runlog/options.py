@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from runlog.errors import RunError, print_to_reader
-from runlog.text import MOST_OF_A_LINE, visible
+from runlog.text import MAX_LINE_CHARS, visible
 
 _EMPTY = re.compile("(--[^=]+=)?")  # a word, or the value of an option in it
 
@@ -54,7 +54,7 @@ class Parser(argparse.ArgumentParser):
         Args:
             message: What is wrong with the words on the command line.
         """
-        self.exit(2, f"{self.prog}: {visible(message, MOST_OF_A_LINE)}; see {self.prog} --help\n")
+        self.exit(2, f"{self.prog}: {visible(message, MAX_LINE_CHARS)}; see {self.prog} --help\n")
 
 
 def refuse_empty_words(parser: Parser, words: Sequence[str]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 CONFIDENCE = 0.95
-MOST_PAIRS = 999  # of coefficients of a continued fraction; `t_cdf` needs about 100 at most
+MAX_PAIRS = 999  # of coefficients of a continued fraction; `t_cdf` needs about 100 at most
 _Run = TypeVar("_Run")
 
 
@@ -119,7 +119,7 @@ def _incomplete_beta(a: float, b: float, x: float) -> float:
         a: The first parameter, above 0.
         b: The second parameter, above 0.
         x: The point, at least 0 and below 1. Above (a + 1) / (a + b + 2) the fraction converges slowly, and very near
-            to 1 the result is wrong, as MOST_PAIRS pairs of coefficients are too few.
+            to 1 the result is wrong, as MAX_PAIRS pairs of coefficients are too few.
     """
     if x == 0:  # log(0) is not defined
         return 0.0
@@ -146,9 +146,9 @@ def _coefficients_in_pairs(a: float, b: float, x: float) -> Iterator[tuple[float
         x: The point at which the function is computed.
 
     Yields:
-        A pair of coefficients, up to MOST_PAIRS times.
+        A pair of coefficients, up to MAX_PAIRS times.
     """
-    for m in range(1, MOST_PAIRS + 1):
+    for m in range(1, MAX_PAIRS + 1):
         even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
         odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
         yield even, odd

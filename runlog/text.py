@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-MOST_OF_A_LINE = 10_000
+MAX_LINE_CHARS = 10_000
 
 
 def called(module: str) -> str:
@@ -82,8 +82,8 @@ def as_json(value: object) -> str:
 
 
 def safe_lines(lines: Iterable[str]) -> str:
-    """Join lines for a terminal. Control characters in them are escaped, and each line is cut at MOST_OF_A_LINE."""
-    return "\n".join(visible(line, MOST_OF_A_LINE) for line in lines)
+    """Join lines for a terminal. Control characters in them are escaped, and each line is cut at MAX_LINE_CHARS."""
+    return "\n".join(visible(line, MAX_LINE_CHARS) for line in lines)
 
 
 def cell(value: object) -> object:

@@ -16,7 +16,7 @@ from typing import TypeVar
 from runlog import schema
 from runlog.errors import INTERRUPTED, RunError
 from runlog.reader import Event, read_log
-from runlog.text import MOST_OF_A_LINE, visible
+from runlog.text import MAX_LINE_CHARS, visible
 
 V = TypeVar("V")
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -131,7 +131,7 @@ class RunLog:
                 is the mark of an event (`:::MLLOG`): the name of a file may hold either.
         """
         assert not line.startswith("# {")
-        self._lines.info("%s", visible(line, MOST_OF_A_LINE).replace(":::MLLOG", "::\\:MLLOG"))
+        self._lines.info("%s", visible(line, MAX_LINE_CHARS).replace(":::MLLOG", "::\\:MLLOG"))
 
     def event(self, point: schema.Point[V], value: V, where: object = None) -> None:
         """Write an event that is a point in time as a line of the log.

@@ -71,7 +71,7 @@ def _print_error(command: str | None, error: str) -> None:
         error: Text of the error.
     """
     program = text.called("scoring")  # as the user called it
-    print(f"{program} {command}: {text.visible(error, text.MOST_OF_A_LINE)}", file=sys.stderr)
+    print(f"{program} {command}: {text.visible(error, text.MAX_LINE_CHARS)}", file=sys.stderr)
 
 
 def _parser(chosen_name: str | None) -> Parser:

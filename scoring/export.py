@@ -19,7 +19,7 @@ from scoring.record import FACTS, InputError, Quality, Record, Window
 # Fields of a window, by the names that TensorBoard and MLflow show beside the throughput.
 SCALARS = ("loss", "data_wait_s", "gpu_memory_mib", "power_w")
 RUN_FACTS = (*FACTS, "platform", "mode")
-MOST_METRICS_OF_A_CALL = 1000  # MLflow takes no more
+MAX_METRICS_OF_A_CALL = 1000  # MLflow takes no more
 # MLflow asks a server that does not answer 8 times, of which each may take 2 minutes: it said nothing for 4 minutes.
 PATIENCE_WITH_MLFLOW = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "30"}
 
@@ -199,8 +199,8 @@ def to_mlflow(record: Record, uri: str, name: str) -> None:
         if value is not None:
             client.log_param(run_id, fact, value)
     metrics = [_metric_of(scalar, mlflow) for scalar in _scalars(record)]
-    for first in range(0, len(metrics), MOST_METRICS_OF_A_CALL):
-        client.log_batch(run_id, metrics=metrics[first : first + MOST_METRICS_OF_A_CALL])
+    for first in range(0, len(metrics), MAX_METRICS_OF_A_CALL):
+        client.log_batch(run_id, metrics=metrics[first : first + MAX_METRICS_OF_A_CALL])
     client.set_terminated(run_id, "FAILED" if record.status == "aborted" else "FINISHED")
 
 

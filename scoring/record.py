@@ -8,7 +8,7 @@ from runlog.json_types import JsonObject
 from runlog.run import real
 from runlog.schema import RankTimes
 
-LEAST_ALIKE_ROWS = 3  # fewer rows may be alike in two runs
+MIN_ALIKE_ROWS = 3  # fewer rows may be alike in two runs
 # Fields of a record that say what ran, in the order in which they are shown.
 FACTS = ("framework", "model", "devices", "nodes", "batch_per_device", "precision", "math_mode")
 
@@ -178,7 +178,7 @@ class Record:
         - Both state when their run started: they are of one run if they agree in that time and in the time stamp of
           their first row of training figures.
         - Otherwise they are of one run if the longer log begins with all rows of the shorter one. These must be at
-          least 3 (LEAST_ALIKE_ROWS), and must not all print the same figures.
+          least 3 (MIN_ALIKE_ROWS), and must not all print the same figures.
 
         Args:
             other: What the other log says.
@@ -365,10 +365,10 @@ def _begin_alike(one: Sequence[Window], other: Sequence[Window]) -> bool:
         other: Rows of training figures of the other log.
 
     Returns:
-        False also if one log has fewer than 3 (LEAST_ALIKE_ROWS) rows. False also if all compared rows print the same
+        False also if one log has fewer than 3 (MIN_ALIKE_ROWS) rows. False also if all compared rows print the same
         figures. In both cases the rows may agree by chance.
     """
-    if min(len(one), len(other)) < LEAST_ALIKE_ROWS:
+    if min(len(one), len(other)) < MIN_ALIKE_ROWS:
         return False
     different_figures = set()
     for row, other_row in zip(one, other, strict=False):  # up to the end of the shorter log

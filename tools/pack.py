@@ -92,7 +92,7 @@ def pack(source: Path, target: Path, part: str) -> str:
         ValueError: The list, an image or the target is wrong, or another process packs this part.
         RunError: The disk returns other bytes than were written.
     """
-    images = folder.find(source, part, recordio.MOST_CLASSES)
+    images = folder.find(source, part, recordio.MAX_CLASSES)
     print_warning(images.passed_over)  # a note on files that are not images of a class; empty, nothing is printed
     list_sha256 = _list_sha256(source, images)
     files = PackFiles.of_part(target, part)
@@ -591,7 +591,7 @@ def _files_of_part(source: Path, part: str) -> passport.Contents:
     has_image_files = has_list or has_class_folders
     if record_file.is_file() and not has_image_files:
         raise ValueError(f"{record_file}: {source} is packed already: DATADIR takes it as it is")
-    images = folder.find(source, part, recordio.MOST_CLASSES)
+    images = folder.find(source, part, recordio.MAX_CLASSES)
     return passport.contents_of(images, f"files of {part}", print_to_reader)
 
 

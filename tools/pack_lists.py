@@ -75,7 +75,7 @@ def _list_of_part(source: Path, part: str, labels: Path | None) -> bytes:
     # From here on, `part` has class folders. `by_class_folders` gives the path and the label of each image in them.
     classes_in_train = folder.folder_names(source / "train")
     may_lack = classes_in_train if part == "val" else []
-    images = folder.by_class_folders(source, part, recordio.MOST_CLASSES, may_lack=may_lack)
+    images = folder.by_class_folders(source, part, recordio.MAX_CLASSES, may_lack=may_lack)
     print_warning(images.passed_over)  # on files that are not images of a class; an empty text is not printed
     print_warning(_note_on_absent_classes(images, classes_in_train))
     if labels is not None:  # `part` is "train" here, and its labels must mean the same classes as those in `labels`

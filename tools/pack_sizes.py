@@ -130,8 +130,8 @@ def find_sizes(source: Path, part: str) -> str:
     """
     file = source / data.SIZES.format(part)
     earlier_content = read_sizes(file)  # first, so that a damaged file is reported before all images are read
-    # The number of classes is not known here. With MOST_CLASSES every label that a record can hold is accepted.
-    images = data.find(source, part, recordio.MOST_CLASSES)
+    # The number of classes is not known here. With MAX_CLASSES every label that a record can hold is accepted.
+    images = data.find(source, part, recordio.MAX_CLASSES)
     _raise_unless_writable(file)  # reading all images may take hours
     sizes = _sizes_of_images(images, part)
     # Writes the largest size and the number of images, and keeps what else the earlier file had.

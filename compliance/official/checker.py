@@ -19,7 +19,7 @@ from runlog.reader import Event
 from runlog.text import printable
 
 _MINUTE_MS = 60_000
-_MOST_NAMES_SHOWN = 3  # of those that are missing, and of those that are unknown
+_MAX_NAMES_SHOWN = 3  # of those that are missing, and of those that are unknown
 
 
 class Judge:
@@ -422,8 +422,8 @@ def _difference_in_words(listed_names: Sequence[object], wanted_names: Sequence[
     """
     listed = Counter(map(printable, listed_names))  # as texts, because a value such as a list cannot be counted
     wanted = Counter(map(printable, wanted_names))
-    missing = list(wanted - listed)[:_MOST_NAMES_SHOWN]
-    surplus = list(listed - wanted)[:_MOST_NAMES_SHOWN]
+    missing = list(wanted - listed)[:_MAX_NAMES_SHOWN]
+    surplus = list(listed - wanted)[:_MAX_NAMES_SHOWN]
     return f"missing {missing}, unknown or twice {surplus}"
 
 

@@ -23,7 +23,7 @@ from runlog.json_types import JsonObject
 from runlog.reader import Event, open_log
 
 _TOKEN = ":::MLLOG "  # by which mlperf-logging begins each event of a log
-_MOST_CHARACTERS = 1 << 24  # of a line that is read; a longer one is refused
+_MAX_CHARACTERS = 1 << 24  # of a line that is read; a longer one is refused
 
 
 def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> tuple[Finding, ...]:
@@ -247,11 +247,11 @@ def _lines_as_parser_reads(path: Path) -> Iterator[_ParsedLine]:
         path: The path of the log.
 
     Yields:
-        The line's number and its event; None if the parser refuses the line. Any line of _MOST_CHARACTERS or more is
+        The line's number and its event; None if the parser refuses the line. Any line of _MAX_CHARACTERS or more is
         yielded without an event, and is the last one.
     """
     for line in _numbered_lines(path):
-        is_too_long = len(line.text) == _MOST_CHARACTERS
+        is_too_long = len(line.text) == _MAX_CHARACTERS
         if is_too_long:
             yield _ParsedLine(line.number, event=None)
             return
@@ -278,11 +278,11 @@ def _numbered_lines(path: Path) -> Iterator[_NumberedLine]:
         path: The path of the log.
 
     Yields:
-        The line. Of one longer than _MOST_CHARACTERS, a beginning of this length; what follows counts as another line.
+        The line. Of one longer than _MAX_CHARACTERS, a beginning of this length; what follows counts as another line.
     """
     number = 1
     with io.TextIOWrapper(open_log(path), encoding="latin-1", newline="") as stream:  # newline="": keeps CR and LF
-        while line := stream.readline(_MOST_CHARACTERS):
+        while line := stream.readline(_MAX_CHARACTERS):
             yield _NumberedLine(number, line)
             has_line_feed = line.endswith("\n")
             if has_line_feed:

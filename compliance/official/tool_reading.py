@@ -14,8 +14,8 @@ from runlog.reader import LARGEST_FLOAT, Event
 from runlog.text import printable
 
 _EVALUATION_KEYS = (schema.EVAL_ACCURACY.key, "eval_error")
-_MOST_FID = 90.0  # rcp_checker: the target of stable_diffusion
-_LEAST_CLIP = 0.15
+_MAX_FID = 90.0  # rcp_checker: the target of stable_diffusion
+_MIN_CLIP = 0.15
 _EPOCH_DECIMALS = 3  # rcp_checker rounds so
 
 
@@ -237,4 +237,4 @@ def _reaches_target(metrics: dict[Any, Any]) -> bool:
         KeyError: There is no FID, or no CLIP although FID reaches its target.
         TypeError: One of them is not a number.
     """
-    return bool(metrics["FID"] <= _MOST_FID and metrics["CLIP"] >= _LEAST_CLIP)
+    return bool(metrics["FID"] <= _MAX_FID and metrics["CLIP"] >= _MIN_CLIP)

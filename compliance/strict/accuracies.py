@@ -14,10 +14,10 @@ SCHEDULE = "eval-schedule"
 SAMPLES = "eval-samples"
 CURVE = "accuracy-curve"
 _ROUNDING_ERROR = 5e-7  # of an accuracy that is written with six digits; single precision is finer
-_LEAST_VALUES = 3  # different accuracies; one may be a whole number of 50,000 samples by a chance of 5 %
-_MOST_COUNT_ERROR = 0.012  # of accuracy * samples, if the accuracy is in single precision
-_CHANCE_OF_WHOLE = 2 * _MOST_COUNT_ERROR  # that accuracy * a wrong number is a whole number within this error: 2.4 %
-_MOST_CHANCE = 1e-3  # that some number of samples fits all accuracies by accident
+_MIN_VALUES = 3  # different accuracies; one may be a whole number of 50,000 samples by a chance of 5 %
+_MAX_COUNT_ERROR = 0.012  # of accuracy * samples, if the accuracy is in single precision
+_CHANCE_OF_WHOLE = 2 * _MAX_COUNT_ERROR  # that accuracy * a wrong number is a whole number within this error: 2.4 %
+_MAX_CHANCE = 1e-3  # that some number of samples fits all accuracies by accident
 
 
 # --- the data set ---
@@ -90,11 +90,11 @@ def _fit_real_samples_only(evaluations: Sequence[Evaluation], *, real: int, stat
         stated: The eval_samples that the log states.
 
     Returns:
-        Whether all accuracies fit `real`, and not all fit `stated`. False if there are fewer than _LEAST_VALUES
+        Whether all accuracies fit `real`, and not all fit `stated`. False if there are fewer than _MIN_VALUES
         different accuracies.
     """
     accuracies = {evaluation.value for evaluation in evaluations}
-    if len(accuracies) < _LEAST_VALUES:
+    if len(accuracies) < _MIN_VALUES:
         return False
     return are_shares_of_samples(accuracies, real) and not are_shares_of_samples(accuracies, stated)
 
@@ -270,10 +270,10 @@ def _find_number_of_samples(run: LoggedRun, samples: int) -> int | None:
     possible_numbers = _possible_numbers_of_samples(samples, batch)
     accuracies = {evaluation.value for evaluation in run.evaluations}
     chance = _chance_of_accidental_fit(len(possible_numbers), len(accuracies))
-    if chance >= _MOST_CHANCE:  # so few accuracies that a wrong number may fit them all
+    if chance >= _MAX_CHANCE:  # so few accuracies that a wrong number may fit them all
         return None
     for number in possible_numbers:  # from the least one on
-        if _are_all_whole(accuracies, number, _MOST_COUNT_ERROR):
+        if _are_all_whole(accuracies, number, _MAX_COUNT_ERROR):
             return number
     return None
 
@@ -293,7 +293,7 @@ def _possible_numbers_of_samples(samples: int, batch: int) -> range:
 def _chance_of_accidental_fit(candidates: int, values: int) -> float:
     """Return a bound on the chance that at least one wrong number of samples fits all accuracies by accident.
 
-    A number fits an accuracy if accuracy * number is whole, within _MOST_COUNT_ERROR. A wrong number fits one accuracy
+    A number fits an accuracy if accuracy * number is whole, within _MAX_COUNT_ERROR. A wrong number fits one accuracy
     with the chance _CHANCE_OF_WHOLE, so by the union bound
 
         chance <= candidates * _CHANCE_OF_WHOLE ** values

@@ -14,9 +14,9 @@ from runlog.reader import Event, from_json
 from runlog.text import printable
 
 # A run may wait so long for all checkpoints within its epochs, and for so much of its time more, without a warning.
-_MOST_WAITED_S = 1.0
-_MOST_WAITED_SHARE = 0.05
-_MOST_MS_BEFORE_INIT_START = 3_600_000.0  # from the first event on, for the nodes to flush their caches
+_MAX_WAITED_S = 1.0
+_MAX_WAITED_SHARE = 0.05
+_MAX_MS_BEFORE_INIT_START = 3_600_000.0  # from the first event on, for the nodes to flush their caches
 
 
 class _Wait(NamedTuple):
@@ -336,7 +336,7 @@ class Checkpoints:
         """
         first_event_ms = self._run.first_event(schema.SUBMISSION_BENCHMARK).time_ms
         init_start_ms = self._run.first_event(schema.INIT_START).time_ms
-        hour_before_init_ms = init_start_ms - _MOST_MS_BEFORE_INIT_START
+        hour_before_init_ms = init_start_ms - _MAX_MS_BEFORE_INIT_START
         # Both times are before the first step. The later one gives the closer bound.
         start_ms = max(first_event_ms, hour_before_init_ms)
         return (stop.time_ms - start_ms) / 60_000
@@ -365,7 +365,7 @@ class Waits:
             memory.
         """
         waited_s = self._sums_ms[-1] / 1000  # `_sums_ms` has running sums, so the last one is the sum of all waits
-        if waited_s <= _MOST_WAITED_S + _MOST_WAITED_SHARE * (windows_s + waited_s):
+        if waited_s <= _MAX_WAITED_S + _MAX_WAITED_SHARE * (windows_s + waited_s):
             return ""
         waited = f"training waited {six_digits(waited_s)} s for {counted(len(self._steps), 'checkpoint')}"
         return f"{waited}, and for {six_digits(windows_s)} s it trained: no rate counts the wait"

@@ -15,9 +15,9 @@ from runlog.digits import six_digits
 
 # From a window's last step to its first event rank 0 waits for the other ranks, and a busy machine may stop it. At a
 # load of 4 on 2 cores 0.3 s were measured.
-MOST_DELAY_MS = 1000.0
-_MOST_DELAY_SHARE = 0.1  # of the time since the window before it: where many ranks share a core
-_MOST_DELAY_ON_GPUS_MS = 250.0  # after an epoch, whose last step all GPUs end together: that of their hosts
+MAX_DELAY_MS = 1000.0
+_MAX_DELAY_SHARE = 0.1  # of the time since the window before it: where many ranks share a core
+_MAX_DELAY_ON_GPUS_MS = 250.0  # after an epoch, whose last step all GPUs end together: that of their hosts
 
 
 @dataclass
@@ -164,8 +164,8 @@ class ClockedWindows:
         if epoch is not None:
             since_last_window_ms = epoch.start_ms + training_ms - epoch.last_window_ms
             # All of this time may be a wait, because no steps follow the last window. The event of this window may have
-            # been late, so the wait may have begun up to MOST_DELAY_MS before the event.
-            longest_ms = self._longest_possible_wait_ms(since_last_window_ms, steps_ms=0.0, most_delay_ms=MOST_DELAY_MS)
+            # been late, so the wait may have begun up to MAX_DELAY_MS before the event.
+            longest_ms = self._longest_possible_wait_ms(since_last_window_ms, steps_ms=0.0, most_delay_ms=MAX_DELAY_MS)
             self._keep_longest_wait(epoch.last_step, longest_ms)
         self._open_epoch = None
 
@@ -199,7 +199,7 @@ class ClockedWindows:
         # First the wait, because `add_window` overwrites the end and the last step of the window before.
         since_window_before_ms = end_ms - epoch.last_window_ms
         steps_ms = 1000 * time_s
-        most_delay_ms = max(MOST_DELAY_MS, _MOST_DELAY_SHARE * since_window_before_ms)  # from a last step to its event
+        most_delay_ms = max(MAX_DELAY_MS, _MAX_DELAY_SHARE * since_window_before_ms)  # from a last step to its event
         longest_ms = self._longest_possible_wait_ms(
             since_window_before_ms, steps_ms=steps_ms, most_delay_ms=most_delay_ms
         )
@@ -298,7 +298,7 @@ def most_wait_for_ranks_ms(run: LoggedRun) -> float:
     """
     device = run.header_section(schema.HARDWARE).get("device")
     if device == "cpu":
-        return MOST_DELAY_MS
+        return MAX_DELAY_MS
     if device == "gpu":
-        return _MOST_DELAY_ON_GPUS_MS
+        return _MAX_DELAY_ON_GPUS_MS
     return 0.0  # the logs of other projects state no device: nothing is allowed

@@ -16,20 +16,20 @@ from runlog import schema
 from runlog.digits import six_digits
 from runlog.reader import Event
 
-LEAST_EQUAL_VALUES = 3  # of two runs, not to be an accident
-_LEAST_DISTINCT_TIMES = 10  # by which a run is recognised
-_LEAST_DISTINCT_ACCURACIES = 5  # by which a run is recognised
-_LEAST_PRECISE_ACCURACIES = 3  # by which it is recognised, too, if none is rounded or a share of counted samples
+MIN_EQUAL_VALUES = 3  # of two runs, not to be an accident
+_MIN_DISTINCT_TIMES = 10  # by which a run is recognised
+_MIN_DISTINCT_ACCURACIES = 5  # by which a run is recognised
+_MIN_PRECISE_ACCURACIES = 3  # by which it is recognised, too, if none is rounded or a share of counted samples
 _PRECISE_DIGITS = 10
 # Their accuracies are numbers of right answers over that of the samples, of which two runs may well have equal ones.
 _BENCHMARKS_THAT_COUNT = frozenset({"resnet", "hrnet", "bert", "gnn", "minigo", "rgat"})
-_LEAST_SECONDS_OF_COURSE = 3  # by which a run is recognised; of 4,256 published pairs the most had two equal times
+_MIN_SECONDS_OF_COURSE = 3  # by which a run is recognised; of 4,256 published pairs the most had two equal times
 _BENCHMARKS_WITH_OTHER_SIGNS = frozenset({"resnet", "hrnet"})  # `describe_equal_mark` and `describe_resemblance`
 _NEIGHBOURS = 3  # places on each side of a place, to estimate the chance that two intervals are equal
-_MOST_CHANCE_OF_COUNTS = 1e-3  # that a submission of 5 runs has so many equal counts
+_MAX_CHANCE_OF_COUNTS = 1e-3  # that a submission of 5 runs has so many equal counts
 _PAIRS_OF_RUNS = 10  # in a submission of 5 runs
-_LEAST_LOSSES = 20  # of two runs, to compare their scatter
-_LEAST_LEARNT_ACCURACY = 0.5  # of ResNet on ImageNet, far over that of a run that diverged
+_MIN_LOSSES = 20  # of two runs, to compare their scatter
+_MIN_LEARNT_ACCURACY = 0.5  # of ResNet on ImageNet, far over that of a run that diverged
 # The first ruleset in which MLPerf demands it of all benchmarks: training_rules.adoc, section Random numbers.
 _FIRST_RULESET_OF_DIFFERENT_SEEDS = "4.1.0"
 
@@ -68,7 +68,7 @@ def marks(run: LoggedRun) -> list[Mark]:
         marks_of_run.append(Mark(_COURSE, (*course, *times)))
     # Few different values are not a mark, because they may be equal by chance or by a coarse clock.
     distinct_times = set(times) - {0.0}  # a coarse clock may state 0 for any short time
-    if len(distinct_times) >= _LEAST_DISTINCT_TIMES:
+    if len(distinct_times) >= _MIN_DISTINCT_TIMES:
         marks_of_run.append(Mark(_TIMES, times))
     if _are_recognisable(accuracies, run):
         marks_of_run.append(Mark(_ACCURACIES, accuracies))
@@ -97,12 +97,12 @@ def _are_recognisable(accuracies: Sequence[float], run: LoggedRun) -> bool:
         run: The facts that the log states of the run.
     """
     distinct = set(accuracies)
-    if len(distinct) >= _LEAST_DISTINCT_ACCURACIES:
+    if len(distinct) >= _MIN_DISTINCT_ACCURACIES:
         return True
     if run.stated_text(schema.SUBMISSION_BENCHMARK) in _BENCHMARKS_THAT_COUNT:
         return False
     are_precise = all(_digits(accuracy) >= _PRECISE_DIGITS for accuracy in distinct)
-    return are_precise and len(distinct) >= _LEAST_PRECISE_ACCURACIES
+    return are_precise and len(distinct) >= _MIN_PRECISE_ACCURACIES
 
 
 def _digits(number: float) -> int:
@@ -133,7 +133,7 @@ def _is_recognisable_course(since_start_ms: Sequence[int], run: LoggedRun) -> bo
     if is_clock_coarse or run.stated_text(schema.SUBMISSION_BENCHMARK) in _BENCHMARKS_WITH_OTHER_SIGNS:
         return False
     seconds = {time_ms // 1000 for time_ms in since_start_ms if time_ms >= 1000}
-    return len(seconds) >= _LEAST_SECONDS_OF_COURSE
+    return len(seconds) >= _MIN_SECONDS_OF_COURSE
 
 
 def describe_same_run(run: LoggedRun, other: LoggedRun, name_of_other: str) -> str:
@@ -356,13 +356,13 @@ def _is_beyond_chance(equal: int, compared: int, chance_of_one: float) -> bool:
             as 9.
         chance_of_one: The chance that two such numbers are equal by accident.
     """
-    if equal < LEAST_EQUAL_VALUES:
+    if equal < MIN_EQUAL_VALUES:
         return False
     log_of_chance_for_pair = _log_of_chance_of_equal_values(equal, compared, chance_of_one)
     # Any of the 10 pairs in a submission of 5 runs may be equal by accident, so the chance is multiplied by 10, which
     # is Bonferroni's correction.
     log_of_chance = math.log(_PAIRS_OF_RUNS) + log_of_chance_for_pair
-    return log_of_chance < math.log(_MOST_CHANCE_OF_COUNTS)
+    return log_of_chance < math.log(_MAX_CHANCE_OF_COUNTS)
 
 
 def _log_of_chance_of_equal_values(equal: int, compared: int, chance_of_one: float) -> float:
@@ -400,7 +400,7 @@ def describe_near_accuracies(
     if not is_resnet or not is_closed or compared < least_evaluations:
         return ""
     best_accuracy = max(evaluation.value for evaluation in run.evaluations[:compared])
-    if best_accuracy < _LEAST_LEARNT_ACCURACY:  # runs that diverged are all about as accurate
+    if best_accuracy < _MIN_LEARNT_ACCURACY:  # runs that diverged are all about as accurate
         return ""
     pairs = zip(run.evaluations[:compared], other.evaluations[:compared], strict=True)
     for evaluation, other_evaluation in pairs:
@@ -464,7 +464,7 @@ def _describe_equal_intervals(run: LoggedRun, other: LoggedRun, name_of_other: s
     by_kind = [_compare_intervals(run.durations(kind), other.durations(kind)) for kind in kinds]
     equal = sum(of_kind.equal for of_kind in by_kind)
     compared = sum(of_kind.compared for of_kind in by_kind)
-    if equal < LEAST_EQUAL_VALUES:
+    if equal < MIN_EQUAL_VALUES:
         return ""
     # The kinds are taken as independent, so the chances that so many of each are equal by accident are multiplied.
     chance = math.prod(of_kind.most_chance_of_accident for of_kind in by_kind)
@@ -540,8 +540,8 @@ def _describe_equal_losses(run: LoggedRun, other: LoggedRun, name_of_other: str)
         name_of_other: How the sentence calls the other log.
     """
     equal = sum(loss == other_loss for loss, other_loss in _pairs_of_losses(run, other))
-    # A loss is in single precision, of 24 bits, so accident hardly makes even LEAST_EQUAL_VALUES (3) of them equal.
-    if equal < LEAST_EQUAL_VALUES:
+    # A loss is in single precision, of 24 bits, so accident hardly makes even MIN_EQUAL_VALUES (3) of them equal.
+    if equal < MIN_EQUAL_VALUES:
         return ""
     windows = min(len(run.first_losses), len(other.first_losses))
     return f"{equal} of {windows} losses of step_windows are those of {name_of_other}"
@@ -592,7 +592,7 @@ def describe_near_losses(run: LoggedRun, other: LoggedRun, name_of_other: str, *
         if loss > 0 and other_loss > 0:
             logs.append(math.log(loss))
             other_logs.append(math.log(other_loss))
-    if len(logs) < _LEAST_LOSSES:
+    if len(logs) < _MIN_LOSSES:
         return ""
     median_difference = _median([abs(log - other_log) for log, other_log in zip(logs, other_logs, strict=True)])
     difference = median_difference / math.sqrt(2)

@@ -21,7 +21,7 @@ from runlog.text import printable
 
 _MIB_PER_GIB = 1024
 _ROUNDING_OF_MEMORY = 1.01  # the header rounds the memory of a GPU to a tenth of a GiB
-_MOST_OF_NAMED_MEMORY = 1.06  # GiB over the GB in a card's name; all known cards have no more than the number in GiB
+_MAX_GIB_PER_NAMED_GB = 1.06  # GiB over the GB in a card's name; all known cards have no more than the number in GiB
 _SHA256 = re.compile("[0-9a-f]{64}")
 _GB_IN_NAME = re.compile(r"\b(\d+) ?GB\b")
 # Cards before compute capability 8.0, such as V100S-PCIE-32GB, Quadro RTX 8000, T1000, TITAN RTX and GeForce RTX 2080
@@ -29,14 +29,14 @@ _GB_IN_NAME = re.compile(r"\b(\d+) ?GB\b")
 _WITHOUT_TF32 = re.compile(r"\b(?:G?V100\w?|T\d+G?|[PMK]\d+\w?|GTX|TITAN|Quadro RTX|RTX 20[678]0)\b")
 _TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"
 _CHOICE_OF_GPU = "FLAGS_selected_gpus"
-_LEAST_READINGS = 20  # windows with a power, and telemetry's samples: fewer may all be of a moment without work
-_MOST_ENERGY_RATIO = 3.0  # of the energy and the windows' power over the run's time: nodes and moments differ
-_LEAST_POWER_W = 10  # of a GPU in the window of the most power; an A100 that does nothing takes some 50
-_MOST_POWER_W = 2000  # of a GPU; a B200's limit is 1000
+_MIN_READINGS = 20  # windows with a power, and telemetry's samples: fewer may all be of a moment without work
+_MAX_ENERGY_RATIO = 3.0  # of the energy and the windows' power over the run's time: nodes and moments differ
+_MIN_POWER_W = 10  # of a GPU in the window of the most power; an A100 that does nothing takes some 50
+_MAX_POWER_W = 2000  # of a GPU; a B200's limit is 1000
 # That telemetry's peak has of the most that a window says was held: some of it may have been given back at once.
-_LEAST_SHARE_OF_HELD_MEMORY = 0.5
-_MOST_TEMPERATURE_C = 150  # cards stop far below
-_MOST_CPU_SHARE = 1.1  # of the thread that takes the samples, where both of its times are rounded
+_MIN_SHARE_OF_HELD_MEMORY = 0.5
+_MAX_TEMPERATURE_C = 150  # cards stop far below
+_MAX_CPU_SHARE = 1.1  # of the thread that takes the samples, where both of its times are rounded
 _FIGURES_OF_GPUS = ("peak_gpu_memory_mib", "peak_gpu_temperature_c", "energy_j", "joules_per_image")
 
 
@@ -184,7 +184,7 @@ class _GpuClaims(NamedTuple):
     def _memory_beyond_names(self) -> Iterator[Fault]:
         """Yield a fault for the first card with more memory than its name says, such as "NVIDIA A100-SXM4-80GB".
 
-        Up to _MOST_OF_NAMED_MEMORY GiB are allowed for each GB of the name. A card is left out if its name has no GB,
+        Up to _MAX_GIB_PER_NAMED_GB GiB are allowed for each GB of the name. A card is left out if its name has no GB,
         or if its memory is not known.
         """
         for card in self._cards:
@@ -194,7 +194,7 @@ class _GpuClaims(NamedTuple):
                 continue
             digits = memory_in_name.group(1)[:6]  # int() refuses thousands of digits, which a forged name may have
             named_gb = int(digits)
-            if memory_gib > _MOST_OF_NAMED_MEMORY * named_gb:
+            if memory_gib > _MAX_GIB_PER_NAMED_GB * named_gb:
                 what = f"hardware has a {printable(card['name'])} of {six_digits(memory_gib)} GiB"
                 yield Fault(_line(self.run), what)
                 return
@@ -231,8 +231,8 @@ class _GpuClaims(NamedTuple):
 
         Telemetry samples all memory in use on a GPU now and then. Rank 0 keeps most of the memory that it held by its
         first window until the run ends, so later samples must see it. A peak below half of this memory
-        (_LEAST_SHARE_OF_HELD_MEMORY) is a fault. Nothing is compared if the run is not known to be long enough for
-        _LEAST_READINGS samples, or if one of the two is not stated.
+        (_MIN_SHARE_OF_HELD_MEMORY) is a fault. Nothing is compared if the run is not known to be long enough for
+        _MIN_READINGS samples, or if one of the two is not stated.
 
         Args:
             peak_mib: The peak that telemetry_summary states. None if it states none.
@@ -241,16 +241,16 @@ class _GpuClaims(NamedTuple):
         held_mib = self.sensors.first_memory_mib
         if peak_mib is None or held_mib is None or not self._has_enough_samples():
             return
-        if peak_mib < _LEAST_SHARE_OF_HELD_MEMORY * held_mib:
+        if peak_mib < _MIN_SHARE_OF_HELD_MEMORY * held_mib:
             what = f"telemetry saw at most {six_digits(peak_mib)} MiB of a GPU in use"
             yield Fault(line, f"{what}; its first step_window has {six_digits(held_mib)}")
 
     def _has_enough_samples(self) -> bool:
-        """Return whether the run is known to be long enough for _LEAST_READINGS samples of telemetry."""
+        """Return whether the run is known to be long enough for _MIN_READINGS samples of telemetry."""
         interval_s: Any = self.run.settings.get("TELEMETRY_S")
         if not is_number(interval_s) or self.run.minutes is None:
             return False
-        return bool(self.run.minutes * 60 >= _LEAST_READINGS * interval_s)
+        return bool(self.run.minutes * 60 >= _MIN_READINGS * interval_s)
 
     def _impossible_power(self, summary: schema.RunSummary) -> Iterator[Fault]:
         """Yield a fault if the GPUs of the first node took less or more power than GPUs at work can take.
@@ -260,11 +260,11 @@ class _GpuClaims(NamedTuple):
         Args:
             summary: The value of the event run_summary. All nodes use equally many GPUs.
         """
-        if self.sensors.windows_with_power < _LEAST_READINGS or summary.nodes < 1:
+        if self.sensors.windows_with_power < _MIN_READINGS or summary.nodes < 1:
             return
         gpus_of_first_node = summary.devices // summary.nodes
-        least_w = _LEAST_POWER_W * gpus_of_first_node
-        most_w = _MOST_POWER_W * gpus_of_first_node
+        least_w = _MIN_POWER_W * gpus_of_first_node
+        most_w = _MAX_POWER_W * gpus_of_first_node
         stated_w = self.sensors.most_power_w
         is_possible = least_w <= stated_w <= most_w
         if not is_possible:
@@ -310,14 +310,14 @@ class _GpuClaims(NamedTuple):
             line: The line of telemetry_summary.
         """
         sensors = self.sensors
-        are_powers_few = sensors.windows_with_power < _LEAST_READINGS
+        are_powers_few = sensors.windows_with_power < _MIN_READINGS
         if energy_j is None or are_powers_few or not self._has_enough_samples():
             return
         assert self.run.minutes is not None  # `_has_enough_samples` is False without it
         run_s = self.run.minutes * 60
         least_j_of_first_node = sensors.least_power_w * sensors.time_s  # in the windows that state a power
         most_j_of_all_nodes = sensors.most_power_w * run_s * len(self.nodes)
-        is_possible = least_j_of_first_node / _MOST_ENERGY_RATIO <= energy_j <= most_j_of_all_nodes * _MOST_ENERGY_RATIO
+        is_possible = least_j_of_first_node / _MAX_ENERGY_RATIO <= energy_j <= most_j_of_all_nodes * _MAX_ENERGY_RATIO
         if not is_possible:
             power = f"{six_digits(sensors.least_power_w)} to {six_digits(sensors.most_power_w)} W"
             yield Fault(line, f"{six_digits(energy_j)} J in {six_digits(run_s)} s; its step_windows have {power}")
@@ -357,11 +357,11 @@ def _impossible_readings(run: LoggedRun, sensors: Sensors) -> Iterator[Fault]:
     if not fits(schema.TelemetrySummary, telemetry.value):
         return
     temperature_c = telemetry.value["peak_gpu_temperature_c"]
-    if temperature_c is not None and not 0 <= temperature_c <= _MOST_TEMPERATURE_C:
+    if temperature_c is not None and not 0 <= temperature_c <= _MAX_TEMPERATURE_C:
         yield Fault(telemetry.line, f"a GPU of {six_digits(temperature_c)} degrees C")
     # The CPU time over the elapsed time of a thread that reads the sensors.
     cpu_share = telemetry.value["sampler_cpu_share"]
-    if not 0 <= cpu_share <= _MOST_CPU_SHARE:
+    if not 0 <= cpu_share <= _MAX_CPU_SHARE:
         yield Fault(telemetry.line, f"a sampler that took {six_digits(cpu_share)} of a CPU")
 
 

@@ -9,22 +9,22 @@ from runlog import schema, workloads
 from runlog.digits import counted, six_digits
 from runlog.reader import from_json
 
-_LEAST_EQUAL_LOSSES = 10  # that are not an accident
+_MIN_EQUAL_LOSSES = 10  # that are not an accident
 _REPEATED_LOSSES = 5  # in a row, each another one, that are not an accident
-_LEAST_SPREAD = 1e-3  # of such losses, as a share of the largest: far above the last digit of a 32-bit number, 6e-8
+_MIN_SPREAD = 1e-3  # of such losses, as a share of the largest: far above the last digit of a 32-bit number, 6e-8
 # The first window of a training from random weights, on data of which it is known how fast they are learned.
-_LEAST_FIRST_LOSS = 0.6  # of the loss of a guess
-_MOST_SHARE_OF_EPOCH = 0.25
-_MOST_STEPS_ON_DIGITS = 5  # the default of PRINT_STEPS
-_MOST_STEPS_ON_IMAGENET = 100
-_LEAST_BATCH = 16  # images of which the loss is a mean: that of a few may be low by chance
+_MIN_FIRST_LOSS = 0.6  # of the loss of a guess
+_MAX_SHARE_OF_EPOCH = 0.25
+_MAX_STEPS_ON_DIGITS = 5  # the default of PRINT_STEPS
+_MAX_STEPS_ON_IMAGENET = 100
+_MIN_BATCH = 16  # images of which the loss is a mean: that of a few may be low by chance
 # The last epoch of a training that reached its target. Of 4 windows no loss is high by chance, but where a batch
 # normalization is over a few images: most losses of 4 are above 1.6 in an epoch that an evaluation gives 0.77.
-_LEAST_SPAN = 16  # images of a batch normalization, which are no more than those of the loss
-_MOST_LAST_LOSS = 0.7  # of the loss of a guess; trainings on the digits end below 0.3 of it
-_LEAST_WINDOWS_OF_EPOCH = 4
-_LEAST_ACCURACY = 0.7
-_MOST_SMOOTHING = 0.2  # of the labels; with more the loss of a network that has learned is that of a guess, too
+_MIN_SPAN = 16  # images of a batch normalization, which are no more than those of the loss
+_MAX_LAST_LOSS = 0.7  # of the loss of a guess; trainings on the digits end below 0.3 of it
+_MIN_WINDOWS_OF_EPOCH = 4
+_MIN_ACCURACY = 0.7
+_MAX_SMOOTHING = 0.2  # of the labels; with more the loss of a network that has learned is that of a guess, too
 
 
 class _Guess(NamedTuple):
@@ -77,7 +77,7 @@ def describe_early_loss(run: LoggedRun) -> str:
     if window is None or window.loss is None or not _is_before_learning(run, window):
         return ""
     guess = _guess(run)
-    if guess is None or window.loss >= _LEAST_FIRST_LOSS * guess.loss:
+    if guess is None or window.loss >= _MIN_FIRST_LOSS * guess.loss:
         return ""
     steps = counted(window.steps, "step")
     start = f"a network of {guess.classes} classes with random weights begins at about {six_digits(guess.loss)}"
@@ -101,16 +101,16 @@ def describe_late_loss(run: LoggedRun, windows: int, least_loss: float) -> str:
         windows or without losses, batch normalizations over fewer than 16 images, and a recipe that smooths its labels
         by more than 0.2.
     """
-    has_high_accuracy = run.evaluations and run.evaluations[-1].value >= _LEAST_ACCURACY
-    has_large_span = run.stated_count(schema.MODEL_BN_SPAN) >= _LEAST_SPAN
+    has_high_accuracy = run.evaluations and run.evaluations[-1].value >= _MIN_ACCURACY
+    has_large_span = run.stated_count(schema.MODEL_BN_SPAN) >= _MIN_SPAN
     if not has_high_accuracy or not has_large_span or _most_steps_before_learning(run) is None:
         return ""
     smoothing = run.settings.get("RECIPE.label_smoothing", 0.0)
-    is_smooth = not is_number(smoothing) or smoothing > _MOST_SMOOTHING
-    if is_smooth or windows < _LEAST_WINDOWS_OF_EPOCH or math.isinf(least_loss):
+    is_smooth = not is_number(smoothing) or smoothing > _MAX_SMOOTHING
+    if is_smooth or windows < _MIN_WINDOWS_OF_EPOCH or math.isinf(least_loss):
         return ""
     guess = _guess(run)
-    if guess is None or least_loss <= _MOST_LAST_LOSS * guess.loss:
+    if guess is None or least_loss <= _MAX_LAST_LOSS * guess.loss:
         return ""
     losses = f"losses are {six_digits(least_loss)} at least"
     guessed = f"a guess of {guess.classes} classes has {six_digits(guess.loss)}"
@@ -144,8 +144,8 @@ def _is_before_learning(run: LoggedRun, first: schema.StepWindow) -> bool:
     if most_steps is None or run.is_resumed:
         return False
     samples = run.stated_count(schema.TRAIN_SAMPLES)
-    has_large_batch = first.images >= _LEAST_BATCH * first.steps
-    return has_large_batch and first.steps <= most_steps and first.images <= _MOST_SHARE_OF_EPOCH * samples
+    has_large_batch = first.images >= _MIN_BATCH * first.steps
+    return has_large_batch and first.steps <= most_steps and first.images <= _MAX_SHARE_OF_EPOCH * samples
 
 
 def _most_steps_before_learning(run: LoggedRun) -> int | None:
@@ -162,9 +162,9 @@ def _most_steps_before_learning(run: LoggedRun) -> int | None:
     if run.status != "success" or run.settings.get("DATA") != "real":
         return None
     if run.settings.get("DATADIR") == "":
-        return _MOST_STEPS_ON_DIGITS
+        return _MAX_STEPS_ON_DIGITS
     if run.stated_count(schema.TRAIN_SAMPLES) == workload.train_samples:
-        return _MOST_STEPS_ON_IMAGENET
+        return _MAX_STEPS_ON_IMAGENET
     return None
 
 
@@ -183,7 +183,7 @@ def _losses_without_change(losses: Sequence[float | None]) -> Iterator[str]:
         yield f"all losses {_of_first_windows(losses)} are 0"
         return
     are_all_equal = len(set(losses)) == 1  # not so if any loss is None
-    if are_all_equal and len(losses) >= _LEAST_EQUAL_LOSSES:
+    if are_all_equal and len(losses) >= _MIN_EQUAL_LOSSES:
         yield f"all losses {_of_first_windows(losses)} are {losses[0]}"
 
 
@@ -223,4 +223,4 @@ def _may_come_twice(in_a_row: Sequence[float | None]) -> bool:
     if len(numbers) < len(in_a_row):  # some are equal, as in a run that learns nothing, or not known
         return True
     # They are almost equal, as in a run that has learned its only batch by heart.
-    return max(numbers) - min(numbers) <= _LEAST_SPREAD * max(numbers)
+    return max(numbers) - min(numbers) <= _MIN_SPREAD * max(numbers)

@@ -8,11 +8,11 @@ from runlog import schema
 
 ROUNDING_ERROR_S = 1e-6  # of a time that is written with six digits
 # A rank may compute while rank 0 writes a checkpoint or a line of the log, which is not time of its window.
-_MOST_COMPUTED_SHARE = 1.25  # of the time that passed
-_MOST_COMPUTED_MORE_S = 1.0
+_MAX_COMPUTED_SHARE = 1.25  # of the time that passed
+_MAX_COMPUTED_MORE_S = 1.0
 # MiB/s of a checkpoint: of the copy for which training waits, and of the hash and the write. Machines have a tenth.
-_MOST_COPIED_MIB_PER_S = 1_000_000
-_MOST_WRITTEN_MIB_PER_S = 100_000
+_MAX_COPIED_MIB_PER_S = 1_000_000
+_MAX_WRITTEN_MIB_PER_S = 100_000
 _ROUNDING_OF_CHECKPOINT_S = 5e-5  # of its times, which have four digits
 
 
@@ -47,8 +47,8 @@ def is_possible_checkpoint(checkpoint: schema.Checkpoint) -> bool:
     Args:
         checkpoint: The checkpoint. The file of step 12 must begin with "step_000000012.", as the writer names it.
     """
-    least_blocked_s = checkpoint.mib / _MOST_COPIED_MIB_PER_S - _ROUNDING_OF_CHECKPOINT_S
-    least_write_s = checkpoint.mib / _MOST_WRITTEN_MIB_PER_S - _ROUNDING_OF_CHECKPOINT_S
+    least_blocked_s = checkpoint.mib / _MAX_COPIED_MIB_PER_S - _ROUNDING_OF_CHECKPOINT_S
+    least_write_s = checkpoint.mib / _MAX_WRITTEN_MIB_PER_S - _ROUNDING_OF_CHECKPOINT_S
     is_named_by_step = checkpoint.file.startswith(f"step_{checkpoint.step:09d}.")
     are_times_possible = checkpoint.blocked_s >= max(least_blocked_s, 0) and checkpoint.write_s >= max(least_write_s, 0)
     return is_named_by_step and checkpoint.mib >= 0 and are_times_possible
@@ -175,7 +175,7 @@ def contradiction_of_ranks(times: schema.RankTimes, window: schema.StepWindow, p
         return f"a window in which {contradiction}"
     # The window's time is that of rank 0. Another rank may compute longer, as while rank 0 is between two windows.
     available_s = max(window.time_s, passed_s)
-    most_compute_s = available_s * _MOST_COMPUTED_SHARE + _MOST_COMPUTED_MORE_S  # of 5 s: 1.25 * 5 s + 1 s = 7.25 s
+    most_compute_s = available_s * _MAX_COMPUTED_SHARE + _MAX_COMPUTED_MORE_S  # of 5 s: 1.25 * 5 s + 1 s = 7.25 s
     if times.compute_most_s is not None and times.compute_most_s > most_compute_s:
         return f"a window of {window.time_s} s; by its rank_times a rank computed for {times.compute_most_s} s"
     return ""

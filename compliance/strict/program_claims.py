@@ -16,7 +16,7 @@ _PREFIXES_OF_FUSED = ("fused_", "merged_")  # of the operators that the header l
 _ALL_REDUCE = "c_allreduce_sum"
 _MIB_IN_SINGLE = 4 / 2**20  # of a number in single precision
 # As a share of a model's weights: HRNet's head may lack its bias, and ResNet's first convolution have a fourth channel.
-_MOST_DIFFERENCE_OF_WEIGHTS = 0.01
+_MAX_DIFFERENCE_OF_WEIGHTS = 0.01
 # Lines of the header's list `verified`, which are proofs about the program. Lines of other forms are not read.
 # "161 gradients summed over 2 ranks once, scaled by 1/2 once": must agree with the ranks and the parts of a batch.
 _GRADIENTS = re.compile(
@@ -96,7 +96,7 @@ def faults_of_weights(run: LoggedRun, summary: schema.RunSummary, weights: Weigh
 
 def _is_within(stated: float, least: float, most: float) -> bool:
     """Return whether a number or size of gradients lies between two of the model, but for a share."""
-    return least * (1 - _MOST_DIFFERENCE_OF_WEIGHTS) <= stated <= most * (1 + _MOST_DIFFERENCE_OF_WEIGHTS)
+    return least * (1 - _MAX_DIFFERENCE_OF_WEIGHTS) <= stated <= most * (1 + _MAX_DIFFERENCE_OF_WEIGHTS)
 
 
 def _wrong_list_of_fused_operators(program: JsonObject) -> Iterator[str]:

@@ -25,14 +25,14 @@ from runlog.json_types import JsonObject
 from runlog.reader import Event, other_format
 from runlog.text import printable
 
-MOST_OF_SETTING = 10**18 - 1  # of one that is a number: a run takes 18 digits
-_MOST_ENERGY_DIFFERENCE = 0.01  # as a share
-_LEAST_SHARE_OF_DUE = 0.5  # of the telemetry samples that are due during the run
-_MOST_SHARE_OF_DUE = 1.05  # of the telemetry samples that are due in all; a sampler makes up for none that it missed
-_MOST_EXTRA_SAMPLES_PER_NODE = 10  # beyond that share, for short runs
-_LEAST_SHARE_OF_CONVOLUTIONS = 0.5  # of the model's that are left as operators if passes fuse some
+MAX_SETTING = 10**18 - 1  # of one that is a number: a run takes 18 digits
+_MAX_ENERGY_DIFFERENCE = 0.01  # as a share
+_MIN_SHARE_OF_DUE = 0.5  # of the telemetry samples that are due during the run
+_MAX_SHARE_OF_DUE = 1.05  # of the telemetry samples that are due in all; a sampler makes up for none that it missed
+_MAX_EXTRA_SAMPLES_PER_NODE = 10  # beyond that share, for short runs
+_MIN_SHARE_OF_CONVOLUTIONS = 0.5  # of the model's that are left as operators if passes fuse some
 _EQUAL_MIOUS = 3  # in a row, that are not an accident
-_MOST_MIOU_OF_ONE_CLASS = 0.5  # where all pixels are said to be of one class: 1 over the number of classes
+_MAX_MIOU_OF_ONE_CLASS = 0.5  # where all pixels are said to be of one class: 1 over the number of classes
 
 
 class _StatedTelemetry(NamedTuple):
@@ -271,7 +271,7 @@ class ProjectLog:
         stated_j = telemetry.value["energy_j"] or 0  # None: not measured
         joules_per_image = telemetry.value["joules_per_image"] or 0
         computed_j = joules_per_image * images
-        does_agree = abs(computed_j - stated_j) <= _MOST_ENERGY_DIFFERENCE * computed_j
+        does_agree = abs(computed_j - stated_j) <= _MAX_ENERGY_DIFFERENCE * computed_j
         if not does_agree:
             by_image = f"by joules_per_image it is {six_digits(computed_j)} J"
             yield Fault(telemetry.line, f"{six_digits(stated_j)} J; {by_image}")
@@ -302,7 +302,7 @@ class ProjectLog:
         for evaluation in evaluations:
             equal_in_a_row = equal_in_a_row + 1 if evaluation.value == miou_before else 1
             miou_before = evaluation.value
-            if equal_in_a_row == _EQUAL_MIOUS and evaluation.value > _MOST_MIOU_OF_ONE_CLASS:
+            if equal_in_a_row == _EQUAL_MIOUS and evaluation.value > _MAX_MIOU_OF_ONE_CLASS:
                 what = f"{_EQUAL_MIOUS} evaluations in a row have a mean IoU of {evaluation.value!r}"
                 yield Fault(evaluation.line, what)
                 return
@@ -343,8 +343,8 @@ class ProjectLog:
             return
         due_in_run = telemetry.samples_due(telemetry.run_ms)
         due_in_log = telemetry.samples_due(telemetry.log_ms)
-        least = _LEAST_SHARE_OF_DUE * due_in_run
-        most = _MOST_SHARE_OF_DUE * due_in_log + _MOST_EXTRA_SAMPLES_PER_NODE * telemetry.nodes
+        least = _MIN_SHARE_OF_DUE * due_in_run
+        most = _MAX_SHARE_OF_DUE * due_in_log + _MAX_EXTRA_SAMPLES_PER_NODE * telemetry.nodes
         is_possible = least <= telemetry.samples <= most
         if not is_possible:
             due = f"{due_in_run:.0f} were due by TELEMETRY_S and the run's time"
@@ -434,7 +434,7 @@ class ProjectLog:
             return
         count_by_kind = self.run.header_section(schema.PROGRAM)["operators"]
         convolutions = sum(count for kind, count in count_by_kind.items() if _is_forward_convolution(kind))
-        if convolutions < _LEAST_SHARE_OF_CONVOLUTIONS * convolutions_of_model:
+        if convolutions < _MIN_SHARE_OF_CONVOLUTIONS * convolutions_of_model:
             yield Fault(None, f"a program of {convolutions} convolutions; the model has {convolutions_of_model}")
 
     def _other_weights(self, summary: schema.RunSummary) -> Iterator[Fault]:
@@ -481,9 +481,9 @@ class ProjectLog:
         """
         for name, least in own_log_rules().least_of_setting.items():
             number = self.run.whole_setting(name)
-            if number is None or not least <= number <= MOST_OF_SETTING:
+            if number is None or not least <= number <= MAX_SETTING:
                 shown = printable(self.run.settings[name])
-                yield Fault(None, f"{name} is {shown}, no whole number from {least} to {MOST_OF_SETTING}")
+                yield Fault(None, f"{name} is {shown}, no whole number from {least} to {MAX_SETTING}")
         for name, values in own_log_rules().values_of_setting.items():
             value = self.run.settings[name]
             if value not in values:

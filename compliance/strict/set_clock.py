@@ -3,16 +3,16 @@
 from typing import NamedTuple
 
 from compliance.logged_run import LoggedRun, is_number
-from compliance.strict.clocked_windows import MOST_DELAY_MS
+from compliance.strict.clocked_windows import MAX_DELAY_MS
 from runlog import schema
 from runlog.digits import six_digits
 from runlog.reader import Event, from_json
 from runlog.text import printable
 
 # What a run calls a setting of the clock; less is the clock's own correction.
-_LEAST_AHEAD_S = 0.1
-_LEAST_BACK_S = 1.0
-_MOST_ROUNDING = 0.01  # of the times of windows and of the log's clock, as a share
+_MIN_AHEAD_S = 0.1
+_MIN_BACK_S = 1.0
+_MAX_ROUNDING = 0.01  # of the times of windows and of the log's clock, as a share
 
 
 class _LastWindow(NamedTuple):
@@ -68,7 +68,7 @@ class SetClock:
             What is wrong; an empty text if nothing is.
         """
         position = from_json(schema.AtStep, event.metadata)  # None if it states no step
-        is_no_setting = not is_number(event.value) or -_LEAST_BACK_S < event.value < _LEAST_AHEAD_S
+        is_no_setting = not is_number(event.value) or -_MIN_BACK_S < event.value < _MIN_AHEAD_S
         if is_no_setting or position is None:
             return f"no clock_set of a run: {printable(event.value)} s"
         if last_step is not None and position.step != last_step:
@@ -109,7 +109,7 @@ def _leap_without_time(*, leaps_s: float, window_s: float, passed_ms: float, clo
     """
     needed_ms = 1000 * (window_s + leaps_s)
     # By how much `passed_ms` may fall short, because times are rounded (1 %) and lines are logged late (1 s).
-    allowed_ms = passed_ms * _MOST_ROUNDING + MOST_DELAY_MS + clock_tolerance_ms
+    allowed_ms = passed_ms * _MAX_ROUNDING + MAX_DELAY_MS + clock_tolerance_ms
     if needed_ms <= passed_ms + allowed_ms:
         return ""
     passed = f"{six_digits(passed_ms / 1000)} s have passed since the window before"

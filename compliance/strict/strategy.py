@@ -8,7 +8,7 @@ from runlog.text import printable
 _AUTO = "auto"  # Paddle makes the program
 _SWITCH_VALUES = ("0", "1", "true", "false")
 _PARTS = "gradient_merge"
-_MOST = 2**31 - 1  # of a number; Paddle's flags and attributes are of C's integers
+_MAX_NUMBER = 2**31 - 1  # of a number; Paddle's flags and attributes are of C's integers
 
 
 def is_automatic(strategy: str) -> bool:
@@ -45,9 +45,9 @@ def wrong_knobs(strategy: str) -> Iterator[str]:
         if kind is None:
             yield f"STRATEGY has {printable(name)}, which is not a knob of this project"
         elif not _is_of_kind(value, kind):
-            yield f"STRATEGY has {name}={printable(value)}, which is no {kind}"
+            yield f"STRATEGY has {name}={printable(value)}, which is not a {kind}"
         elif kind != "switch" and not _is_in_range(name, float(value)):
-            yield f"STRATEGY has {name}={printable(value)}; it must be {rules.least_of_knob[name]} to {_MOST}"
+            yield f"STRATEGY has {name}={printable(value)}; it must be {rules.least_of_knob[name]} to {_MAX_NUMBER}"
 
 
 def _is_of_kind(value: str, kind: str) -> bool:
@@ -65,13 +65,13 @@ def _is_of_kind(value: str, kind: str) -> bool:
 
 
 def _is_in_range(knob: str, number: float) -> bool:
-    """Return whether a number is one that a knob can have: from its least value in own_log.yaml to 2^31 - 1 (_MOST).
+    """Return whether a number is one that a knob can have: its least value in own_log.yaml to _MAX_NUMBER (2^31 - 1).
 
     Args:
         knob: The name of a knob whose value is a number.
         number: The number. NaN is in no range.
     """
-    return own_log_rules().least_of_knob[knob] <= number <= _MOST
+    return own_log_rules().least_of_knob[knob] <= number <= _MAX_NUMBER
 
 
 def _is_float(text: str) -> bool:
@@ -105,7 +105,7 @@ def parts_of_batch(strategy: str) -> int | None:
             user adds one to those of a config file, the last one counts.
 
     Returns:
-        The number; 1 without gradient_merge, and None if its value is not a whole number from 1 to 2^31 - 1 (_MOST).
+        The number; 1 without gradient_merge, and None for a value that is not a whole number from 1 to _MAX_NUMBER.
     """
     value = "1"
     for name, value_of_knob in _entries(strategy):

@@ -29,7 +29,7 @@ from runlog import schema
 from runlog.digits import counted, significant
 from runlog.text import printable
 
-MOST_ROUNDING = 1e-9  # the largest relative difference of two factors that are equal but for their rounding
+MAX_ROUNDING = 1e-9  # the largest relative difference of two factors that are equal but for their rounding
 
 
 def command(options: argparse.Namespace) -> int:
@@ -384,7 +384,7 @@ def _ask_who_set_factor(
     factor_of_test = None if test is None else test.scaling
     if not judged or factor_of_file is None or factor_of_test is None:  # there is nothing to compare
         return judged
-    is_same_but_for_rounding = abs(factor_of_file / factor_of_test - 1) <= MOST_ROUNDING
+    is_same_but_for_rounding = abs(factor_of_file / factor_of_test - 1) <= MAX_ROUNDING
     if is_same_but_for_rounding:
         return judged
     actual = f"scaling.json says {factor_of_file!r}, the test gives {factor_of_test!r}; the file's factor is applied"

@@ -19,12 +19,12 @@ Node: TypeAlias = JsonObject  # a machine as the header of a log describes it
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([MGT])i?B", re.IGNORECASE)
 _GIB_OF_UNIT = {"M": 1 / 1024, "G": 1, "T": 1024}
-_MOST_DEVICES = 2**63  # a log with this many devices or nodes, or more, holds garbage
+_MAX_DEVICES = 2**63  # a log with this many devices or nodes, or more, holds garbage
 # Bounds of described memory / memory in the log. The described one is rounded, and may be in GB or GiB; the one in the
 # log is what the kernel, or the driver of a GPU, leaves of it.
-_LEAST_MEMORY_RATIO = 0.75
-_MOST_MEMORY_RATIO = 1.35
-MOST_DIGITS = 6  # of a described number are used: it may have thousands
+_MIN_MEMORY_RATIO = 0.75
+_MAX_MEMORY_RATIO = 1.35
+MAX_DIGITS = 6  # of a described number are used: it may have thousands
 # Numbers above 0 on any node; an empty text is not 0, but not stated.
 _PARTS_OF_EACH_NODE = ("host_processors_per_node", "host_processor_core_count")
 _NO_ACCELERATOR = ("", "-", "n/a", "na", "none", "not applicable")  # as a description may name none
@@ -151,8 +151,8 @@ def plausible_summary(run: LoggedRun) -> schema.RunSummary | None:
     summary = run.summary
     if summary is None:
         return None
-    has_nodes = 0 < summary.nodes < _MOST_DEVICES
-    has_devices = 0 <= summary.devices < _MOST_DEVICES
+    has_nodes = 0 < summary.nodes < _MAX_DEVICES
+    has_devices = 0 <= summary.devices < _MAX_DEVICES
     return summary if has_nodes and has_devices else None
 
 
@@ -357,7 +357,7 @@ def _cores_in_words(node: Node) -> str:
 def _is_zero(described: Any) -> bool:
     """Return whether a field of a system description states a number of 0, such as `0` or `00`."""
     text = str(described)
-    return text.isdecimal() and int(text[:MOST_DIGITS]) == 0
+    return text.isdecimal() and int(text[:MAX_DIGITS]) == 0
 
 
 def _are_cores_out_of_range(node: Node, description: Description) -> bool:
@@ -404,7 +404,7 @@ def _is_other_memory(logged_gib: Any, description: Description, field: str) -> b
     if described_gib is None or not is_number(logged_gib) or logged_gib == 0:
         return False
     ratio = described_gib / logged_gib
-    does_agree = _LEAST_MEMORY_RATIO <= ratio <= _MOST_MEMORY_RATIO
+    does_agree = _MIN_MEMORY_RATIO <= ratio <= _MAX_MEMORY_RATIO
     return not does_agree
 
 
@@ -449,7 +449,7 @@ def _stated_number(description: Description, field: str) -> int:
         six.
     """
     text = str(description.get(field))
-    return int(text[:MOST_DIGITS]) if text.isdecimal() else 0
+    return int(text[:MAX_DIGITS]) if text.isdecimal() else 0
 
 
 def _memory_gib(description: Description, field: str) -> float | None:

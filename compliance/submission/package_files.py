@@ -11,7 +11,7 @@ from compliance.submission.description import LARGEST_JSON_BYTES
 from runlog.text import printable
 from runlog.verdict import Verdict, judged
 
-MOST_BYTES = 4 << 30  # of all files: more takes minutes to hash
+MAX_BYTES = 4 << 30  # of all files: more takes minutes to hash
 _HASH_DIGITS = 64  # at the beginning of a line of sha256sum
 _NAME_AT = 66  # where the name begins in it, after two blanks
 _PATH = re.compile(r"(?!\.)[A-Za-z0-9_+.-]+(/(?!\.)[A-Za-z0-9_+.-]+)*")
@@ -59,8 +59,8 @@ def strange_files(folder: Path) -> list[Verdict]:
             verdicts.append(judged("files", good=False, found=f"{printable(name)} {reason}"))
         elif path.is_file():
             total_bytes += path.stat().st_size
-    if total_bytes > MOST_BYTES:
-        found = f"{total_bytes} bytes in all; {MOST_BYTES} are the most that is read"
+    if total_bytes > MAX_BYTES:
+        found = f"{total_bytes} bytes in all; {MAX_BYTES} are the most that is read"
         verdicts.append(judged("files", good=False, found=found))
     return verdicts
 

@@ -21,7 +21,7 @@ from runlog.text import printable
 _LOCK = "locks/run.lock"
 _LOCK_OF_CUDA_12 = "locks/run12.lock"
 
-_MOST_CLOCK_DIFFERENCE_MS = 86_400_000.0  # of the machines of a commit and of a run; a wrong zone makes half of it
+_MAX_CLOCK_DIFFERENCE_MS = 86_400_000.0  # of the machines of a commit and of a run; a wrong zone makes half of it
 
 
 class Refusal(NamedTuple):
@@ -205,7 +205,7 @@ def refusals_by_date(checked: Sequence[Report], committed_ms: float) -> Iterator
             continue
         run_began_before_ms = committed_ms - report.run.start_ms
         # A day is let through, because the clocks of the machines of the run and of the commit may differ so much.
-        if run_began_before_ms > _MOST_CLOCK_DIFFERENCE_MS:
+        if run_began_before_ms > _MAX_CLOCK_DIFFERENCE_MS:
             days = six_digits(run_began_before_ms / 86_400_000)
             what = f"its run began {days} days before the commit that it names was made"
             yield Refusal(report.path.name, f"{what}: run the code of the commit, with the machine's clock right")

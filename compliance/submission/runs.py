@@ -44,7 +44,7 @@ _SETTINGS_THAT_MAY_DIFFER = (
 # Variables that decide how a run computes begin so. Others may be of a node, such as those of its network and its GPUs.
 _PREFIXES_OF_COMPUTING = ("FLAGS_", "OMP_", "MKL_", "CUBLAS_", "CUDNN_", "DALI_", "NVIDIA_TF32_")
 _KEYS_THAT_MUST_AGREE = {event.key for event in (schema.TRAIN_SAMPLES, schema.EVAL_SAMPLES, schema.RUN_SUMMARY)}
-_MOST_MEMORY_DIFFERENCE = 0.01  # of two nodes of the same kind, as a share
+_MAX_MEMORY_DIFFERENCE = 0.01  # of two nodes of the same kind, as a share
 _DIFFERENCES_SHOWN = 3  # of the configuration of a run
 
 
@@ -586,7 +586,7 @@ def _is_same(name: str, value: Any, wanted: Any) -> bool:
     """
     is_memory = name.endswith(".memory_gib") and is_number(value) and is_number(wanted)
     if is_memory:
-        return bool(abs(value - wanted) <= _MOST_MEMORY_DIFFERENCE * wanted)
+        return bool(abs(value - wanted) <= _MAX_MEMORY_DIFFERENCE * wanted)
     return bool(value == wanted)
 
 

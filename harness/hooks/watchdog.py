@@ -137,11 +137,11 @@ class _Reading(NamedTuple):
 class Clock:
     """Compares the system's clock, which a log's times are by, with the monotonic one, which durations are by."""
 
-    LEAST_AHEAD_S = 0.1  # of a setting; more would contradict the durations of a short epoch on GPUs
-    LEAST_BACK_S = 1.0  # less leaves the run's time right but for that
-    MOST_SLEW = 0.001  # of the time between two calls; NTP slews by 0.0005 s a second
-    LONGEST_PAUSE_S = LEAST_AHEAD_S / 10  # in a reading; the offset is then wrong by half of it at most
-    MOST_READINGS = 5
+    MIN_AHEAD_S = 0.1  # of a setting; more would contradict the durations of a short epoch on GPUs
+    MIN_BACK_S = 1.0  # less leaves the run's time right but for that
+    MAX_SLEW = 0.001  # of the time between two calls; NTP slews by 0.0005 s a second
+    LONGEST_PAUSE_S = MIN_AHEAD_S / 10  # in a reading; the offset is then wrong by half of it at most
+    MAX_READINGS = 5
 
     def __init__(self, wall: Callable[[], float] = time.time, steady: Callable[[], float] = time.monotonic) -> None:
         self._wall, self._steady = wall, steady
@@ -151,10 +151,10 @@ class Clock:
         """Read the two clocks; the offset between them changes when the wall clock is set.
 
         If the process is paused while it reads the clocks, the offset may be wrong, and look as if the clock was set.
-        So the clocks are read again if that took LONGEST_PAUSE_S or more. After MOST_READINGS the quickest one counts.
+        So the clocks are read again if that took LONGEST_PAUSE_S or more. After MAX_READINGS the quickest one counts.
         """
         readings = []
-        for _ in range(self.MOST_READINGS):
+        for _ in range(self.MAX_READINGS):
             readings.append(self._read_once())
             if readings[-1].took_s < self.LONGEST_PAUSE_S:
                 break
@@ -173,12 +173,12 @@ class Clock:
 
         Returns:
             Seconds, below 0 if it was set back; the first call counts from the creation of this object. 0 if it was set
-            ahead by less than LEAST_AHEAD_S or back by less than LEAST_BACK_S, or in a long time by less than NTP's
+            ahead by less than MIN_AHEAD_S or back by less than MIN_BACK_S, or in a long time by less than NTP's
             small corrections may add up to.
         """
         before = self._last
         self._last = self._read()
         moved_s = self._last.offset_s - before.offset_s
-        least_s = self.LEAST_AHEAD_S if moved_s > 0 else self.LEAST_BACK_S
-        most_slew_s = self.MOST_SLEW * (self._last.steady_s - before.steady_s)
+        least_s = self.MIN_AHEAD_S if moved_s > 0 else self.MIN_BACK_S
+        most_slew_s = self.MAX_SLEW * (self._last.steady_s - before.steady_s)
         return moved_s if abs(moved_s) >= max(least_s, most_slew_s) else 0.0

@@ -16,7 +16,7 @@ from program.passes.edit import Step, insert_before, rewrite
 # `convolve_gradients` changes convolutions of fewer output channels than this number times the side of the image in
 # pixels. Its turning of the weights takes longer the more channels there are. On CPUs 18 channels at 32 x 32 pixels
 # gain (18 < 1.5 * 32), 72 channels at 8 x 8 pixels lose (72 > 1.5 * 8).
-MOST_CHANNELS_PER_SIDE_PIXEL = 1.5
+MAX_CHANNELS_PER_SIDE_PIXEL = 1.5
 
 
 # ---- sums
@@ -404,7 +404,7 @@ def _gains_by_convolving(block: Block, op: Operator) -> bool:
         return False
     out_channels = block.var(op.input("Filter")[0]).shape[0]
     side = _side_in_pixels(block.var(op.input("Input")[0]).shape)
-    return bool(out_channels < MOST_CHANNELS_PER_SIDE_PIXEL * side)
+    return bool(out_channels < MAX_CHANNELS_PER_SIDE_PIXEL * side)
 
 
 def _is_plain_3x3(block: Block, op: Operator) -> bool:

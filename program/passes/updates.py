@@ -40,7 +40,7 @@ def scale_loss(main: static.Program, scale: float) -> None:
 
 # ---- LARS by fewer operators
 
-MOST_MERGED_LARS = 59  # parameters of one operator: Paddle's kernel refuses 60
+MAX_MERGED_LARS = 59  # parameters of one operator: Paddle's kernel refuses 60
 _LARS_INPUTS = ("Param", "Grad", "Velocity", "LearningRate", "MasterParam")
 _LARS_OUTPUTS = ("ParamOut", "VelocityOut", "MasterParamOut")
 _LARS_SHARED = ("mu", "lars_coeff", "epsilon", "rescale_grad", "multi_precision")  # attributes of all parameters
@@ -50,7 +50,7 @@ def merge_lars(main: static.Program) -> None:
     """Replace LARS updates of one parameter each by operators that update up to 59 parameters each.
 
     Only updates with equal data types and attributes are merged; their weight decays may differ. They are split evenly
-    among as few operators as possible: 118 updates become 2 operators of 59 parameters (MOST_MERGED_LARS). A merged
+    among as few operators as possible: 118 updates become 2 operators of 59 parameters (MAX_MERGED_LARS). A merged
     operator stands at the place of the last update that it replaces, where all gradients are computed.
 
     Args:
@@ -82,12 +82,12 @@ def _split_evenly(group: list[Operator]) -> list[list[Operator]]:
     """Split operators into as few parts of at most 59 as possible, whose sizes differ by 1 at most.
 
     They are dealt out like cards: with 2 parts, the first one gets the operators 0, 2, 4, ... and the other the rest.
-    MOST_MERGED_LARS says why 59.
+    MAX_MERGED_LARS says why 59.
 
     Args:
         group: Operators to split; at least one.
     """
-    count = math.ceil(len(group) / MOST_MERGED_LARS)
+    count = math.ceil(len(group) / MAX_MERGED_LARS)
     return [group[first::count] for first in range(count)]
 
 

@@ -33,7 +33,7 @@ _SELECTORS = ("X", "Input", "Logits", "Param", "W", "Out@GRAD", "Output@GRAD", "
 # Operators whose kernel is selected by the type of what they write: their inputs are shapes, or are only measured.
 _TYPED_BY_OUTPUT = {"fill_constant", "coalesce_tensor", "uniform_random", "gaussian_random"}
 # Of a tensor: "limited to 2 Giga-elements" (cuDNN's API reference, cudnnSetTensor4dDescriptor), whose sizes are int.
-MOST_ELEMENTS = 2**31 - 1
+MAX_ELEMENTS = 2**31 - 1
 
 SlotTypes = dict[str, dict[str, str]]  # slot: the tensors in it, each with the name of its type
 
@@ -45,7 +45,7 @@ def check_sizes(main: static.Program) -> None:
         main: Training or evaluation program.
 
     Raises:
-        Refused: One of them has more than 2^31 - 1 elements (MOST_ELEMENTS). The message advises to lower the batch
+        Refused: One of them has more than 2^31 - 1 elements (MAX_ELEMENTS). The message advises to lower the batch
             size.
     """
     block = main.global_block()
@@ -55,8 +55,8 @@ def check_sizes(main: static.Program) -> None:
         for name in operands(op, "Input", "Output"):
             elements = math.prod(block.var(name).shape)
             prove(
-                elements <= MOST_ELEMENTS,
-                f"BATCHSIZE: {name} of {elements}: cuDNN takes tensors of {MOST_ELEMENTS} at most: lower it",
+                elements <= MAX_ELEMENTS,
+                f"BATCHSIZE: {name} of {elements}: cuDNN takes tensors of {MAX_ELEMENTS} at most: lower it",
             )
 
 

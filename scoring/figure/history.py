@@ -33,7 +33,7 @@ from scoring.figure.score import Score, score
 from scoring.importers import count, read_records
 from scoring.record import InputError
 
-LEAST_RUNS = 3  # of the past, for a verdict
+MIN_RUNS = 3  # of the past, for a verdict
 LOWER = "LOWER"  # the verdict that `check` fails on
 PAGE = Path(__file__).with_name("history.html")
 PAGE_START = "<!doctype html><meta charset=utf-8><title>History</title>"  # by which its pages are known
@@ -47,11 +47,11 @@ def interval_of_new_to_past(past: Runs, new: Runs) -> tuple[float, float] | None
         new: The throughputs of the new runs of the same system, and the host of each if known. At least one.
 
     Returns:
-        The bounds (low, high); None if the past runs are fewer than 3 (LEAST_RUNS), or of only 2 hosts.
+        The bounds (low, high); None if the past runs are fewer than 3 (MIN_RUNS), or of only 2 hosts.
     """
     past_values = runs_or_host_means(past.values, past.hosts)
     past_mean = past_values.mean_of_runs
-    if past_mean is None or len(past_values.values) < LEAST_RUNS:
+    if past_mean is None or len(past_values.values) < MIN_RUNS:
         return None
     if len(new.values) > 1:
         return interval_of_means(past, new, are_of_one_system=True).bounds
@@ -164,9 +164,9 @@ def _too_few_in_words(past: Runs) -> str:
     runs = len(past.values)
     past_values = runs_or_host_means(past.values, past.hosts)
     if past_values.are_hosts:
-        return f"the {runs} earlier runs are of {len(past_values.values)} hosts, {LEAST_RUNS} are needed"
+        return f"the {runs} earlier runs are of {len(past_values.values)} hosts, {MIN_RUNS} are needed"
     # "of it": of the system, whose new figure stands before this text in the printed line
-    return f"the history holds {counted(runs, 'earlier run')} of it, {LEAST_RUNS} are needed"
+    return f"the history holds {counted(runs, 'earlier run')} of it, {MIN_RUNS} are needed"
 
 
 def _verdict(ratio: float, high: float) -> str:

@@ -21,7 +21,7 @@ from scoring.importers import jsonable
 from scoring.record import InputError, Record, Window, nodes_of_header, section
 
 VERSION = 1  # of the file; one made before versions has 0 and the same form
-MOST_IMAGES_PER_S = 1e15
+MAX_IMAGES_PER_S = 1e15
 SAME_RATE_WITHIN = 1e-9  # relative: below it, two versions added the same times in another order
 
 
@@ -103,8 +103,8 @@ def row_of(result: Score, index: int, system: str | None) -> Row:
     if machine is None:  # runs of two machines must never share a trend
         raise InputError(f"{record.file}: the log does not say its hardware; name the machine by --system")
     images_per_s = result.runs[index].value
-    if images_per_s >= MOST_IMAGES_PER_S:
-        most = f"a history keeps rates below {MOST_IMAGES_PER_S:.0e}"
+    if images_per_s >= MAX_IMAGES_PER_S:
+        most = f"a history keeps rates below {MAX_IMAGES_PER_S:.0e}"
         raise InputError(f"{record.file}: {images_per_s:g} {result.unit}: {most}; correct the log or --batch")
     commit = section(record, "source").get("commit")
     return Row(
@@ -273,7 +273,7 @@ def _is_valid(column: str, value: object) -> bool:
         value: The value that the file has there.
     """
     if column == "images_per_s":
-        return isinstance(value, float) and 0 < value < MOST_IMAGES_PER_S
+        return isinstance(value, float) and 0 < value < MAX_IMAGES_PER_S
     if column == "revision" and value is None:
         return True
     return isinstance(value, str)

@@ -8,9 +8,9 @@ from scoring.figure.run_start import date_of_first_row
 from scoring.figure.warnings import warning
 from scoring.record import Record, Window
 
-LEAST_ROWS = 10  # that two logs have in common
-MOST_APART_S = 2.0  # between the stamps of two ranks' rows: many logs print whole seconds
-LEAST_TIME_S = 200.0  # from the first to the last common row: two runs would drift apart by more than 1 % of it
+MIN_ROWS = 10  # that two logs have in common
+MAX_APART_S = 2.0  # between the stamps of two ranks' rows: many logs print whole seconds
+MIN_TIME_S = 200.0  # from the first to the last common row: two runs would drift apart by more than 1 % of it
 
 
 Place = tuple[int | None, int | None]  # the epoch and the step of a row; None for what it does not print
@@ -56,13 +56,13 @@ def _are_in_step(first: Mapping[Place, float], second: Mapping[Place, float]) ->
         stamp_of_second_s = second.get(place)
         if stamp_of_second_s is None:  # the second log has no row of this step
             continue
-        if abs(stamp_s - stamp_of_second_s) > MOST_APART_S:  # 2 s
+        if abs(stamp_s - stamp_of_second_s) > MAX_APART_S:  # 2 s
             return False
         common_stamps_s.append(stamp_s)
-    if len(common_stamps_s) < LEAST_ROWS:  # 10: fewer rows may agree by chance
+    if len(common_stamps_s) < MIN_ROWS:  # 10: fewer rows may agree by chance
         return False
     span_s = max(common_stamps_s) - min(common_stamps_s)
-    return span_s >= LEAST_TIME_S  # 200 s: in less time, two runs may not drift apart
+    return span_s >= MIN_TIME_S  # 200 s: in less time, two runs may not drift apart
 
 
 def _stamp_by_place(rows: Sequence[Window]) -> dict[Place, float]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 # A level change is sought over the whole series. Noise alone reaches a strength of about sqrt(2 ln n), which is 3.7 for
 # a thousand windows; a change must exceed that by a margin.
-LEAST_CHANGE_STRENGTH = 6.0
+MIN_CHANGE_STRENGTH = 6.0
 # The standard deviation of normal values is 1.4826 times the median of their absolute distances from their centre.
 DEVIATIONS_OF_MEDIAN_DISTANCE = 1.4826
 CLIP_DEVIATIONS = 8  # a value farther from the median is clipped to it before a level change is sought
@@ -38,7 +38,7 @@ def change_point(values: Sequence[float], first_index: int, last_index: int) -> 
         The change, with the median of each part as its level. None in these cases:
 
         - The range has no index that splits the series into two parts.
-        - The strongest split of the range is too weak: its strength is 6 (LEAST_CHANGE_STRENGTH) or less.
+        - The strongest split of the range is too weak: its strength is 6 (MIN_CHANGE_STRENGTH) or less.
         - The strengths go on to rise beyond the range, so the true change is outside. For example, `last_index` is 30,
           and the strengths at 29, 30 and 31 are 9, 10 and 11.
     """
@@ -50,7 +50,7 @@ def change_point(values: Sequence[float], first_index: int, last_index: int) -> 
     if not allowed_indexes:
         return None
     strongest = max(allowed_indexes, key=lambda index: strengths[index])
-    if strengths[strongest] <= LEAST_CHANGE_STRENGTH:
+    if strengths[strongest] <= MIN_CHANGE_STRENGTH:
         return None
     # No strength within the range is greater than that at `strongest`. So a greater one that `_rises_from` finds, by a
     # walk to lower (-1) or higher (+1) indexes without a deep dip, lies outside the range.
@@ -72,7 +72,7 @@ def _rises_from(start: int, strengths: Mapping[int, float], direction: int) -> b
     slope of a peak, and not at the change itself. For example, with the strengths from `start` on:
 
     - 20, 17, 21: True, because noise makes strengths dip a little on the way up
-    - 20, 13, 21: False, because 13 is a deep dip, which separates two peaks: it is 6 (LEAST_CHANGE_STRENGTH) or more
+    - 20, 13, 21: False, because 13 is a deep dip, which separates two peaks: it is 6 (MIN_CHANGE_STRENGTH) or more
       below the 20 at `start`
 
     Args:
@@ -81,7 +81,7 @@ def _rises_from(start: int, strengths: Mapping[int, float], direction: int) -> b
             of the values from the index on, in standard errors.
         direction: +1 to look at higher indexes, -1 at lower ones.
     """
-    bottom_of_deep_dip = strengths[start] - LEAST_CHANGE_STRENGTH
+    bottom_of_deep_dip = strengths[start] - MIN_CHANGE_STRENGTH
     index = start + direction
     while index in strengths and strengths[index] > bottom_of_deep_dip:
         if strengths[index] > strengths[start]:

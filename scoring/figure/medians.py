@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from runlog.stats import CONFIDENCE
 
-MOST_QUOTIENTS_TO_COUNT = 2500  # of two sets, neither of them small (LEAST_FOR_NORMAL); more take too long to count
-LEAST_FOR_NORMAL = 10  # values of each set, for a normal distribution in place of a count
+MAX_QUOTIENTS_TO_COUNT = 2500  # of two sets, neither of them small (MIN_FOR_NORMAL); more take too long to count
+MIN_FOR_NORMAL = 10  # values of each set, for a normal distribution in place of a count
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
@@ -157,7 +157,7 @@ def _rank_of_bounds(m: int, n: int) -> int:
     Returns:
         The rank k; 0 for too few values, for which even rank 1 is wrong too often.
     """
-    if m * n > MOST_QUOTIENTS_TO_COUNT and min(m, n) >= LEAST_FOR_NORMAL:
+    if m * n > MAX_QUOTIENTS_TO_COUNT and min(m, n) >= MIN_FOR_NORMAL:
         return _rank_by_normal_distribution(m, n)  # nearly the rank that a count gives, which would take too long
     # The k-th least quotient lies above the true ratio if fewer than k quotients lie below it. To know how likely that
     # is, divide the numerators by the true ratio. Both sets then have one distribution, so all rankings of the m + n

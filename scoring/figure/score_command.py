@@ -16,7 +16,7 @@ from scoring.figure.score import Score, score, score_without_figure
 from scoring.importers import jsonable, read_records
 from scoring.record import NothingMeasuredError, Record, TooFewRunsError
 
-MOST_MORE_RUNS = 50  # that `score` asks a user for; beyond these it says that the goal seems out of reach
+MAX_MORE_RUNS = 50  # that `score` asks a user for; beyond these it says that the goal seems out of reach
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -135,14 +135,14 @@ def _more_runs_in_words(result: Score) -> str:
         result: The score of these runs.
 
     Returns:
-        The text. For more than 50 runs (MOST_MORE_RUNS) it is "too noisy for a goal of 1 %, as far as 2 runs show":
+        The text. For more than 50 runs (MAX_MORE_RUNS) it is "too noisy for a goal of 1 %, as far as 2 runs show":
         two or three runs show little of how far runs lie apart. Empty if the interval is narrow enough already, or if
         the number is not known.
     """
     more_runs = result.more_runs_for_1_percent
     if not more_runs:
         return ""
-    if more_runs > MOST_MORE_RUNS:
+    if more_runs > MAX_MORE_RUNS:
         return f"too noisy for a goal of 1 %, as far as {len(result.runs)} runs show"
     more_runs_counted = counted(more_runs, "more run")  # "7 more runs", or "1 more run"
     # The user must not stop at the first interval that looks narrow, because intervals that are chosen in this way miss

@@ -13,13 +13,13 @@ from typing import NamedTuple
 from runlog.stats import CONFIDENCE, t_cdf, t_density, t_quantile
 from scoring.figure.spread import around
 
-LEAST_WINDOWS = 8  # of one run, for an interval
-LEAST_FOR_BATCHES = 60  # values; fewer are not put together
-LEAST_BATCHES = 30
+MIN_WINDOWS = 8  # of one run, for an interval
+MIN_FOR_BATCHES = 60  # values; fewer are not put together
+MIN_BATCHES = 30
 # Squared deviations from the mean that add up to at most this share of the squared mean come from rounding alone.
 ROUNDING_SQUARES_SHARE = 1e-24
 CORRELATIONS = [step / 20 for step in range(-10, 20)]  # that neighbours may have: -0.5 to 0.95
-LEAST_PROBABILITY = 1e-4  # a correlation that is not more probable is left out
+MIN_PROBABILITY = 1e-4  # a correlation that is not more probable is left out
 HALF_WIDTH_WITHIN = 1e-6  # a half-width is found up to this share of it
 
 
@@ -33,10 +33,10 @@ def series_interval(values: Sequence[float]) -> tuple[float, float] | None:
         values: The rates or the times of the windows, in the order of the log.
 
     Returns:
-        The bounds (low, high), about the mean. None for fewer than 8 values (LEAST_WINDOWS), or if half the width of
+        The bounds (low, high), about the mean. None for fewer than 8 values (MIN_WINDOWS), or if half the width of
         the interval would be as much as the mean or more.
     """
-    if len(values) < LEAST_WINDOWS:
+    if len(values) < MIN_WINDOWS:
         return None
     mean = math.fsum(values) / len(values)
     deviations = _deviations_from_mean(values)
@@ -79,11 +79,11 @@ def _batch_means(values: Sequence[float]) -> list[float]:
         values: The values in order.
 
     Returns:
-        The means in order; the values themselves if they are fewer than 60 (LEAST_FOR_BATCHES).
+        The means in order; the values themselves if they are fewer than 60 (MIN_FOR_BATCHES).
     """
-    if len(values) < LEAST_FOR_BATCHES:
+    if len(values) < MIN_FOR_BATCHES:
         return list(values)
-    size = len(values) // LEAST_BATCHES
+    size = len(values) // MIN_BATCHES
     left_out = len(values) % size
     return [math.fsum(values[start : start + size]) / size for start in range(left_out, len(values), size)]
 
@@ -167,13 +167,13 @@ def _possible_errors(deviations: Sequence[float]) -> list[PossibleError]:
         deviations: The values less their plain mean, in order.
 
     Returns:
-        The errors whose probability is above LEAST_PROBABILITY (0.01 %).
+        The errors whose probability is above MIN_PROBABILITY (0.01 %).
     """
     fits = [_fit_autoregression(deviations, correlation) for correlation in CORRELATIONS]
     probabilities = _probabilities([fit.log_likelihood for fit in fits])
     possible_errors = []
     for fit, probability in zip(fits, probabilities, strict=True):
-        if probability > LEAST_PROBABILITY:
+        if probability > MIN_PROBABILITY:
             possible_errors.append(PossibleError(probability, fit.error))
     return possible_errors
 

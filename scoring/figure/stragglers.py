@@ -10,8 +10,8 @@ from runlog.verdict import Verdict
 from scoring.figure.warnings import warning
 from scoring.record import Record, Window
 
-LEAST_STRAGGLER_LAG = 0.03  # of a straggler behind the median rank, as a share of the window's time
-MOST_STRAGGLER_CHANCE = 0.01  # that equally fast ranks have such a warning in a run
+MIN_STRAGGLER_LAG = 0.03  # of a straggler behind the median rank, as a share of the window's time
+MAX_STRAGGLER_CHANCE = 0.01  # that equally fast ranks have such a warning in a run
 CORRELATION_OF_WINDOWS = 0.6  # assumed between neighbouring windows
 # In the mean of a long first-order autoregressive series, so many values weigh as much as one independent value.
 WINDOWS_PER_INDEPENDENT_ONE = (1 + CORRELATION_OF_WINDOWS) / (1 - CORRELATION_OF_WINDOWS)
@@ -54,7 +54,7 @@ def warn_of_slow_rank(record: Record, windows: Sequence[Window], kind: KindOfTim
     if straggler is None or ranks is None or ranks < 2:
         return
     chance = _upper_bound_of_chance(straggler.times_slowest, straggler.windows, ranks)
-    if chance < MOST_STRAGGLER_CHANCE and straggler.median_lag_share > LEAST_STRAGGLER_LAG:
+    if chance < MAX_STRAGGLER_CHANCE and straggler.median_lag_share > MIN_STRAGGLER_LAG:
         message = (
             f"rank {straggler.rank} on {straggler.host} {action} {percent(straggler.median_lag_share)} of the time "
             f"longer than the median rank, and is the slowest in {straggler.times_slowest} of {straggler.windows} "

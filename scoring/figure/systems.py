@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from runlog.digits import counted
-from scoring.importers import MOST, read_record
+from scoring.importers import MAX_NUMBER, read_record
 from scoring.record import InputError, NoRunError, Record
 
 
@@ -284,7 +284,7 @@ def _read_description(log: str | Path) -> SystemDescription | None:
         devices = nodes * int(description["accelerators_per_node"])
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
-    if not (0 < nodes < MOST and 0 < devices < MOST):
+    if not (0 < nodes < MAX_NUMBER and 0 < devices < MAX_NUMBER):
         return None
     accelerator = str(description.get("accelerator_model_name") or "")
     return SystemDescription(file, nodes, devices, accelerator or None)

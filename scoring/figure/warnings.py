@@ -13,13 +13,13 @@ from scoring.importers.gaps import seconds_of_row
 from scoring.importers.run_time import run_rate
 from scoring.record import Record
 
-MOST_RATE_GAP = 0.001  # by which a mean of rates may lie above all images over all time
-LEAST_OUTLIER_DISTANCE = 0.01  # of an outlying run from the median run, as a share of it
-MOST_HALF_WIDTH = 0.02  # of a figure's 95 % interval, as a share of the figure
-MOST_SUMMARY_GAP = 0.02  # by which a figure may differ from the one that the log closes with
-MOST_WARM_UP_GAP = 0.25  # by which a figure may differ from the whole run's, whose rate includes the warm-up
-MOST_PACKAGES = 5  # that a warning lists
-MOST_PROBLEMS = 3  # of a log that are shown
+MAX_RATE_GAP = 0.001  # by which a mean of rates may lie above all images over all time
+MIN_OUTLIER_DISTANCE = 0.01  # of an outlying run from the median run, as a share of it
+MAX_HALF_WIDTH = 0.02  # of a figure's 95 % interval, as a share of the figure
+MAX_SUMMARY_GAP = 0.02  # by which a figure may differ from the one that the log closes with
+MAX_WARM_UP_GAP = 0.25  # by which a figure may differ from the whole run's, whose rate includes the warm-up
+MAX_PACKAGES = 5  # that a warning lists
+MAX_PROBLEMS = 3  # of a log that are shown
 
 
 def warning(rule: str, message: str, record: Record | None = None, line: int | None = None) -> Verdict:
@@ -166,7 +166,7 @@ def _rounding_of_stamps(record: Record, first_line: int, last_line: int) -> floa
 
 
 def _warn_if_stamps_are_coarse(record: Record, lines: tuple[int, int]) -> Iterator[Verdict]:
-    """Yield a warning if whole seconds leave the time between two stamps open by over 2 % (MOST_HALF_WIDTH).
+    """Yield a warning if whole seconds leave the time between two stamps open by over 2 % (MAX_HALF_WIDTH).
 
     Steps of 0.05 s make 100 steps in 5 s, and two stamps may be 4, 5 or 6 s apart.
 
@@ -176,9 +176,9 @@ def _warn_if_stamps_are_coarse(record: Record, lines: tuple[int, int]) -> Iterat
     """
     first_line, last_line = lines
     share_open = _rounding_of_stamps(record, first_line, last_line)
-    if share_open > MOST_HALF_WIDTH:
-        share = percent_above(share_open, MOST_HALF_WIDTH)
-        limit = percent(MOST_HALF_WIDTH, decimals=0)
+    if share_open > MAX_HALF_WIDTH:
+        share = percent_above(share_open, MAX_HALF_WIDTH)
+        limit = percent(MAX_HALF_WIDTH, decimals=0)
         says = "are whole seconds and so near to each other that rounding may put the figure off by up to"
         message = f"the stamps of lines {first_line} and {last_line} {says} {share} (over {limit})"
         yield warning("coarse_stamps", message, record, last_line)
@@ -187,7 +187,7 @@ def _warn_if_stamps_are_coarse(record: Record, lines: tuple[int, int]) -> Iterat
 def _warn_if_whole_run_disagrees(record: Record, value: float, last_line: int) -> Iterator[Verdict]:
     """Yield a warning if a throughput differs from the rate of the whole run by more than warm-up explains.
 
-    Warm-up may explain 25 % (MOST_WARM_UP_GAP). There is no warning if the rate of the whole run is not known, or if
+    Warm-up may explain 25 % (MAX_WARM_UP_GAP). There is no warning if the rate of the whole run is not known, or if
     the importer has already reported that the time of the whole run and the times of its epochs disagree.
 
     Args:
@@ -199,7 +199,7 @@ def _warn_if_whole_run_disagrees(record: Record, value: float, last_line: int) -
     if whole_run is None or _importer_found_other_run_time(record):
         return
     gap = value / whole_run.images_per_s - 1
-    if abs(gap) > MOST_WARM_UP_GAP:
+    if abs(gap) > MAX_WARM_UP_GAP:
         message = (
             f"the figure, {six_digits(value)}, is {gap:+.1%} off the whole run's: {whole_run.text}, warm-up included"
         )
@@ -216,7 +216,7 @@ def _importer_found_other_run_time(record: Record) -> bool:
 
 
 def _warn_if_closing_figure_disagrees(record: Record, value: float, message_start: str) -> Iterator[Verdict]:
-    """Yield a warning if a throughput is over 2 % (MOST_SUMMARY_GAP) off the rate that the log states at its end.
+    """Yield a warning if a throughput is over 2 % (MAX_SUMMARY_GAP) off the rate that the log states at its end.
 
     Only a stated rate of all devices together is compared.
 
@@ -230,7 +230,7 @@ def _warn_if_closing_figure_disagrees(record: Record, value: float, message_star
     if closing_rate is None or not prints_rates_of_all_devices:
         return
     gap = value / closing_rate - 1
-    if abs(gap) > MOST_SUMMARY_GAP:
+    if abs(gap) > MAX_SUMMARY_GAP:
         message = (
             f"{message_start} {gap:+.1%} off the log's own summary {six_digits(closing_rate)}, which has "
             "a rule of its own: see the protocol summary"
@@ -285,7 +285,7 @@ def _batch_of_figure(record: Record) -> int | None:
 
 
 def warn_if_interval_is_wide(value: float, interval: tuple[float, float] | None) -> Iterator[Verdict]:
-    """Yield a warning if half the width of a figure's 95 % interval is over 2 % (MOST_HALF_WIDTH) of the figure.
+    """Yield a warning if half the width of a figure's 95 % interval is over 2 % (MAX_HALF_WIDTH) of the figure.
 
     Args:
         value: The figure, such as a throughput in images/s.
@@ -295,9 +295,9 @@ def warn_if_interval_is_wide(value: float, interval: tuple[float, float] | None)
         return
     low, high = interval
     half_width_share = (high - low) / 2 / value
-    if half_width_share > MOST_HALF_WIDTH:
-        share = percent_above(half_width_share, MOST_HALF_WIDTH)
-        limit = percent(MOST_HALF_WIDTH, decimals=0)
+    if half_width_share > MAX_HALF_WIDTH:
+        share = percent_above(half_width_share, MAX_HALF_WIDTH)
+        limit = percent(MAX_HALF_WIDTH, decimals=0)
         message = f"half the width of the 95 % interval is {share} of the figure (over {limit})"
         yield warning("wide_interval", message)
 
@@ -334,9 +334,9 @@ def warn_of_import_findings(record: Record) -> Iterator[Verdict]:
     as its rates and its time stamps.
 
     Args:
-        record: The run as read from its log. At most 3 (MOST_PROBLEMS) of its problems are shown.
+        record: The run as read from its log. At most 3 (MAX_PROBLEMS) of its problems are shown.
     """
-    for problem in record.problems[:MOST_PROBLEMS]:
+    for problem in record.problems[:MAX_PROBLEMS]:
         yield warning(_rule_of_problem(problem), problem, record)
     for check in record.checks:
         was_compared = not check.one_sided  # else one of the ways is missing or cannot be read
@@ -363,7 +363,7 @@ def _rule_of_problem(problem: str) -> str:
 def warn_of_outlying_run(records: Sequence[Record], values: Sequence[float], unit: str) -> Iterator[Verdict]:
     """Yield a warning if one of several runs is an outlier, and over 1 % away from the median of the runs.
 
-    An outlier is found by Grubbs' test; 1 % is LEAST_OUTLIER_DISTANCE.
+    An outlier is found by Grubbs' test; 1 % is MIN_OUTLIER_DISTANCE.
 
     Args:
         records: The runs as read from their logs.
@@ -381,7 +381,7 @@ def warn_of_outlying_run(records: Sequence[Record], values: Sequence[float], uni
         return
     value = finite_values[index]
     median = statistics.median(finite_values)
-    if abs(value - median) > LEAST_OUTLIER_DISTANCE * abs(median):
+    if abs(value - median) > MIN_OUTLIER_DISTANCE * abs(median):
         message = f"{six_digits(value)} {unit} lies far from the median {six_digits(median)} of the runs"
         yield warning("outlying_run", message, their_records[index])
 
@@ -406,7 +406,7 @@ def warn_if_machine_is_unknown(records: Sequence[Record]) -> Iterator[Verdict]:
 
 
 def warn_if_mean_of_run_rates_is_high(rates: Sequence[float]) -> Iterator[Verdict]:
-    """Yield a warning if the mean of the runs' rates is over 0.1 % (MOST_RATE_GAP) above their harmonic mean.
+    """Yield a warning if the mean of the runs' rates is over 0.1 % (MAX_RATE_GAP) above their harmonic mean.
 
     For 100 and 300 images/s the mean is 200. But 300 images in each run take 3 s and 1 s: 600 images in 4 s are 150
     images/s, the harmonic mean.
@@ -417,7 +417,7 @@ def warn_if_mean_of_run_rates_is_high(rates: Sequence[float]) -> Iterator[Verdic
     mean_rate = statistics.fmean(rates)
     harmonic_mean = 1 / statistics.fmean(1 / rate for rate in rates)  # the images over the time of equally long runs
     gap = mean_rate / harmonic_mean - 1
-    if gap > MOST_RATE_GAP:
+    if gap > MAX_RATE_GAP:
         message = f"the mean of the runs' rates is {percent(gap, decimals=2)} above their images over their time"
         yield warning("rates_averaged", message)
 
@@ -445,7 +445,7 @@ def warn_of_mixed_settings(records: Sequence[Record]) -> Iterator[Verdict]:
             yield warning(rule, f"{field_in_words} differs: {', '.join(values)}")
     different_packages = _packages_of_several_versions(records)
     if different_packages:
-        yield warning("mixed_software", f"software differs: {'; '.join(different_packages[:MOST_PACKAGES])}")
+        yield warning("mixed_software", f"software differs: {'; '.join(different_packages[:MAX_PACKAGES])}")
 
 
 def _packages_of_several_versions(records: Sequence[Record]) -> list[str]:

@@ -11,26 +11,26 @@ from runlog.verdict import Verdict
 from scoring.figure.level_change import DEVIATIONS_OF_MEDIAN_DISTANCE, LevelChange, change_point
 from scoring.figure.rates import rate_of
 from scoring.figure.stragglers import warn_of_slow_rank
-from scoring.figure.warnings import MOST_RATE_GAP, warning
+from scoring.figure.warnings import MAX_RATE_GAP, warning
 from scoring.importers.text import steps_as_weights, weighted_mean
 from scoring.record import Record, Window
 
 WARM_UP_SLOWDOWN = 0.01  # of the first windows, over the rest
 THROTTLING_SLOWDOWN = 0.03  # of the windows after a sudden change, over those before
-LEAST_DRIFT = 0.02  # of the median time, from the first third of the windows to the last
-MOST_WAITING_SHARE = 0.05  # of the time, spent waiting for data
+MIN_DRIFT = 0.02  # of the median time, from the first third of the windows to the last
+MAX_WAITING_SHARE = 0.05  # of the time, spent waiting for data
 OUTLIER_DEVIATIONS = 3.5  # from the median: the limit of Iglewicz and Hoaglin's modified z-score
 OUTLIER_DISTANCE_SHARE = 0.2  # from the median, as a share of it
-MOST_OUTLIERS_SHARE = 0.1  # of the windows
-MOST_MEAN_SHIFT = 0.01  # of the mean time by its outliers
+MAX_OUTLIERS_SHARE = 0.1  # of the windows
+MAX_MEAN_SHIFT = 0.01  # of the mean time by its outliers
 NORMAL_QUANTILE_99 = 2.576  # of a normal value's distance from its mean, in deviations
-MOST_FOR_TREND = 200  # a series of 400 or more is thinned out to 200 to 300, as the test for a trend compares all pairs
-MOST_SMOOTH_RATIO = 0.3  # von Neumann's ratio of running averages is below it; that of independent values is about 2
-LEAST_DECAY_RATIO = 3  # of the first changes of running averages to the last ones
-LEAST_FOR_LEVELS = 6  # windows in which a level change or an outlier is sought
-LEAST_FOR_RUNNING_AVERAGES = 20
-MOST_CLOCK_DISTANCE = 0.01  # of a separate window's seconds, from the time between two stamps
-MOST_SWING_RATIO = 1.25  # of the 95 % quantile of the times to the 5 % one
+MAX_FOR_TREND = 200  # a series of 400 or more is thinned out to 200 to 300, as the test for a trend compares all pairs
+MAX_SMOOTH_RATIO = 0.3  # von Neumann's ratio of running averages is below it; that of independent values is about 2
+MIN_DECAY_RATIO = 3  # of the first changes of running averages to the last ones
+MIN_FOR_LEVELS = 6  # windows in which a level change or an outlier is sought
+MIN_FOR_RUNNING_AVERAGES = 20
+MAX_CLOCK_DISTANCE = 0.01  # of a separate window's seconds, from the time between two stamps
+MAX_SWING_RATIO = 1.25  # of the 95 % quantile of the times to the 5 % one
 
 
 def warn_about_windows(record: Record, windows: Sequence[Window], averages_rates: bool) -> Iterator[Verdict]:
@@ -62,16 +62,16 @@ def warn_about_windows(record: Record, windows: Sequence[Window], averages_rates
 
 
 def _warn_if_waiting_is_long(record: Record, windows: Sequence[Window]) -> Iterator[Verdict]:
-    """Yield a warning if waiting for data takes more than 5 % (MOST_WAITING_SHARE) of the time.
+    """Yield a warning if waiting for data takes more than 5 % (MAX_WAITING_SHARE) of the time.
 
     Args:
         record: The run as read from its log.
         windows: The measured windows; a window is what one printed row of the log covers.
     """
     share = waiting_share(windows)
-    if share is not None and share > MOST_WAITING_SHARE:
-        waiting = percent_above(share, MOST_WAITING_SHARE)
-        message = f"{waiting} of the step time is waiting for data (over {percent(MOST_WAITING_SHARE, decimals=0)})"
+    if share is not None and share > MAX_WAITING_SHARE:
+        waiting = percent_above(share, MAX_WAITING_SHARE)
+        message = f"{waiting} of the step time is waiting for data (over {percent(MAX_WAITING_SHARE, decimals=0)})"
         yield warning("data_stall", message, record)
 
 
@@ -126,7 +126,7 @@ def _warn_of_uneven_times(
         averages_rates: Whether the run's figure is the mean of its windows' rates.
     """
     yield from _warn_if_running_averages(record, windows, times)
-    if len(times) >= LEAST_FOR_LEVELS:
+    if len(times) >= MIN_FOR_LEVELS:
         # Outliers are sought only in a run that keeps its level.
         found = _warning_of_level_change(record, windows, times) or _warning_of_outlying_windows(record, windows, times)
         if found is not None:
@@ -152,7 +152,7 @@ def _warn_if_running_averages(record: Record, windows: Sequence[Window], times: 
 
 
 def _warn_if_times_swing(record: Record, times: Sequence[float]) -> Iterator[Verdict]:
-    """Yield a warning if the slow windows of a run take over 1.25 (MOST_SWING_RATIO) times as long as the fast ones.
+    """Yield a warning if the slow windows of a run take over 1.25 (MAX_SWING_RATIO) times as long as the fast ones.
 
     The slow ones are at the 95 % quantile of the times, the fast ones at the 5 % quantile.
 
@@ -163,7 +163,7 @@ def _warn_if_times_swing(record: Record, times: Sequence[float]) -> Iterator[Ver
     ordered = sorted(times)
     fast = ordered[int(0.05 * len(times))]
     slow = ordered[int(0.95 * len(times))]
-    if slow > MOST_SWING_RATIO * fast:
+    if slow > MAX_SWING_RATIO * fast:
         times_as_long = significant(slow / fast, digits=3)
         message = f"the slow windows take {times_as_long} times as long as the fast ones, 5 to 95 % of them"
         yield warning("unsteady", message, record)
@@ -172,7 +172,7 @@ def _warn_if_times_swing(record: Record, times: Sequence[float]) -> Iterator[Ver
 def _warn_if_mean_of_window_rates_is_high(
     record: Record, windows: Sequence[Window], times: Sequence[float]
 ) -> Iterator[Verdict]:
-    """Yield a warning if the mean of the windows' rates is over 0.1 % (MOST_RATE_GAP) above all images / all time.
+    """Yield a warning if the mean of the windows' rates is over 0.1 % (MAX_RATE_GAP) above all images / all time.
 
     A fast window counts as much as a slow one in the mean of rates, though it takes less time. For example, two windows
     of one image take 1 s and 3 s. The mean of their rates, 1 and 0.333 images/s, is 0.667. But 2 images in 4 s are 0.5
@@ -187,15 +187,15 @@ def _warn_if_mean_of_window_rates_is_high(
     mean_time = weighted_mean(times, steps_as_weights(windows))  # the images of a window are in proportion to its steps
     images_over_time = 1 / mean_time
     gap = mean_rate / images_over_time - 1
-    if gap > MOST_RATE_GAP:
+    if gap > MAX_RATE_GAP:
         message = f"the mean of rates is {percent(gap, decimals=2)} above images over time: windows of unequal speed"
         yield warning("rates_averaged", message, record)
 
 
 def _warning_of_outlying_windows(record: Record, windows: Sequence[Window], times: Sequence[float]) -> Verdict | None:
-    """Return a warning if a few outlying windows move the mean time by more than 1 % (MOST_MEAN_SHIFT).
+    """Return a warning if a few outlying windows move the mean time by more than 1 % (MAX_MEAN_SHIFT).
 
-    A few are at most 10 % (MOST_OUTLIERS_SHARE) of the windows.
+    A few are at most 10 % (MAX_OUTLIERS_SHARE) of the windows.
 
     Args:
         record: The run as read from its log.
@@ -209,11 +209,11 @@ def _warning_of_outlying_windows(record: Record, windows: Sequence[Window], time
     distances = [abs(time - median) for time in times]
     are_outliers = _are_outliers(distances, median)
     outlier_count = sum(are_outliers)
-    whole_run_is_uneven = outlier_count > MOST_OUTLIERS_SHARE * len(times)
+    whole_run_is_uneven = outlier_count > MAX_OUTLIERS_SHARE * len(times)
     if outlier_count == 0 or whole_run_is_uneven:
         return None
     mean_shift = _shift_of_mean(times, steps_as_weights(windows), are_outliers)
-    if abs(mean_shift) <= MOST_MEAN_SHIFT:
+    if abs(mean_shift) <= MAX_MEAN_SHIFT:
         return None
 
     farthest = distances.index(max(distances))
@@ -392,7 +392,7 @@ def _times_without_waiting(windows: Sequence[Window], times: Sequence[float]) ->
 
 
 def _warning_of_drift(record: Record, windows: Sequence[Window], times: Sequence[float]) -> Verdict | None:
-    """Return a warning if the times rise or fall through the whole run by over 2 % (LEAST_DRIFT).
+    """Return a warning if the times rise or fall through the whole run by over 2 % (MIN_DRIFT).
 
     The drift is the change of the median time from the first third of the windows to the last third.
 
@@ -408,7 +408,7 @@ def _warning_of_drift(record: Record, windows: Sequence[Window], times: Sequence
     median_of_first_third = statistics.median(times[:third])
     median_of_last_third = statistics.median(times[-third:])
     drift = median_of_last_third / median_of_first_third - 1
-    if abs(drift) <= LEAST_DRIFT or not _has_trend(times):
+    if abs(drift) <= MIN_DRIFT or not _has_trend(times):
         return None
     message = f"step time drifts by {drift:+.1%} from the first to the last third of the run"
     return warning("drift", message, record, windows[-third].line)
@@ -441,7 +441,7 @@ def _has_trend(values: Sequence[float]) -> bool:
         values: The values in order. 400 values or more have too many pairs: of these, only every second, third or
             later one is taken, so that 200 to 300 are left.
     """
-    stride = max(1, len(values) // MOST_FOR_TREND)  # MOST_FOR_TREND is 200: 1 up to 399 values, 2 up to 599, ...
+    stride = max(1, len(values) // MAX_FOR_TREND)  # MAX_FOR_TREND is 200: 1 up to 399 values, 2 up to 599, ...
     chosen = values[::stride]
     pairs = list(itertools.combinations(chosen, 2))
     rising_pairs = sum(later > earlier for earlier, later in pairs)
@@ -474,16 +474,16 @@ def _look_like_running_averages(times: Sequence[float]) -> bool:
         times: The times of a run's windows (what one printed row covers), in order, in any unit.
 
     Returns:
-        Whether they do. Fewer than 20 (LEAST_FOR_RUNNING_AVERAGES) times never do, nor do times that do not change.
+        Whether they do. Fewer than 20 (MIN_FOR_RUNNING_AVERAGES) times never do, nor do times that do not change.
     """
-    if len(times) < LEAST_FOR_RUNNING_AVERAGES:
+    if len(times) < MIN_FOR_RUNNING_AVERAGES:
         return False
     variance = statistics.pvariance(times)
     changes = [abs(after - before) for before, after in itertools.pairwise(times)]
     if variance == 0 or not _die_out(changes):
         return False
     von_neumann_ratio = statistics.fmean([change * change for change in changes]) / variance
-    return von_neumann_ratio < MOST_SMOOTH_RATIO
+    return von_neumann_ratio < MAX_SMOOTH_RATIO
 
 
 def _die_out(changes: Sequence[float]) -> bool:
@@ -495,7 +495,7 @@ def _die_out(changes: Sequence[float]) -> bool:
     quarter = len(changes) // 4
     early_change = statistics.fmean(changes[:quarter])
     late_change = statistics.fmean(changes[-quarter:])
-    return late_change < early_change / LEAST_DECAY_RATIO
+    return late_change < early_change / MIN_DECAY_RATIO
 
 
 def _stamps_confirm_times(windows: Sequence[Window]) -> bool:
@@ -516,7 +516,7 @@ def _stamps_confirm_times(windows: Sequence[Window]) -> bool:
             return False
         relative_distances.append(abs((window.end_s - before.end_s) / window.seconds - 1))
     # The median, because pauses such as evaluations may spoil a few windows.
-    return statistics.median(relative_distances) <= MOST_CLOCK_DISTANCE
+    return statistics.median(relative_distances) <= MAX_CLOCK_DISTANCE
 
 
 def _power_note(windows: Sequence[Window], index: int) -> str:

@@ -29,8 +29,8 @@ from scoring.importers.text import RowPattern
 from scoring.importers.windows import complete_windows
 from scoring.record import Check, InputError, NoRunError, Record
 
-MOST = 10**9  # no number of devices, images or runs is this large
-MOST_RUNS_SHOWN = 6  # in an error about the runs of a log
+MAX_NUMBER = 10**9  # no number of devices, images or runs is this large
+MAX_RUNS_SHOWN = 6  # in an error about the runs of a log
 _FIELDS = {field.name for field in dataclasses.fields(Record)}
 _WHOLE_LOG: LineRange = (1, None)  # from the first line to the end
 
@@ -395,12 +395,12 @@ def _runs_in_words(runs: Sequence[LineRange], lines: int) -> str:
     """Return the first runs of a log in words, for an error: `1: lines 1 to 311; 2: lines 312 to 640`.
 
     Args:
-        runs: First and last line of each run. At most MOST_RUNS_SHOWN are named. None as the last line stands for the
+        runs: First and last line of each run. At most MAX_RUNS_SHOWN are named. None as the last line stands for the
             end of the log.
         lines: Number of lines of the log.
     """
     texts = []
-    for number, (first_line, last_line) in enumerate(runs[:MOST_RUNS_SHOWN], 1):
+    for number, (first_line, last_line) in enumerate(runs[:MAX_RUNS_SHOWN], 1):
         end = lines if last_line is None else last_line
         texts.append(f"{number}: lines {first_line} to {end}")
     return "; ".join(texts)
@@ -415,7 +415,7 @@ def _further_runs_in_words(runs: Sequence[LineRange]) -> str:
     Args:
         runs: All runs of the log. If the list names all of them, the text is empty.
     """
-    further = len(runs) - MOST_RUNS_SHOWN
+    further = len(runs) - MAX_RUNS_SHOWN
     return f", and {further} more; of several ranks' rows, keep one rank's" if further > 0 else ""
 
 
@@ -480,7 +480,7 @@ def _place_of(fact: Fact) -> str:
 
 
 def count(text: str) -> int:
-    """Return the text of a command-line option as a whole number above 0 and below MOST.
+    """Return the text of a command-line option as a whole number above 0 and below MAX_NUMBER.
 
     Args:
         text: The text, such as "8".
@@ -492,8 +492,8 @@ def count(text: str) -> int:
         value = int(text)
     except ValueError:
         value = 0
-    if not 0 < value < MOST:
-        says = "must be a whole number above 0" if value <= 0 else f"must be below {MOST}"
+    if not 0 < value < MAX_NUMBER:
+        says = "must be a whole number above 0" if value <= 0 else f"must be below {MAX_NUMBER}"
         raise argparse.ArgumentTypeError(f"{text!r}: {says}")
     return value
 

@@ -26,7 +26,7 @@ AGREES_WITHIN = 0.02  # two figures agree if their ratio is 1 within this, beyon
 CLOCKS_AGREE_WITHIN = 0.05  # the same for two clocks: evaluations that no line marks lie between epochs
 OTHER_BATCH_FROM = 0.1  # a row is of another batch than usual if its rate x step time differs by a larger share
 FEW_OTHER_BATCHES = 0.02  # share of the rows; so few of another batch need no warning
-MOST_OTHER_BATCHES = 0.25  # share of the rows; with more, the log has no single batch size
+MAX_OTHER_BATCHES = 0.25  # share of the rows; with more, the log has no single batch size
 TWO_STAMPS_ERROR_S = 2.0  # the error of the time between two stamps of whole seconds
 EPOCHS_AND_RUN = "epochs against the run's time"  # the check that a warning about the run's time would repeat
 # Names of the checks that compare a figure with another clock. A record with one of them has a second clock.
@@ -583,7 +583,7 @@ def _check_batches_of_rows(record: Record) -> Check | None:
         - None if no row implies a batch of one device: its rate is of all devices, or it prints no rate or no step
           time.
         - None if at most 2 % (FEW_OTHER_BATCHES) of the rows are of another batch.
-        - Otherwise a check that does not agree (`agree=False`). If over 25 % (MOST_OTHER_BATCHES) of the rows are of
+        - Otherwise a check that does not agree (`agree=False`). If over 25 % (MAX_OTHER_BATCHES) of the rows are of
           another batch, the check also refuses the log (`refused=True`): no figure is right, as all are worked out with
           one batch size.
     """
@@ -605,7 +605,7 @@ def _check_batches_of_rows(record: Record) -> Check | None:
             f"{lines_of_others}: {four_digits(least)} to {four_digits(most)} a device",
         ),
         agree=False,
-        refused=len(others) > MOST_OTHER_BATCHES * len(rows),
+        refused=len(others) > MAX_OTHER_BATCHES * len(rows),
     )
 
 

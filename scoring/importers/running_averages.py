@@ -14,9 +14,9 @@ from typing import NamedTuple
 from scoring.importers.table import RowTime
 from scoring.importers.text import plausible_wait_s
 
-MOST_STAMP_ERROR_S = 1.0  # of the time between two stamps of whole seconds
+MAX_STAMP_ERROR_S = 1.0  # of the time between two stamps of whole seconds
 CLEARLY_NEARER = 2.0  # one reading is right if it lies nearer to the stamps by this factor
-LEAST_ROWS_TO_FIT = 40  # by fewer rows, means may seem to get smoother by chance
+MIN_ROWS_TO_FIT = 40  # by fewer rows, means may seem to get smoother by chance
 RUNNING_SLOPE = -0.5  # halfway between the slopes of the two readings, which are -1 and 0
 _DIGIT_S = 1e-5  # the last printed digit of a step time
 
@@ -178,20 +178,20 @@ def _is_beyond_stamps(seconds: float, time: _TimesToRow) -> bool:
             rounded.
     """
     rounding_s = _DIGIT_S * time.steps_since_reset
-    return seconds > time.by_stamps_s + MOST_STAMP_ERROR_S + rounding_s
+    return seconds > time.by_stamps_s + MAX_STAMP_ERROR_S + rounding_s
 
 
 def _is_clearly_larger(error_s: float, other_error_s: float) -> bool:
     """Return whether one mean distance from the time stamps is clearly larger than another.
 
-    It is if it is at least CLEARLY_NEARER (2) times as large, and over MOST_STAMP_ERROR_S (1 s), as the rounding of the
+    It is if it is at least CLEARLY_NEARER (2) times as large, and over MAX_STAMP_ERROR_S (1 s), as the rounding of the
     stamps to whole seconds explains less.
 
     Args:
         error_s: The one distance, in seconds.
         other_error_s: The other one.
     """
-    return error_s > MOST_STAMP_ERROR_S and error_s >= CLEARLY_NEARER * other_error_s
+    return error_s > MAX_STAMP_ERROR_S and error_s >= CLEARLY_NEARER * other_error_s
 
 
 def _times_to_later_rows(rows: Sequence[PrintedMean]) -> list[_TimesToRow]:
@@ -253,7 +253,7 @@ def _means_get_smoother(groups: Sequence[Sequence[PrintedMean]]) -> bool | None:
                 logs_of_steps.append(math.log(row.steps_since_reset))
                 logs_of_roughness.append(math.log(roughness_s))
     have_one_n = len(set(logs_of_steps)) < 2  # all n are the same, or there is none: no line can be fitted
-    if len(logs_of_roughness) < LEAST_ROWS_TO_FIT or have_one_n:
+    if len(logs_of_roughness) < MIN_ROWS_TO_FIT or have_one_n:
         return None
     slope, _ = statistics.linear_regression(logs_of_steps, logs_of_roughness)
     return slope < RUNNING_SLOPE

@@ -21,7 +21,8 @@ NUMBER = (
     rf"([-+]?(?:{_IN_THOUSANDS}|[\d.]+)(?:[eE][-+]?\d+)?(?![\d.]|[eE](?![A-Za-z])|,\d|[-/]\d\d[-/]\d\d)|-?nan|-?inf)"
 )
 _STARTS_IN_THOUSANDS = re.compile(rf"[-+]?{_IN_THOUSANDS}")
-_LEAST, _MOST = 1e-9, 1e12  # every rate and every time lies between
+_MIN_VALUE = 1e-9  # every rate and every time lies between this and the next
+_MAX_VALUE = 1e12
 
 CUT = "\x03"  # stands where a text was cut: a number right before it may be half of one
 _OF_NUMBERS = tuple("0123456789.")  # characters of a number
@@ -325,7 +326,7 @@ def plausible(value: float | None) -> float | None:
     Args:
         value: The number. None, 0, negative, nan, inf, and absurdly small or large numbers cannot be one.
     """
-    return value if value is not None and _LEAST < value < _MOST else None
+    return value if value is not None and _MIN_VALUE < value < _MAX_VALUE else None
 
 
 def integer(text: str | None) -> int | None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from compliance.official import convergence
 from runlog import workloads
-from scoring.importers import FORMATS, MOST
+from scoring.importers import FORMATS, MAX_NUMBER
 from scoring.predict.measured import Point
 from scoring.record import Record
 
@@ -231,6 +231,6 @@ def _size_or(size: object, fallback: int) -> int:
         size: The size as the log has it, of any type.
         fallback: What is returned for any other size.
     """
-    if type(size) is int and 0 < size < MOST:
+    if type(size) is int and 0 < size < MAX_NUMBER:
         return size
     return fallback

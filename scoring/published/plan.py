@@ -23,7 +23,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 CAMPAIGNS = REPOSITORY / "campaigns"
 # Paddle 2.6.2's automatic strategy takes sharding of degree 8 without data parallelism and asserts that many ranks.
 AUTO_RANKS = 8
-LEAST_CAPABILITY = {"tf32": 8.0, "amp_o1": 7.0, "amp_o2": 7.0}  # compute capability, by precision
+MIN_CAPABILITY = {"tf32": 8.0, "amp_o1": 7.0, "amp_o2": 7.0}  # compute capability, by precision
 
 # `shrink` makes each run of a campaign a tiny one that any machine can do on its CPU. Such a run shows that every
 # throughput of a report goes through the whole chain; its figure says nothing else.
@@ -269,7 +269,7 @@ def reason_to_skip(
     nodes = max(1, len(hosts))  # without hosts there is this machine alone
     if nodes < run.nodes:
         return f"{run.nodes} nodes needed, HOSTS or HOSTFILE names {len(hosts)}"
-    needed_capability = LEAST_CAPABILITY.get(run.precision, 0.0)
+    needed_capability = MIN_CAPABILITY.get(run.precision, 0.0)
     capability = _capability(capabilities)
     if capability is not None and capability < needed_capability:
         return f"{run.precision} needs compute capability {needed_capability}, {gpus[0]} has {capability}"

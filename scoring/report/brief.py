@@ -16,7 +16,7 @@ from scoring.report.blocks import NOT_SAID, Cell, Inline, Table, Text, field, li
 from scoring.report.content import NOT_LOGGED, Group, Report, ReportedRun, runs_of
 from scoring.report.text import interval_in_words, number, time_unit
 
-MOST_NAMED = 8  # systems in the title, and runs that a warning is about
+MAX_NAMED = 8  # systems in the title, and runs that a warning is about
 COMMIT_DIGITS = 12
 # What each status looks like: a mark that is told apart without colour, and its word.
 NO_STATUS = "none"  # of a check that does not apply
@@ -28,11 +28,11 @@ def first_ones_in_words(texts: Sequence[str]) -> str:
     """Join the first few texts, and say how many more there are: "a; b; and 2 more".
 
     Args:
-        texts: A text for each group of repeated runs, such as its name. The first eight (MOST_NAMED) are shown.
+        texts: A text for each group of repeated runs, such as its name. The first eight (MAX_NAMED) are shown.
     """
-    named = list(texts[:MOST_NAMED])
-    if len(texts) > MOST_NAMED:
-        named.append(f"and {len(texts) - MOST_NAMED} more")
+    named = list(texts[:MAX_NAMED])
+    if len(texts) > MAX_NAMED:
+        named.append(f"and {len(texts) - MAX_NAMED} more")
     return "; ".join(named)
 
 
@@ -557,7 +557,7 @@ def _runs_of_groups_with(warning: Verdict, report: Report) -> Inline:
     if is_about_all_groups or is_about_scaling:
         return ""
     runs = runs_of(groups)
-    links: list[Inline] = [blocks.run_link(run) for run in runs[:MOST_NAMED]]
-    if len(runs) > MOST_NAMED:
-        links.append(f"and {len(runs) - MOST_NAMED} more")
+    links: list[Inline] = [blocks.run_link(run) for run in runs[:MAX_NAMED]]
+    if len(runs) > MAX_NAMED:
+        links.append(f"and {len(runs) - MAX_NAMED} more")
     return _joined(links, ", ")

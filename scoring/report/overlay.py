@@ -7,7 +7,7 @@ from typing import NamedTuple
 from scoring.report import plots
 from scoring.report.blocks import Figure, Paragraph
 from scoring.report.content import Point, Report, ReportedRun, timeline
-from scoring.report.panel import MOST_LINES, Plot
+from scoring.report.panel import MAX_LINES, Plot
 from scoring.report.text import range_in_words
 
 NO_RATES = "Throughput over time: not shown; the logs have neither rates nor images and seconds (give --batch)."
@@ -51,7 +51,7 @@ def _plot_from_zero(report: Report, runs: Sequence[_DrawnRun]) -> Figure | Parag
     """Return a plot of the runs' throughput over time, with a vertical axis from 0; a paragraph if no run has rates.
 
     The first run sets the units of the plot, such as images/s over seconds. A run in other units, such as images/s over
-    steps, is left out. Of the remaining runs, the first 16 (MOST_LINES) are drawn.
+    steps, is left out. Of the remaining runs, the first 16 (MAX_LINES) are drawn.
 
     Args:
         report: The content of the report.
@@ -122,14 +122,14 @@ def _with_points_on_same_axes(runs: Sequence[_DrawnRun]) -> list[_DrawnRun]:
         runs: Runs, each with the points of its throughput. The points of a run may be an empty list.
 
     Returns:
-        The first of these runs, at most 16 (MOST_LINES); an empty list if no run has points.
+        The first of these runs, at most 16 (MAX_LINES); an empty list if no run has points.
     """
     with_points = [run for run in runs if run.points]
     if not with_points:
         return []
     axes = _axes_of(with_points[0])  # for example ("s", "images/s")
     on_same_axes = [run for run in with_points if _axes_of(run) == axes]
-    return on_same_axes[:MOST_LINES]
+    return on_same_axes[:MAX_LINES]
 
 
 def _axes_of(drawn: _DrawnRun) -> tuple[str, str]:

@@ -38,12 +38,12 @@ MARKERS = (  # as many as SERIES_COLORS, because one index chooses a colour and 
     Marker("X", "✖", "✕"),
     Marker("*", "★", "☆"),
 )
-MOST_LINES = 2 * len(MARKERS)  # of a plot of runs: the legend shows full and hollow markers, and no dashes
+MAX_LINES = 2 * len(MARKERS)  # of a plot of runs: the legend shows full and hollow markers, and no dashes
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (2, 1.5)), (0, (6, 2, 1.5, 2)))
 DASHED = (0, (5, 2))
 GREATEST_DRAWN = 1e15  # values beyond are not drawn, because no axis has ticks for them
-MOST_MARKERS = 60  # on the first line of a plot
-MOST_MARKERS_OF_LATER_LINES = 12
+MAX_MARKERS = 60  # on the first line of a plot
+MAX_MARKERS_OF_LATER_LINES = 12
 DEFAULT_FORMATTERS = ("ScalarFormatter", "LogFormatterSciNotation")  # matplotlib's, of a linear and a logarithmic axis
 
 
@@ -100,7 +100,7 @@ class Plot:
                 not in the legend.
         """
         chosen = _style_of_series(style_index)
-        most_markers = MOST_MARKERS if style_index == 0 else MOST_MARKERS_OF_LATER_LINES
+        most_markers = MAX_MARKERS if style_index == 0 else MAX_MARKERS_OF_LATER_LINES
         line_style: dict[str, Any] = {
             "color": chosen.color,
             "marker": chosen.marker.name,

@@ -16,8 +16,8 @@ from scoring.report.content import NOT_MEASURED, Group, Report, ReportedRun, Sca
 from scoring.report.text import efficiency_in_words, number, short_percent
 
 DEVICES_NOT_SAID = "devices not said"
-MOST_HOSTS = 4  # named for a run
-MOST_OF_A_HOST = 64  # characters: the longest name that Linux takes
+MAX_HOSTS = 4  # named for a run
+MAX_HOST_CHARS = 64  # characters: the longest name that Linux takes
 
 
 class _Straggler(NamedTuple):
@@ -261,9 +261,9 @@ def hosts_of(run: ReportedRun) -> Inline:
     hosts = _hosts(run)
     if not hosts:
         return Text(text="not said", look="absent")
-    first_hosts = ", ".join(visible(host, MOST_OF_A_HOST) for host in hosts[:MOST_HOSTS])
-    if len(hosts) > MOST_HOSTS:
-        return f"{first_hosts} and {len(hosts) - MOST_HOSTS} more"
+    first_hosts = ", ".join(visible(host, MAX_HOST_CHARS) for host in hosts[:MAX_HOSTS])
+    if len(hosts) > MAX_HOSTS:
+        return f"{first_hosts} and {len(hosts) - MAX_HOSTS} more"
     return first_hosts
 
 

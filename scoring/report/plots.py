@@ -13,12 +13,12 @@ from typing import Any, NamedTuple, TypeAlias
 from runlog.digits import six_digits
 from scoring.report.blocks import Figure
 from scoring.report.content import Point, stretches
-from scoring.report.panel import GREATEST_DRAWN, MOST_LINES, MOST_MARKERS, Plot
+from scoring.report.panel import GREATEST_DRAWN, MAX_LINES, MAX_MARKERS, Plot
 from scoring.report.svg import INK, MUTED, SERIES_COLORS, for_page
 from scoring.report.text import time_unit
 
 DOTTED = (0, (1, 1.5))
-MOST_TICKS = 8  # of device counts
+MAX_TICKS = 8  # of device counts
 
 Points: TypeAlias = Sequence[tuple[float, float]]  # x and y of each
 NamedPoints: TypeAlias = tuple[str, Points]  # a label, and the points
@@ -162,7 +162,7 @@ def _shade(drawing: Plot, *, start: float, end: float) -> None:
 
 def _draw_unmeasured(drawing: Plot, points: Points) -> None:
     """Draw a grey line through points (x, y), with hollow markers unless these are so many that they hide the line."""
-    marker = "o" if len(points) <= MOST_MARKERS else None
+    marker = "o" if len(points) <= MAX_MARKERS else None
     xs = [x for x, _ in points]
     ys = [y for _, y in points]
     drawing.axes.plot(xs, ys, marker=marker, color=MUTED, markerfacecolor="none", linewidth=0.8)
@@ -174,7 +174,7 @@ def lines(
 ) -> None:
     """Draw a line through each of several series of points, over whole numbers such as steps or epochs.
 
-    Only the first 16 (MOST_LINES) series are drawn, because the marks of others would repeat. The legend says how many
+    Only the first 16 (MAX_LINES) series are drawn, because the marks of others would repeat. The legend says how many
     are not drawn.
 
     Args:
@@ -187,7 +187,7 @@ def lines(
     """
     from matplotlib.ticker import MaxNLocator
 
-    drawn_series = series[:MOST_LINES]
+    drawn_series = series[:MAX_LINES]
     for style_index, (label, points) in enumerate(drawn_series):
         drawing.draw_series(style_index, label, points)
     not_drawn = len(series) - len(drawn_series)
@@ -297,7 +297,7 @@ def _set_device_counts(drawing: Plot, device_counts: Sequence[float]) -> None:
 
 
 def _thinned_out(device_counts: Sequence[float]) -> list[float]:
-    """Return at most MOST_TICKS of the device counts, always with the first and the last one.
+    """Return at most MAX_TICKS of the device counts, always with the first and the last one.
 
     Every other count is left out until the rest fits.
 
@@ -305,7 +305,7 @@ def _thinned_out(device_counts: Sequence[float]) -> list[float]:
         device_counts: Numbers of devices, in ascending order.
     """
     ticks = list(device_counts)
-    while len(ticks) > MOST_TICKS:
+    while len(ticks) > MAX_TICKS:
         every_other = ticks[:-1:2]
         ticks = [*every_other, ticks[-1]]
     return ticks

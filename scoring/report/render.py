@@ -19,7 +19,7 @@ from scoring.report.content import Report
 from scoring.report.text import markdown
 from scoring.report.verdict import applies, next_steps
 
-MOST_CHARS = 100_000  # of one text
+MAX_CHARS = 100_000  # of one text
 
 
 class ShownCheck(NamedTuple):
@@ -116,7 +116,7 @@ def _as_html(value: object) -> object:
     """Return a value as printable text, which jinja2 then escapes. Markup is returned as it is."""
     if isinstance(value, Markup):
         return value
-    return visible(value, MOST_CHARS)
+    return visible(value, MAX_CHARS)
 
 
 def _as_markdown(value: object) -> Markup:
@@ -128,7 +128,7 @@ def _as_markdown(value: object) -> Markup:
 
 def _code(value: object) -> Markup:
     """Return a value as printable text for an indented block of Markdown, in which nothing needs to be escaped."""
-    return Markup(visible(value, MOST_CHARS))
+    return Markup(visible(value, MAX_CHARS))
 
 
 def _environment(folder: str, finalize: Callable[[object], object]) -> jinja2.Environment:

@@ -9,7 +9,7 @@ from scoring.report import blocks
 from scoring.report.blocks import Block, Cell, Paragraph, Text
 from scoring.report.content import NOT_MEASURED, ReportedRun
 
-MOST_DEVICES = 64  # of a topology that is shown
+MAX_DEVICES = 64  # of a topology that is shown
 NAMED_HOSTS = 4  # in the caption of a topology
 LINKS = "NV: NVLinks; PIX, PXB: PCIe switches; PHB: host bridge; NODE: within a socket; SYS: between sockets."
 KINDS_OF_LINK = ("NV", "PIX", "PXB", "PHB", "NODE", "SYS")  # page.css shades each
@@ -72,7 +72,7 @@ def _link_matrix(topology: Any) -> _LinkMatrix:
 
     Returns:
         The rows. Empty if `topology` has another form, if a row does not have one link to each device, or if there are
-        more than MOST_DEVICES devices.
+        more than MAX_DEVICES devices.
     """
     matrix: list[_LinksOfDevice] = []
     try:
@@ -82,7 +82,7 @@ def _link_matrix(topology: Any) -> _LinkMatrix:
         return ()
     device_count = len(matrix)
     is_square = all(len(row) == 1 + device_count for row in matrix)  # 1: the name of the device
-    if is_square and device_count <= MOST_DEVICES:
+    if is_square and device_count <= MAX_DEVICES:
         return tuple(matrix)
     return ()
 

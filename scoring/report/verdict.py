@@ -15,7 +15,7 @@ from scoring.report.content import NOT_LOGGED, Group, Overall, ReportedRun, runs
 
 UNSTEADY_WARNINGS = frozenset({"unsteady", "wide_interval"})  # the windows scatter too much to settle the figure
 NOT_APPLICABLE = "not applicable"  # a check's text begins with it if there is nothing to check
-LEAST_RUNS_FOR_OLYMPIC_MEAN = 3  # it drops the best and the worst run, and one must be left
+MIN_RUNS_FOR_OLYMPIC_MEAN = 3  # it drops the best and the worst run, and one must be left
 
 
 def applies(check: Verdict) -> bool:
@@ -315,7 +315,7 @@ def _dropped_by_protocol(runs: int, protocol: Protocol) -> int:
         runs: Number of runs.
         protocol: Rules by which runs become a figure, with the number of runs that they ask for.
     """
-    least_runs = max(protocol.runs, LEAST_RUNS_FOR_OLYMPIC_MEAN)
+    least_runs = max(protocol.runs, MIN_RUNS_FOR_OLYMPIC_MEAN)
     if protocol.over_runs == "olympic_mean" and runs >= least_runs:
         return 1
     return 0

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from compliance.strict.own_log import own_log_rules
-from compliance.strict.project_log import MOST_OF_SETTING
+from compliance.strict.project_log import MAX_SETTING
 from compliance.strict.strategy import parts_of_batch, wrong_knobs
 from harness.job import SETTINGS
 from program import strategy
@@ -411,7 +411,7 @@ def test_the_check_knows_the_knobs_of_the_training_program() -> None:
 def test_the_check_knows_the_least_values_of_the_settings() -> None:
     least = own_log_rules().least_of_setting
     assert least == {name: SETTINGS[name].least for name in least}
-    assert {name: SETTINGS[name].parse("9" * 18) for name in least} == dict.fromkeys(least, MOST_OF_SETTING)
+    assert {name: SETTINGS[name].parse("9" * 18) for name in least} == dict.fromkeys(least, MAX_SETTING)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from compliance import rules
-from compliance.check import MOST_REFUSED_LINES, check_file
+from compliance.check import MAX_REFUSED_LINES, check_file
 from tests import jobs, make_log
 from tests.compliance import altered as by
 from tests.compliance import fuzz
@@ -114,7 +114,7 @@ def test_the_fuzzer_finds_nothing(runs: int, largest: int, tmp_path: Path) -> No
 def test_a_log_is_read_no_further_than_too_many_damaged_lines(tmp_path: Path) -> None:
     """Not even the events that follow at once."""
     log = Altered(make_log.run())
-    damage = "\n".join([":::MLLOG x"] * MOST_REFUSED_LINES)
+    damage = "\n".join([":::MLLOG x"] * MAX_REFUSED_LINES)
     log.add_after("run_start", damage)
     (tmp_path / "log").write_text(log.text)
     report = check_file(tmp_path / "log", rules.load("4.0.0"))

@@ -45,7 +45,7 @@ HEAD = """\
 |---|---|---|---|---|---|---|---|---|---|
 """
 MARKS = "<!-- twin: {} -->\n"
-LEAST_COSINE, LEAST_NORM, MOST_NORM, MOST_FLUSHED = 0.999, 0.99, 1.01, 0.01
+MIN_COSINE, MIN_NORM, MAX_NORM, MAX_FLUSHED = 0.999, 0.99, 1.01, 0.01
 # The rate falls where momentum would overshoot on so few images.
 TRAINING = Schedule(kind="piecewise", base=0.002, warmup_steps=5, total_steps=17, boundaries=(5,), factors=(0.1,))
 WEIGHTS = {"first": 0, "warm": 5, "late": 8, "by heart": 16}  # steps of this training
@@ -270,9 +270,9 @@ class Row:
     @property
     def is_sound(self) -> bool:
         """Whether it keeps every bound."""
-        within = min(self.norms) >= LEAST_NORM and max(self.norms) <= MOST_NORM
+        within = min(self.norms) >= MIN_NORM and max(self.norms) <= MAX_NORM
         flushed = max(self.stored, self.flushed)
-        return min(self.cosines.values()) >= LEAST_COSINE and within and flushed <= MOST_FLUSHED and not self.over
+        return min(self.cosines.values()) >= MIN_COSINE and within and flushed <= MAX_FLUSHED and not self.over
 
     def __str__(self) -> str:
         of = min(self.cosines, key=self.cosines.__getitem__)

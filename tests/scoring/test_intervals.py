@@ -99,7 +99,7 @@ def test_a_system_with_many_runs_counts_as_one_with_few() -> None:
 
 
 def test_few_systems_have_no_width_of_their_own() -> None:
-    cases = normal_cases(random.Random(3), systems=interval_widths.LEAST_SYSTEMS - 1, spread=1.0)
+    cases = normal_cases(random.Random(3), systems=interval_widths.MIN_SYSTEMS - 1, spread=1.0)
     assert interval_widths.fitted(cases) == {"rows": [], "epochs": []}
 
 

@@ -36,9 +36,9 @@ from tools.acceptance.machine import BATCH, GOLDEN, SEED, Machine, NotPossible, 
 SENSORS = ("memory_mib", "power_w", "temperature_c", "utilization_percent")
 POOLED_SIDE, POOLED_CHANNELS = 7, 2048  # of the image that ResNet-50's global average pooling reads
 # By type: two roundings, each half a unit in the last place.
-MOST_POOLING_ERROR = {"float32": 2**-23, "float16": 2**-10}
+MAX_POOLING_ERROR = {"float32": 2**-23, "float16": 2**-10}
 OPENS_COMMUNICATOR = ("c_gen_nccl_id", "c_comm_init")  # types of operators
-MOST_GREY_LEVELS = 4.0
+MAX_GREY_LEVELS = 4.0
 WHY_GREY_LEVELS = "enlarging the colour channels another way gives 3.1, a faster IDCT 0.95, a shift by a pixel 7.0"
 EARLY_STEPS = 14
 
@@ -231,7 +231,7 @@ def pooling(machine: Machine) -> Verdict:
     # NumPy repeats the wanted gradient for all pixels, because the axes of height and width have the length 1.
     error_here = np.max(np.abs(gradient_at_pixels - wanted_at_each_pixel) / wanted_at_each_pixel)
     error = float(max(machine.me.comm.allgather(error_here)))
-    most_error = MOST_POOLING_ERROR[dtype]
+    most_error = MAX_POOLING_ERROR[dtype]
     found = f"{error:.1e} of the gradient off, {most_error:.0e} allowed"
     wanted = "at most two roundings: one of 1 / 49, one of the quotient"
     return judged("pooling", error <= most_error, found, wanted, figures={"off": error})
@@ -280,7 +280,7 @@ def input_pipeline(machine: Machine) -> Verdict:
         machine: This rank's part of the machine.
 
     Returns:
-        Ok if the images differ by at most MOST_GREY_LEVELS (4) of 255 levels in the mean, in the input pipelines of
+        Ok if the images differ by at most MAX_GREY_LEVELS (4) of 255 levels in the mean, in the input pipelines of
         training and of evaluation, on every rank; else fatal.
     """
     recipe = config.NVIDIA_COSINE
@@ -297,8 +297,8 @@ def input_pipeline(machine: Machine) -> Verdict:
     in_evaluation = mean_grey_levels(by_gpu.evaluation, by_cpu.evaluation)
     worst = float(np.max(machine.me.comm.allgather([in_training, in_evaluation])))
     found = f"images differ by {worst:.2f} of 255 levels in the mean"
-    wanted = f"at most {MOST_GREY_LEVELS} levels: {WHY_GREY_LEVELS}"
-    return judged("input", worst <= MOST_GREY_LEVELS, found, wanted, figures={"mean_grey_levels": worst})
+    wanted = f"at most {MAX_GREY_LEVELS} levels: {WHY_GREY_LEVELS}"
+    return judged("input", worst <= MAX_GREY_LEVELS, found, wanted, figures={"mean_grey_levels": worst})
 
 
 def _image_format(machine: Machine, recipe: config.Recipe) -> data.ImageFormat:

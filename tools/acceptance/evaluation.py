@@ -23,7 +23,7 @@ from tools.acceptance.machine import BATCH, GOLDEN, SIDE, Batches, Machine, as_f
 FIT_BATCHES = 16  # of training images that the weights are fitted to
 RIDGE_SHARE = 0.1  # of the penalty on large weights: a share of the mean square length of a row of features
 BLOCK_SCALE = 0.2  # last scale of each block: untrained blocks at full scale leave little of the image
-MOST_DIFFERENT = 4  # images by which the number of right answers may differ from the recorded one
+MAX_DIFFERENT = 4  # images by which the number of right answers may differ from the recorded one
 WHY_MOST_DIFFERENT = "rounding products to 11 bits changes one on a CPU, and so does storing in FP16; four times that"
 
 
@@ -38,7 +38,7 @@ def evaluation(machine: Machine) -> Verdict:
         machine: This rank's part of the machine.
 
     Returns:
-        Ok if all images were counted, and the count of right ones differs by at most MOST_DIFFERENT (4); else fatal.
+        Ok if all images were counted, and the count of right ones differs by at most MAX_DIFFERENT (4); else fatal.
     """
     recipe = config.recipe("digits_small", global_batch=BATCH, image_size=SIDE)
     weights = _weights_of_first_rank(machine, recipe)  # by name: the first rank computes them and sends them to all
@@ -52,9 +52,9 @@ def evaluation(machine: Machine) -> Verdict:
 
     recorded = GOLDEN["evaluation"]["correct"]
     all_are_counted = totals.counted == len(images)
-    good = all_are_counted and abs(totals.correct - recorded) <= MOST_DIFFERENT
+    good = all_are_counted and abs(totals.correct - recorded) <= MAX_DIFFERENT
     found = f"{totals.correct} of {totals.counted} images right, recorded {recorded}"
-    wanted = f"differs by at most {MOST_DIFFERENT} images: {WHY_MOST_DIFFERENT}"
+    wanted = f"differs by at most {MAX_DIFFERENT} images: {WHY_MOST_DIFFERENT}"
     figures = {"correct": totals.correct, "of": totals.counted, "recorded": recorded}
     # Ok if `good`, else fatal. `found` and `wanted` are the words on what was found and on what would be ok.
     return judged("evaluation", good, found, wanted, figures=figures)

@@ -23,7 +23,7 @@ from tools.acceptance.machine import SEED, Machine
 
 THROUGHPUT_S, SHORT_THROUGHPUT_S = 60.0, 2.0
 PROBE_STEPS = 10  # before the timed minute, to measure how long a step takes
-LEAST_SHARE_OF_PUBLISHED = 0.9
+MIN_SHARE_OF_PUBLISHED = 0.9
 PUBLISHED_SIZE = 224  # pixels of a side, in every published figure
 
 
@@ -197,7 +197,7 @@ def judge_rate(machine: Machine, timed: TimedTraining, flops_per_image: float) -
 
     Returns:
         Unknown if no rate is published for the card, model, precision and image size, as for a CPU or for unlike GPUs.
-        Otherwise ok if the training's rate reaches LEAST_SHARE_OF_PUBLISHED (0.9) of the published one, and fatal if it
+        Otherwise ok if the training's rate reaches MIN_SHARE_OF_PUBLISHED (0.9) of the published one, and fatal if it
         does not.
     """
     card = _card_of_machine(machine)
@@ -209,7 +209,7 @@ def judge_rate(machine: Machine, timed: TimedTraining, flops_per_image: float) -
         figures = measured._asdict() | {"published": []}
         return Verdict(check="throughput", status=UNKNOWN, found=found, figures=figures)
 
-    least_rate = LEAST_SHARE_OF_PUBLISHED * _rate_of_device(published) * machine.me.size  # images/s of all ranks
+    least_rate = MIN_SHARE_OF_PUBLISHED * _rate_of_device(published) * machine.me.size  # images/s of all ranks
     is_fast_enough = measured.images_per_s >= least_rate
     figures = measured._asdict() | {"published": [inspect.quoted(published)]}
     wanted = _text_of_wanted_rate(least_rate, published)  # ends with "2800 at batch 256 x 8 (...)", the published rate
@@ -310,7 +310,7 @@ def _text_of_wanted_rate(least_rate: float, published: Published) -> str:
     if note(published):
         source += f"; {note(published)}"
     return (
-        f"{least_rate:.1f} images/s: {LEAST_SHARE_OF_PUBLISHED:.0%} of the nearest published figure a device, "
+        f"{least_rate:.1f} images/s: {MIN_SHARE_OF_PUBLISHED:.0%} of the nearest published figure a device, "
         f"{published.printed} at batch {published.batch_per_device} x {published.devices} ({source})"
     )
 

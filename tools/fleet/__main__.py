@@ -28,7 +28,7 @@ from scoring.importers import count
 from tools.fleet import arithmetic
 from tools.fleet.baseline import Change, changes
 from tools.fleet.judged import Judged
-from tools.fleet.page import MOST_NODES_SHOWN, report_as_page, signed, signed_interval
+from tools.fleet.page import MAX_NODES_SHOWN, report_as_page, signed, signed_interval
 from tools.fleet.record import read, why_no_baseline
 from tools.fleet.verdicts import Record
 
@@ -153,7 +153,7 @@ def _arithmetic_lines(judged: Judged) -> list[str]:
 
 
 def _names_of(hosts: Sequence[str], *, all_hosts: Collection[str]) -> str:
-    """Return the names of some hosts as text: "all", or at most MOST_NODES_SHOWN (16) names and then "...".
+    """Return the names of some hosts as text: "all", or at most MAX_NODES_SHOWN (16) names and then "...".
 
     Args:
         hosts: The hosts to name.
@@ -161,8 +161,8 @@ def _names_of(hosts: Sequence[str], *, all_hosts: Collection[str]) -> str:
     """
     if len(hosts) == len(all_hosts):
         return "all"
-    names = ", ".join(hosts[:MOST_NODES_SHOWN])
-    if len(hosts) > MOST_NODES_SHOWN:
+    names = ", ".join(hosts[:MAX_NODES_SHOWN])
+    if len(hosts) > MAX_NODES_SHOWN:
         names += ", ..."
     return names
 

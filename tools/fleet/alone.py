@@ -26,18 +26,18 @@ from tools.acceptance.machine import Machine, NotPossible
 from tools.fleet.steps import SEED
 from tools.fleet.verdicts import NOT_POSSIBLE
 
-# In a turn a rank takes LEAST_STEPS training steps, and then further ones for STEP_S seconds, up to MOST_STEPS in all.
+# In a turn a rank takes MIN_STEPS training steps, and then further ones for STEP_S seconds, up to MAX_STEPS in all.
 STEP_S = 2.0
-LEAST_STEPS = 3
-MOST_STEPS = 200
-# The measurements end after TURNS turns, or after TURNS * TURN_S seconds, but not before LEAST_TURNS turns.
+MIN_STEPS = 3
+MAX_STEPS = 200
+# The measurements end after TURNS turns, or after TURNS * TURN_S seconds, but not before MIN_TURNS turns.
 TURNS = 16
 TURN_S = 4.0
-LEAST_TURNS = 6  # a 95 % interval needs five
+MIN_TURNS = 6  # a 95 % interval needs five
 COPY_MIB = 128  # copied in memory, in a turn
 DISK_MIB = 32  # read from DATADIR in a turn, or as much as DISK_S seconds allow
 DISK_S = 1.0
-MOST_FILES = 5000  # of DATADIR that are read
+MAX_FILES = 5000  # of DATADIR that are read
 BATCHES = 6  # of the input pipeline, in a turn
 
 
@@ -59,13 +59,13 @@ def of_one_metric(metric: str, take: Callable[[], float]) -> Measurement:
 
 
 def first_files(folder: str) -> list[Path]:
-    """Return the first MOST_FILES (5000) files below a folder; an empty list if `folder` is "", which names none."""
+    """Return the first MAX_FILES (5000) files below a folder; an empty list if `folder` is "", which names none."""
     files: list[Path] = []
     for below, _, names in os.walk(folder):
         files.extend(Path(below, name) for name in sorted(names))
-        if len(files) >= MOST_FILES:
+        if len(files) >= MAX_FILES:
             break
-    return files[:MOST_FILES]
+    return files[:MAX_FILES]
 
 
 def refuse_step() -> float:
@@ -146,7 +146,7 @@ class RankMeasurements:
     def _median_and_mean_step_s(self) -> tuple[float, float]:
         """Time several training steps of this rank alone.
 
-        It takes LEAST_STEPS (3) steps, and further ones for STEP_S (2) seconds, but at most MOST_STEPS (200) in all.
+        It takes MIN_STEPS (3) steps, and further ones for STEP_S (2) seconds, but at most MAX_STEPS (200) in all.
         The seconds of each step are kept in `self.step_times_s`.
 
         Returns:
@@ -155,9 +155,9 @@ class RankMeasurements:
         Raises:
             NotPossible: This machine cannot compute a step.
         """
-        times_s = [self.take_step() for _ in range(LEAST_STEPS)]
+        times_s = [self.take_step() for _ in range(MIN_STEPS)]
         until_s = time.perf_counter() + STEP_S
-        while len(times_s) < MOST_STEPS:
+        while len(times_s) < MAX_STEPS:
             expected_end_s = time.perf_counter() + times_s[-1]  # if the next step takes as long as the last one
             if expected_end_s >= until_s:
                 break
@@ -191,7 +191,7 @@ class RankMeasurements:
         """Read files of the data set from the disk; return the seconds that reading a GiB takes at that speed.
 
         Each call goes on with the files after those of the last call; after the last file the first one follows. It
-        stops once DISK_MIB (32) are read or DISK_S (1) seconds are over, or after MOST_FILES (5000) files.
+        stops once DISK_MIB (32) are read or DISK_S (1) seconds are over, or after MAX_FILES (5000) files.
 
         Raises:
             NotPossible: The setting DATADIR is empty, or the folder that it names holds no data.
@@ -199,7 +199,7 @@ class RankMeasurements:
         enough_bytes = DISK_MIB * MIB
         read_bytes = 0
         took_s = 0.0
-        for path in itertools.islice(self.files_in_a_cycle, MOST_FILES):  # the limit ends a cycle of empty files
+        for path in itertools.islice(self.files_in_a_cycle, MAX_FILES):  # the limit ends a cycle of empty files
             reading = read_uncached(path, enough_bytes)
             read_bytes += reading.read_bytes
             took_s += reading.took_s
@@ -303,7 +303,7 @@ def measure_in_turns(me: ranks.Ranks, measurements: RankMeasurements, *, host_in
 
     Returns:
         For each metric a value of each turn in which it was measured: TURNS (16) turns, or fewer if they take too long,
-        but at least LEAST_TURNS (6). Also the reasons of failures, and the seconds of each training step.
+        but at least MIN_TURNS (6). Also the reasons of failures, and the seconds of each training step.
     """
     until_s = time.monotonic() + TURNS * TURN_S
     warm_up = _take_turn_together(me, measurements, failed_metrics=())  # its values do not count
@@ -314,7 +314,7 @@ def measure_in_turns(me: ranks.Ranks, measurements: RankMeasurements, *, host_in
         turns.append(turn)
         failures = failures | turn.failures
         is_late = me.comm.bcast(time.monotonic() > until_s)  # rank 0's answer, so that all ranks end together
-        if is_late and len(turns) >= LEAST_TURNS:
+        if is_late and len(turns) >= MIN_TURNS:
             break
     step_times_s = list(itertools.chain.from_iterable(turn.step_times_s for turn in turns))
     return RankTimes(host_index, _values_by_metric(turns), failures, step_times_s)

@@ -20,7 +20,7 @@ from runlog.digits import counted
 from runlog.verdict import FATAL, OK, UNKNOWN, Verdict, worst_status
 
 CHECK = "arithmetic"
-LEAST_RANKS = 3  # in a class that has a majority: if two ranks differ, either may be wrong
+MIN_RANKS = 3  # in a class that has a majority: if two ranks differ, either may be wrong
 NOT_REPEATABLE = "not repeatable here"
 FIX = "keep the node out, and measure it again alone: a GPU that is named twice is for replacement"
 
@@ -284,9 +284,9 @@ def _majority_of(measured: Sequence[Rank]) -> RightResult | None:
 
     Returns:
         The result, with words such as "3 of 4 ranks of its class". None if there is no such majority, or if there are
-        fewer than LEAST_RANKS (3) ranks.
+        fewer than MIN_RANKS (3) ranks.
     """
-    if len(measured) < LEAST_RANKS:
+    if len(measured) < MIN_RANKS:
         return None
     usual_results = [rank.usual_result for rank in measured]
     ranks_by_result = Counter(result for result in usual_results if result is not None)
@@ -321,8 +321,8 @@ def _judge_without_majority(rank_count: int) -> Judgement:
     Args:
         rank_count: The number of measured ranks of the class (same device model and libraries), for the reason.
     """
-    if rank_count < LEAST_RANKS:  # too few for a majority
-        found = f"not decided: {rank_count} of its class, {LEAST_RANKS} are needed to tell who is wrong"
+    if rank_count < MIN_RANKS:  # too few for a majority
+        found = f"not decided: {rank_count} of its class, {MIN_RANKS} are needed to tell who is wrong"
     else:
         no_majority = f"no majority of the {rank_count} ranks of its class has the same bits"
         found = f"not decided: {no_majority}, and one is needed to tell who is wrong"

@@ -38,8 +38,8 @@ from tools.doctor.rows import gpu_name
 WORKSPACE_LIMIT_MIB = 512
 SEED = 1
 RATE = 0.01  # learning rate of each step: small enough that no value overflows, whatever the job's optimizer
-MOST_TABLES_KEPT = 4  # on a rank: how often each result came is counted, but only of so many the digests are kept
-MOST_TABLES_RECORDED = 64  # in the fleet's record, of about 30 KB each for ten steps
+MAX_TABLES_KEPT = 4  # on a rank: how often each result came is counted, but only of so many the digests are kept
+MAX_TABLES_RECORDED = 64  # in the fleet's record, of about 30 KB each for ten steps
 
 Table = list[list[str]]  # the digests of a result: a row for each step, with the digest of each tensor
 
@@ -212,7 +212,7 @@ def _repeat(training: RepeatableTraining, amount: Amount) -> DigestsOfRank:
     """Repeat a training as often as asked for; return how often each result came, with the tables of the first few.
 
     The result of a repetition is a table of digests: a hash of each tensor in each step. Tables are large, so only the
-    first MOST_TABLES_KEPT (4) are kept.
+    first MAX_TABLES_KEPT (4) are kept.
 
     Args:
         training: The training, which gives the same results in each repetition on a healthy device.
@@ -224,7 +224,7 @@ def _repeat(training: RepeatableTraining, amount: Amount) -> DigestsOfRank:
         table = digest_one_repetition(training, amount.steps_per_repetition)
         name = result_name(table)  # equal tables have the same name
         mine.count_by_result[name] += 1
-        if len(mine.kept_tables) < MOST_TABLES_KEPT:
+        if len(mine.kept_tables) < MAX_TABLES_KEPT:
             mine.kept_tables[name] = table
     return mine
 
@@ -375,14 +375,14 @@ def _gather_tables(
         me: This rank, with its MPI communicator of all ranks.
         my_tables: The tables of this rank, {name: table}.
         most_common_first: The names of the tables that ranks computed, the most common first. If there are more than
-            MOST_TABLES_RECORDED (64), the last are left out. A name of which no rank has kept the table is skipped.
+            MAX_TABLES_RECORDED (64), the last are left out. A name of which no rank has kept the table is skipped.
     """
     # Tables are large, and several ranks may have the same one. So the ranks first exchange only the names, and then
     # one rank sends each table.
     names_by_rank = me.comm.allgather(list(my_tables))  # [["a1b2"], ["a1b2", "c3d4"], ...], a list for each rank
     sender_by_name = _first_rank_by_result(names_by_rank)  # the first rank that has it: {"a1b2": 0, "c3d4": 1}
     names_with_table = [name for name in most_common_first if name in sender_by_name]
-    names_to_send = names_with_table[:MOST_TABLES_RECORDED]  # the same list on all ranks
+    names_to_send = names_with_table[:MAX_TABLES_RECORDED]  # the same list on all ranks
 
     tables_to_send: dict[str, Table] = {}
     for name in names_to_send:

@@ -21,7 +21,7 @@ ORDER = (
     *("InfiniBand", "NIC", "MTU", "NCCL_", "UCX_", "OMPI_", "image", "lock", "code", "library", "kernel"),
     *("governor", "huge pages", "transparent huge pages", "data mount", "firmware", "BIOS"),
 )
-MOST_CLOCK_OFFSET_S = 0.5  # of a node's clock from the first node's, in either direction
+MAX_CLOCK_OFFSET_S = 0.5  # of a node's clock from the first node's, in either direction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,9 +238,9 @@ def _clock_offset_text(offset_s: float) -> str:
     """Return by how many seconds a node's clock is ahead of the first node's: 2.5 -> "+2.500 s".
 
     Args:
-        offset_s: The seconds. All offsets up to MOST_CLOCK_OFFSET_S (0.5) in either direction have the same text, so
+        offset_s: The seconds. All offsets up to MAX_CLOCK_OFFSET_S (0.5) in either direction have the same text, so
             that they do not count as a difference.
     """
-    if abs(offset_s) > MOST_CLOCK_OFFSET_S:
+    if abs(offset_s) > MAX_CLOCK_OFFSET_S:
         return f"{offset_s:+.3f} s"
-    return f"within {MOST_CLOCK_OFFSET_S} s of the first node's"
+    return f"within {MAX_CLOCK_OFFSET_S} s of the first node's"

@@ -10,7 +10,7 @@ from tools.fleet.facts import Difference, differences
 from tools.fleet.verdicts import NODE_METRICS, STEP, Record, judge_links, judge_nodes
 
 BAD = (WARNING, FATAL)  # statuses of a node or a link that is slow or fails
-MOST_STEP_DIFFERENCE = 0.05  # of the slowest node's step over the fastest one's, if no node is slow
+MAX_STEP_DIFFERENCE = 0.05  # of the slowest node's step over the fastest one's, if no node is slow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ def _doubt_on_steps(verdicts_on_steps: Sequence[Verdict]) -> str:
 
     Returns:
         A sentence that names both nodes, their difference and what to do. An empty string if the difference is at most
-        5 % (MOST_STEP_DIFFERENCE), or if no verdict has the figure.
+        5 % (MAX_STEP_DIFFERENCE), or if no verdict has the figure.
     """
     extra_time_by_node = {}  # as a share of the fleet's median: 0.04 is 4 % longer, -0.04 is 4 % less
     for verdict in verdicts_on_steps:
@@ -81,7 +81,7 @@ def _doubt_on_steps(verdicts_on_steps: Sequence[Verdict]) -> str:
     # A step's time over the fleet's median is 1 + the extra time. In the ratio of two such values the median cancels.
     slowest_over_fastest = (1 + extra_time_by_node[slowest]) / (1 + extra_time_by_node[fastest])
     difference = slowest_over_fastest - 1
-    if difference <= MOST_STEP_DIFFERENCE:
+    if difference <= MAX_STEP_DIFFERENCE:
         return ""
     return (
         f"a step of {slowest} takes {percent(difference)} longer than one of {fastest}, and no node is called slow: "

@@ -24,8 +24,8 @@ from tools.doctor.checks import clock_offset_s, judge_node
 from tools.doctor.node import probe
 from tools.fleet import digests
 from tools.fleet.alone import (
-    LEAST_STEPS,
-    MOST_STEPS,
+    MAX_STEPS,
+    MIN_STEPS,
     RankMeasurements,
     RankTimes,
     measure_in_turns,
@@ -119,7 +119,7 @@ def time_steps_together(
 ) -> list[float]:
     """Take training steps of all ranks together; return the seconds of each step on its slowest rank.
 
-    About TOGETHER_S (5) seconds of steps are taken, at least LEAST_STEPS (3) and at most MOST_STEPS (200). All ranks
+    About TOGETHER_S (5) seconds of steps are taken, at least MIN_STEPS (3) and at most MAX_STEPS (200). All ranks
     must call this together.
 
     Args:
@@ -141,10 +141,10 @@ def time_steps_together(
 
 
 def _steps_in_time(times_alone_by_rank: Sequence[Sequence[float]]) -> int:
-    """Return how many steps the slowest rank takes in TOGETHER_S seconds, but from LEAST_STEPS to MOST_STEPS."""
+    """Return how many steps the slowest rank takes in TOGETHER_S seconds, but from MIN_STEPS to MAX_STEPS."""
     slowest_s = max(statistics.median(times_alone_s) for times_alone_s in times_alone_by_rank)
     steps = round(TOGETHER_S / slowest_s)
-    return max(LEAST_STEPS, min(MOST_STEPS, steps))
+    return max(MIN_STEPS, min(MAX_STEPS, steps))
 
 
 class ComparedHosts(NamedTuple):

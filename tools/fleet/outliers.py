@@ -19,14 +19,14 @@ from program.arrays import Array
 from runlog import stats
 from scoring.figure.calibration import smallest_difference
 
-LEAST_NODES = 4  # of three the odd one cannot be told
+MIN_NODES = 4  # of three the odd one cannot be told
 # Rosner's test consists of several tests, each of which may name a healthy node. So the chance of a false alarm in any
 # of them is up to 2.2 times the chance in one of them at 5 to 16 nodes, and the same as in one at 64 nodes (simulated
 # with a normal distribution).
 ALARM_INFLATION = 2.0
-LEAST_DEVIATION = 1e-9  # of logarithms of times: equal ones have none to divide by
-LEAST_T = 3.0  # least distance of an outlier in standard errors, even if `alpha` allows less
-LEAST_MINORITY_RATIO = 2.0  # of times: healthy machines do not differ by so much
+MIN_DEVIATION = 1e-9  # of logarithms of times: equal ones have none to divide by
+MIN_T = 3.0  # least distance of an outlier in standard errors, even if `alpha` allows less
+MIN_MINORITY_RATIO = 2.0  # of times: healthy machines do not differ by so much
 
 
 # ---- the level of a node or link over its turns
@@ -80,10 +80,10 @@ def find_slow(log_ratios: Mapping[str, float], *, noise: float, alpha: float) ->
         alpha: The accepted chance that the outlier test finds any name in a healthy fleet.
 
     Returns:
-        The names in the order of `log_ratios`. The list is empty for fewer than LEAST_NODES (4), because it is then
+        The names in the order of `log_ratios`. The list is empty for fewer than MIN_NODES (4), because it is then
         unclear what is usual.
     """
-    if len(log_ratios) < LEAST_NODES:  # the usual time is unclear
+    if len(log_ratios) < MIN_NODES:  # the usual time is unclear
         return []
     median = statistics.median(log_ratios.values())
     distances = {name: log_ratio - median for name, log_ratio in log_ratios.items()}
@@ -142,7 +142,7 @@ def _first_slow_outlier(values: Array, *, noise: float, alpha: float) -> int | N
 def _is_slow_outlier(farthest: float, others: Array, *, noise: float, alpha: float) -> bool:
     """Return whether the farthest of several values lies above the others by more than chance explains.
 
-    It is a one-sided t-test: a value far below the others is not an outlier here. At LEAST_T (3) standard errors above
+    It is a one-sided t-test: a value far below the others is not an outlier here. At MIN_T (3) standard errors above
     their mean or less, a value is not an outlier either, whatever `alpha` is.
 
     Args:
@@ -154,7 +154,7 @@ def _is_slow_outlier(farthest: float, others: Array, *, noise: float, alpha: flo
     """
     # How far the value lies above the mean of `others`: 5.0 is five standard errors.
     t = _standard_errors_above_mean(farthest, others, noise=noise)
-    if t <= LEAST_T:
+    if t <= MIN_T:
         return False
     # As in a plain t-test. If `noise` took the deviation's place, this is cautious: with more degrees of freedom the
     # same `t` would be less likely by chance.
@@ -169,7 +169,7 @@ def _is_slow_outlier(farthest: float, others: Array, *, noise: float, alpha: flo
 def _standard_errors_above_mean(value: float, others: Array, *, noise: float) -> float:
     """Return how many standard errors a value lies above the mean of `others`."""
     # Few values may be near each other by chance, so their deviation counts as no less than the noise.
-    deviation = max(float(others.std(ddof=1)), noise, LEAST_DEVIATION)
+    deviation = max(float(others.std(ddof=1)), noise, MIN_DEVIATION)
     error_of_difference = deviation * math.sqrt(1 + 1 / len(others))  # between one value and the mean of the others
     return (value - float(others.mean())) / error_of_difference
 
@@ -177,7 +177,7 @@ def _standard_errors_above_mean(value: float, others: Array, *, noise: float) ->
 def _find_slow_minority(distances: Mapping[str, float], *, noise: float) -> set[str]:
     """Return the names of a slow minority: fewer than half of the nodes or links, each far slower than all others.
 
-    Each of them must take over LEAST_MINORITY_RATIO (2) times as long as each of the others, and still more if the
+    Each of them must take over MIN_MINORITY_RATIO (2) times as long as each of the others, and still more if the
     noise is large. For example, five nodes take 0.9, 1, 1.1, 5 and 6 s. Their distances are log(time / 1.1 s): -0.20,
     -0.10, 0, 1.51 and 1.70. The last two nodes are returned, because the gap from 0 to 1.51 is a factor of 4.5.
 
@@ -191,7 +191,7 @@ def _find_slow_minority(distances: Mapping[str, float], *, noise: float) -> set[
     """
     from_slow_to_fast = sorted(distances, key=lambda name: -distances[name])  # the largest distance first
     # In logarithms a factor of 2 is a difference of log(2), 0.69. Three standard errors are added for the noise.
-    least_gap = math.log(LEAST_MINORITY_RATIO) + 3 * noise
+    least_gap = math.log(MIN_MINORITY_RATIO) + 3 * noise
     largest_minority = (len(distances) - 1) // 2  # less than half
     for size in range(largest_minority, 0, -1):  # the largest first, because the first that fits is returned
         minority = from_slow_to_fast[:size]  # the last of these is the fastest of the minority

@@ -39,7 +39,7 @@ UNITS = {  # by the check of a verdict
 # The upper bounds of the map's shades. They are ratios: a link's time over the median time of links of its kind, which
 # are inside a switch group or across groups.
 SHADES = (1.05, 1.2, 1.5, 2.0)
-MOST_NODES_SHOWN = 16  # in full: the cells of a larger map have a shade but no figure, and a line has no more names
+MAX_NODES_SHOWN = 16  # in full: the cells of a larger map have a shade but no figure, and a line has no more names
 MAP_TITLES = {"transfer_s": "bandwidth, MiB/s", "latency_s": "latency, us"}
 
 
@@ -283,7 +283,7 @@ def report_as_page(judged: Judged) -> str:
         "bad": BAD,  # warning and fatal, the statuses that are marked on the maps
         # {title: rows}. `_map_rows` gives a row for each node: {number of another node: cell of the link to it}.
         "maps": {title: _map_rows(judged, metric) for metric, title in MAP_TITLES.items()},
-        "figures": len(judged.statuses) <= MOST_NODES_SHOWN,  # whether the maps' cells show numbers
+        "figures": len(judged.statuses) <= MAX_NODES_SHOWN,  # whether the maps' cells show numbers
         "shades": SHADES,  # the upper bounds of the shades, for the legend
         "tables": [_table_of_differences(judged.differences), _table_of_nodes(judged)],
     }

@@ -5,7 +5,7 @@ import itertools
 import math
 from collections.abc import Sequence
 
-LEAST_ROUNDS = 3  # below three partners a slow link cannot be told from a slow node
+MIN_ROUNDS = 3  # below three partners a slow link cannot be told from a slow node
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -18,7 +18,7 @@ class Pair:
 
 
 def round_count(nodes: int) -> int:
-    """Return the number of rounds of exchange in pairs: log2(nodes) rounded up, but at least LEAST_ROUNDS (3).
+    """Return the number of rounds of exchange in pairs: log2(nodes) rounded up, but at least MIN_ROUNDS (3).
 
     It is capped at the number of rounds in which every pair meets once. So two nodes have one round, and one node has
     none.
@@ -30,7 +30,7 @@ def round_count(nodes: int) -> int:
         return 0
     is_odd = nodes % 2 == 1  # then each round leaves one node out, which costs one more round
     rounds_for_all_pairs = nodes if is_odd else nodes - 1
-    wanted_rounds = max(LEAST_ROUNDS, math.ceil(math.log2(nodes)))
+    wanted_rounds = max(MIN_ROUNDS, math.ceil(math.log2(nodes)))
     return min(rounds_for_all_pairs, wanted_rounds)
 
 

@@ -22,7 +22,7 @@ from runlog.digits import percent
 from runlog.verdict import FATAL, UNKNOWN, WARNING, Verdict, judged
 from scoring.figure import medians
 from scoring.figure.calibration import smallest_difference
-from tools.fleet.outliers import LEAST_NODES, error_of_level, find_slow, level_of
+from tools.fleet.outliers import MIN_NODES, error_of_level, find_slow, level_of
 
 ALPHA = 0.002  # the chance of a false alarm in a healthy fleet, over all tests together
 STALLED_MEAN_OVER_MEDIAN = 1.1  # of a turn's steps, with a stall: one of eight took nearly twice as long
@@ -145,7 +145,7 @@ def judge_metric(
     """
     # Of those that were measured, log(time / the median of all in that turn) for each turn.
     log_ratios_by_name = _log_ratios_to_median(series, across_links)
-    if len(log_ratios_by_name) < LEAST_NODES:  # too few to tell which of them is slow
+    if len(log_ratios_by_name) < MIN_NODES:  # too few to tell which of them is slow
         verdicts = _leave_undecided(metric, log_ratios_by_name)
     else:
         slowness_by_name = _compare(log_ratios_by_name, alpha=alpha)
@@ -159,7 +159,7 @@ def judge_metric(
 
 def _leave_undecided(metric: str, names: Collection[str]) -> dict[str, Verdict]:
     """Return the verdict "unknown" on each of `names`, the measured nodes or links, which are too few to compare."""
-    found = f"{len(names)} measured: at least {LEAST_NODES} are needed to tell which is slow"
+    found = f"{len(names)} measured: at least {MIN_NODES} are needed to tell which is slow"
     return {name: Verdict(check=metric, where=name, status=UNKNOWN, found=found) for name in names}
 
 
@@ -377,11 +377,11 @@ def judge_stalls(median_steps: Series, mean_steps: Series) -> list[Verdict]:
         mean_steps: For each of these nodes the mean seconds of a step in each turn; None: not measured.
 
     Returns:
-        The verdicts. The list is empty if fewer than LEAST_NODES (4) nodes are measured.
+        The verdicts. The list is empty if fewer than MIN_NODES (4) nodes are measured.
     """
     # A stall raises the mean of a turn's steps and hardly the median: the mean divided by the median is 1.2, say.
     ratios_by_host = _mean_over_median(median_steps, mean_steps)
-    if len(ratios_by_host) < LEAST_NODES:
+    if len(ratios_by_host) < MIN_NODES:
         return []
     count_by_host = {host: _count_stalls(ratios) for host, ratios in ratios_by_host.items()}
     stalling_hosts = _hosts_with_more_stalls_than_by_chance(count_by_host)

@@ -32,7 +32,7 @@ from tools.tune.runs import Measured, Runner
 from tools.tune.verdicts import Verdicts, allowed_loss, batch_verdict, better, finalists, judge_candidates
 
 BATCHES = "32,64,96,128,160,192,224,256"
-LEAST_REPEATS = 3
+MIN_REPEATS = 3
 
 
 def tune(args: argparse.Namespace, job: env.Job) -> int:
@@ -340,7 +340,7 @@ def _parse() -> argparse.Namespace:
     parser = Parser(
         prog="python -m tools.tune", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--repeats", type=int, default=5, help=f"turns, at least {LEAST_REPEATS} for strategies")
+    parser.add_argument("--repeats", type=int, default=5, help=f"turns, at least {MIN_REPEATS} for strategies")
     parser.add_argument("--only", default="", help="names of strategies, as --dry-run and a wrong name show them")
     parser.add_argument("--name", default="", help="SYSTEM of the config file; <SYSTEM>_tuned if not given")
     parser.add_argument("--folder", type=Path, default=env.ROOT, help="where to write it; the repository if not given")
@@ -401,7 +401,7 @@ def main() -> int:
     _refuse_options_of_a_search(args)
     _refuse_wrong_system(args.name)
     is_sweep = args.batches is not None
-    least_repeats = 1 if is_sweep else LEAST_REPEATS
+    least_repeats = 1 if is_sweep else MIN_REPEATS
     if args.repeats < least_repeats:
         raise ValueError(f"--repeats {args.repeats}: must be at least {least_repeats}")
 
