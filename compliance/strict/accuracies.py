@@ -17,7 +17,7 @@ _ROUNDING_ERROR = 5e-7  # of an accuracy that is written with six digits; single
 _MIN_VALUES = 3  # different accuracies; one may be a whole number of 50,000 samples by a chance of 5 %
 _MAX_COUNT_ERROR = 0.012  # of accuracy * samples, if the accuracy is in single precision
 _CHANCE_OF_WHOLE = 2 * _MAX_COUNT_ERROR  # that accuracy * a wrong number is a whole number within this error: 2.4 %
-_MAX_CHANCE = 1e-3  # that some number of samples fits all accuracies by accident
+_MAX_CHANCE = 1e-3  # that some number of samples fits all accuracies by coincidence
 
 
 # --- the data set ---
@@ -269,7 +269,7 @@ def _find_number_of_samples(run: LoggedRun, samples: int) -> int | None:
         return None
     possible_numbers = _possible_numbers_of_samples(samples, batch)
     accuracies = {evaluation.value for evaluation in run.evaluations}
-    chance = _chance_of_accidental_fit(len(possible_numbers), len(accuracies))
+    chance = _chance_of_coincidental_fit(len(possible_numbers), len(accuracies))
     if chance >= _MAX_CHANCE:  # so few accuracies that a wrong number may fit them all
         return None
     for number in possible_numbers:  # from the least one on
@@ -290,8 +290,8 @@ def _possible_numbers_of_samples(samples: int, batch: int) -> range:
     return range(least, most + 1)
 
 
-def _chance_of_accidental_fit(candidates: int, values: int) -> float:
-    """Return a bound on the chance that at least one wrong number of samples fits all accuracies by accident.
+def _chance_of_coincidental_fit(candidates: int, values: int) -> float:
+    """Return a bound on the chance that at least one wrong number of samples fits all accuracies by coincidence.
 
     A number fits an accuracy if accuracy * number is whole, within _MAX_COUNT_ERROR. A wrong number fits one accuracy
     with the chance _CHANCE_OF_WHOLE, so by the union bound

@@ -16,7 +16,7 @@ from runlog import schema
 from runlog.digits import six_digits
 from runlog.reader import Event
 
-MIN_EQUAL_VALUES = 3  # of two runs, not to be an accident
+MIN_EQUAL_VALUES = 3  # of two runs, not to be a coincidence
 _MIN_DISTINCT_TIMES = 10  # by which a run is recognised
 _MIN_DISTINCT_ACCURACIES = 5  # by which a run is recognised
 _MIN_PRECISE_ACCURACIES = 3  # by which it is recognised, too, if none is rounded or a share of counted samples
@@ -222,7 +222,7 @@ def describe_resemblance(run: LoggedRun, other: LoggedRun, name_of_other: str, *
         other: The facts of the other log.
         name_of_other: How the sentence calls the other log.
         most_chance: The largest chance of a coincidence that is still suspicious. It is used for durations alone: a
-            number of equal ones is suspicious if accident makes so many equal with this chance or less.
+            number of equal ones is suspicious if coincidence makes so many equal with this chance or less.
     """
     return (
         _describe_equal_evaluations(run, other, name_of_other)
@@ -261,7 +261,7 @@ def _describe_equal_evaluations(run: LoggedRun, other: LoggedRun, name_of_other:
     on_counts = _describe_equal_series("counts of right images", counts, other_counts, chance, name_of_other)
     if on_counts:
         return on_counts
-    # Two rises are equal by accident less often than two counts, because a difference of two counts varies more than
+    # Two rises are equal by coincidence less often than two counts, because a difference of two counts varies more than
     # one count. So the chance of the counts is too high for rises, which is on the safe side.
     rises = _rises(counts)
     other_rises = _rises(other_counts)
@@ -277,7 +277,7 @@ def _describe_equal_series(
         what: What the numbers are, such as "counts of right images".
         series: The numbers of the one run.
         other_series: As many numbers of the other run.
-        chance_of_one: The chance that the two numbers at one place are equal by accident.
+        chance_of_one: The chance that the two numbers at one place are equal by coincidence.
         name_of_other: How the sentence calls the other log.
     """
     equal = _number_of_equal_values(series, other_series)
@@ -354,13 +354,13 @@ def _is_beyond_chance(equal: int, compared: int, chance_of_one: float) -> bool:
         equal: How many distinct numbers are equal in both runs, such as 5.
         compared: How many numbers of the one run were compared with the other, each with the one at its place, such
             as 9.
-        chance_of_one: The chance that two such numbers are equal by accident.
+        chance_of_one: The chance that two such numbers are equal by coincidence.
     """
     if equal < MIN_EQUAL_VALUES:
         return False
     log_of_chance_for_pair = _log_of_chance_of_equal_values(equal, compared, chance_of_one)
-    # Any of the 10 pairs in a submission of 5 runs may be equal by accident, so the chance is multiplied by 10, which
-    # is Bonferroni's correction.
+    # Any of the 10 pairs in a submission of 5 runs may be equal by coincidence, so the chance is multiplied by 10,
+    # which is Bonferroni's correction.
     log_of_chance = math.log(_PAIRS_OF_RUNS) + log_of_chance_for_pair
     return log_of_chance < math.log(_MAX_CHANCE_OF_COUNTS)
 
@@ -420,8 +420,8 @@ class _EqualIntervals(NamedTuple):
     chance_of_one: float
 
     @property
-    def most_chance_of_accident(self) -> float:
-        """Chernoff's upper bound on the chance that so many intervals, or more, are equal by accident.
+    def most_chance_of_coincidence(self) -> float:
+        """Chernoff's upper bound on the chance that so many intervals, or more, are equal by coincidence.
 
             chance <= exp(-n D(s, c))
 
@@ -458,7 +458,7 @@ def _describe_equal_intervals(run: LoggedRun, other: LoggedRun, name_of_other: s
         run: The facts of the one log.
         other: The facts of the other log.
         name_of_other: How the sentence calls the other log.
-        most_chance: The intervals are suspicious if accident makes so many equal with at most this chance.
+        most_chance: The intervals are suspicious if coincidence makes so many equal with at most this chance.
     """
     kinds = sorted({kind for kind, _ in run.intervals})
     by_kind = [_compare_intervals(run.durations(kind), other.durations(kind)) for kind in kinds]
@@ -466,15 +466,15 @@ def _describe_equal_intervals(run: LoggedRun, other: LoggedRun, name_of_other: s
     compared = sum(of_kind.compared for of_kind in by_kind)
     if equal < MIN_EQUAL_VALUES:
         return ""
-    # The kinds are taken as independent, so the chances that so many of each are equal by accident are multiplied.
-    chance = math.prod(of_kind.most_chance_of_accident for of_kind in by_kind)
+    # The kinds are taken as independent, so the chances that so many of each are equal by coincidence are multiplied.
+    chance = math.prod(of_kind.most_chance_of_coincidence for of_kind in by_kind)
     if chance > most_chance:
         return ""
     return f"{equal} of {compared} intervals are, to the clock's tick, those of {name_of_other}"
 
 
 def _compare_intervals(intervals: Sequence[float], others: Sequence[float]) -> _EqualIntervals:
-    """Count the equal intervals of two runs, place by place, and estimate the chance of one equality by accident.
+    """Count the equal intervals of two runs, place by place, and estimate the chance of one equality by coincidence.
 
     A place is left out if either run has an interval of 0 there, because its clock is too coarse to show the time.
 
@@ -493,11 +493,11 @@ def _compare_intervals(intervals: Sequence[float], others: Sequence[float]) -> _
 
 
 def _chance_of_equal_neighbours(intervals: Sequence[float], others: Sequence[float], places: Sequence[int]) -> float:
-    """Return an estimate of the chance that two runs have an equal interval at one place by accident.
+    """Return an estimate of the chance that two runs have an equal interval at one place by coincidence.
 
     The estimate is how often an interval of one run equals one of the other at a neighbouring place, up to _NEIGHBOURS
-    (3) places before or after. Such intervals have about the same length as those at one place, so accident makes them
-    equal about as often. A copy makes only those at one place equal.
+    (3) places before or after. Such intervals have about the same length as those at one place, so coincidence makes
+    them equal about as often. A copy makes only those at one place equal.
 
     Args:
         intervals: Durations of one kind in the one run.
@@ -540,7 +540,7 @@ def _describe_equal_losses(run: LoggedRun, other: LoggedRun, name_of_other: str)
         name_of_other: How the sentence calls the other log.
     """
     equal = sum(loss == other_loss for loss, other_loss in _pairs_of_losses(run, other))
-    # A loss is in single precision, of 24 bits, so accident hardly makes even MIN_EQUAL_VALUES (3) of them equal.
+    # A loss is in single precision, of 24 bits, so coincidence hardly makes even MIN_EQUAL_VALUES (3) of them equal.
     if equal < MIN_EQUAL_VALUES:
         return ""
     windows = min(len(run.first_losses), len(other.first_losses))
@@ -551,7 +551,7 @@ def _pairs_of_losses(run: LoggedRun, other: LoggedRun) -> list[tuple[float, floa
     """Return the two losses of the n-th windows of two runs, for each n: those that are known, and not coarse in both.
 
     Losses that recur in their run are coarse: near 0 they are small multiples of the last digit, and those of a
-    run that diverged may be multiples of 4. Two runs have equal ones by accident.
+    run that diverged may be multiples of 4. Two runs have equal ones by coincidence.
 
     Args:
         run: The facts of the one log.

@@ -9,8 +9,8 @@ from runlog import schema, workloads
 from runlog.digits import counted, six_digits
 from runlog.reader import from_json
 
-_MIN_EQUAL_LOSSES = 10  # that are not an accident
-_REPEATED_LOSSES = 5  # in a row, each another one, that are not an accident
+_MIN_EQUAL_LOSSES = 10  # that are not a coincidence
+_REPEATED_LOSSES = 5  # in a row, each another one, that are not a coincidence
 _MIN_SPREAD = 1e-3  # of such losses, as a share of the largest: far above the last digit of a 32-bit number, 6e-8
 # The first window of a training from random weights, on data of which it is known how fast they are learned.
 _MIN_FIRST_LOSS = 0.6  # of the loss of a guess

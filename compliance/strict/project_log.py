@@ -31,7 +31,7 @@ _MIN_SHARE_OF_DUE = 0.5  # of the telemetry samples that are due during the run
 _MAX_SHARE_OF_DUE = 1.05  # of the telemetry samples that are due in all; a sampler makes up for none that it missed
 _MAX_EXTRA_SAMPLES_PER_NODE = 10  # beyond that share, for short runs
 _MIN_SHARE_OF_CONVOLUTIONS = 0.5  # of the model's that are left as operators if passes fuse some
-_EQUAL_MIOUS = 3  # in a row, that are not an accident
+_EQUAL_MIOUS = 3  # in a row, that are not a coincidence
 _MAX_MIOU_OF_ONE_CLASS = 0.5  # where all pixels are said to be of one class: 1 over the number of classes
 
 
@@ -292,7 +292,7 @@ class ProjectLog:
     def _repeated_mious(self) -> Iterator[Fault]:
         """Yield a fault if 3 evaluations in a row of an HRNet run have exactly the same mean IoU, above a half.
 
-        That is not an accident: a mean IoU is a share of very many pixels, and weights that train change the class of
+        That is not a coincidence: a mean IoU is a share of very many pixels, and weights that train change the class of
         some. A network that calls all pixels one class repeats its mean IoU, but this is no more than a half.
         """
         is_hrnet = self.benchmark is not None and self.benchmark.name == "hrnet"

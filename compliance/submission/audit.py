@@ -206,7 +206,7 @@ def _question_about_early_runs(submission: Submission, chance: float) -> Questio
 
     Args:
         submission: Row of the submission.
-        chance: The p-value after Bonferroni's correction: how likely this is by accident, times the number of
+        chance: The p-value after Bonferroni's correction: how likely this is by coincidence, times the number of
             submissions compared. It is 0.05 at most.
     """
     p = significant(chance, digits=2)  # as a text, such as "0.012"

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-UNUSUAL = 0.05  # the largest corrected chance that is reported: 5 rounds of 100 report a submission by accident
+UNUSUAL = 0.05  # the largest corrected chance that is reported: 5 rounds of 100 report a submission by coincidence
 _FIRST_DRAWS = 200  # enough to see that runs are not unusually early
 _ALL_DRAWS = 5_000  # for runs that may be
 _SEED = 848  # mlcommons/training #848, which asks for such a screen; a report is the same each time
@@ -29,8 +29,8 @@ class Candidate:
 def find_unusually_early(candidates: Sequence[Candidate]) -> dict[int, float]:
     """Return the submissions whose runs converged so early that chance hardly explains it.
 
-    The more submissions are compared, the more likely one of them is early by accident. So each chance is multiplied by
-    the number of submissions compared (Bonferroni's correction).
+    The more submissions are compared, the more likely one of them is early by coincidence. So each chance is multiplied
+    by the number of submissions compared (Bonferroni's correction).
 
     Args:
         candidates: The submissions, with the epochs that each run took to the target.

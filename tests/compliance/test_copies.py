@@ -56,7 +56,7 @@ def test_losses_of_a_copy_are_nearer_than_they_scatter(windows: int, scatter: fl
 
 
 @pytest.mark.parametrize("unit", [4.0, 2.0**-28], ids=["diverged", "learned by heart"])
-def test_coarse_losses_of_two_runs_are_equal_by_accident(unit: float) -> None:
+def test_coarse_losses_of_two_runs_are_equal_by_coincidence(unit: float) -> None:
     """Two runs that diverged had losses of 44, 48, 52, 56, 60 and 64, and were called copies; a copy has all losses."""
     chance = random.Random(11)
     one, another, copy = LoggedRun(), LoggedRun(), LoggedRun()

@@ -182,7 +182,7 @@ def test_forgeries_of_our_own_run(name: str) -> None:
     judge_forgery(OWN[name], make_log.run(seed=1), make_log.run(seed=2), "4.0.0")
 
 
-def test_another_runs_accuracies_are_found_where_they_are_enough_to_be_no_accident() -> None:
+def test_another_runs_accuracies_are_found_where_they_are_enough_to_be_no_coincidence() -> None:
     """Of three evaluations of 360 images two runs have the same by chance."""
     for epochs, rule in ((3, set()), (5, {"runs-differ"})):
         one, other = (Altered(make_log.run(seed=seed, epochs=epochs)) for seed in (1, 2))
