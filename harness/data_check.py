@@ -289,7 +289,9 @@ def _first_label_fault(data_module: Any, samples: Any, chosen: list[int]) -> str
 
 
 def _doubts_about_labels(data_module: Any, samples: Any, chosen: list[int]) -> list[str]:
-    """Return a list with the workload's doubt about the labels of some samples; an empty list if it has none.
+    """Return a list with a message if the label files of some samples hold fewer than two classes; else an empty one.
+
+    Such labels are not wrong, but a training has nothing to tell apart.
 
     Args:
         data_module: The workload's module of its data. It has a function `label_doubt` if labels are files.
@@ -299,7 +301,7 @@ def _doubts_about_labels(data_module: Any, samples: Any, chosen: list[int]) -> l
     label_doubt = getattr(data_module, "label_doubt", None)
     if label_doubt is None:  # labels are numbers
         return []
-    doubt: str = label_doubt(samples, chosen)  # that there is nothing to learn: the labels hold fewer than two classes
+    doubt: str = label_doubt(samples, chosen)  # the message; an empty text for two classes or more
     return [doubt] if doubt else []
 
 

@@ -37,18 +37,17 @@ class _Guess(NamedTuple):
 def faults_of_losses(losses: Sequence[float | None], not_read: int) -> Iterator[str]:
     """Yield in words why the losses of a run cannot be those of a training: two faults at most.
 
-    - losses that are not numbers; only if there are none, losses that are all 0, or all one number
-    - 5 losses in a row that come a second time
+    - Some losses are not numbers; or else, all losses are 0, or all are one number.
+    - 5 losses in a row come a second time.
 
     Args:
-        losses: The losses of a run's first windows, in their order. A loss is None if the window could not be read, or
-            if the window has no number as its loss.
-        not_read: How many of these windows could not be read. Such windows are not a fault here: the caller reports
-            them.
+        losses: The losses of a run's first windows, in their order; None for a window that could not be read, and for
+            one whose loss is not a number.
+        not_read: How many of these windows could not be read. They are not a fault here: the caller reports them.
     """
-    missing_losses = losses.count(None) - not_read  # of windows that could be read, but have no number as their loss
-    if missing_losses > 0:
-        yield f"{missing_losses} of the losses {_of_first_windows(losses)} are not numbers"
+    not_numbers = losses.count(None) - not_read  # how many losses are not numbers
+    if not_numbers > 0:
+        yield f"{not_numbers} of the losses {_of_first_windows(losses)} are not numbers"
     else:
         yield from _losses_without_change(losses)
 

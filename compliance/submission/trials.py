@@ -31,10 +31,11 @@ class _Trial(NamedTuple):
 
 
 def gaps_between_trials(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
-    """Yield a breach for each run of a submission of which the trial before, of the same job, is not handed in.
+    """Yield a breach for each run that does not follow the trial of its job that was handed in before it.
 
-    The trials before the first one and after the last one are not asked for: a job may have been stopped, and of more
-    runs than a result takes consecutive ones count.
+    For example, if the trials 1, 2 and 4 of a job are handed in, trial 4 has a breach, because trial 3 is left out.
+    Trials before the first one or after the last one may be left out: the job may have been stopped, or may have made
+    more runs than a result takes.
 
     Args:
         members: The reports on the logs of one submission.

@@ -9,8 +9,8 @@ from program.ops import EMPTY, LOSS_VALUE, is_aliasing, operands, prove
 def check_values(main: static.Program) -> None:
     """Prove that every operator of a program reads what operators before it compute, what is fed or what is kept.
 
-    Buffers alone are not values: the output of an operator that was lost may lie in the buffer of its input, and would
-    be read there without an error.
+    A variable may have memory and yet no value. For example, an operator that writes into the memory of its input may
+    have been lost. Who reads its output would then read the input, without an error.
 
     Args:
         main: Training or evaluation program.
@@ -20,8 +20,11 @@ def check_values(main: static.Program) -> None:
             one is named.
     """
     block = main.global_block()
-    # The loss is kept too, so that it can be read after a step. But each step must compute it.
-    computed = {v.name for v in block.vars.values() if (v.persistable or v.is_data) and v.name != LOSS_VALUE}
+    computed = set()  # variables that have a value
+    for variable in block.vars.values():
+        if variable.persistable or variable.is_data:  # kept from the step before, or fed
+            computed.add(variable.name)
+    computed.discard(LOSS_VALUE)  # it is kept, so that it can be read after the step, but each step must compute it
     for op in block.ops:
         for name in _read_by(op):
             prove(name in computed, f"{op.type} reads {name}, which no operator before it computes")

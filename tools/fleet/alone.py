@@ -228,7 +228,7 @@ class RankMeasurements:
         """
         job = self.job
         this_rank = self.machine.me
-        # Not trained here: a model says how its data set is found and augmented, and in which format it is read.
+        # The model is not trained. It is made because it knows where its images are and how they are read.
         model = ResNet50(job.hyperparameters, self.machine.plan(), batch=job.model.batchsize)
         images = model.DATA.find(self._data_folder(), "train", model.recipe.classes)
         batch = min(job.model.batchsize, len(images))
