@@ -71,7 +71,7 @@ def options() -> argparse.Namespace:
 
 
 def has_corpus(corpus: Path, part: str) -> bool:
-    """Say whether the published logs are here; where they are not, print that the part was not measured."""
+    """Return whether the published logs are here; where they are not, print that the part was not measured."""
     if corpus.exists():
         return True
     print(f"{part}: not measured, {corpus} is not here", file=sys.stderr)

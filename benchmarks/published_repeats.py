@@ -76,7 +76,7 @@ def _pairs_called_different(repeats: Sequence[Score]) -> Iterator[bool]:
 
 
 def _has_outlier(repeats: Sequence[Score]) -> bool:
-    """Tell whether the scorer warns of an outlying run in a set."""
+    """Return whether the scorer warns of an outlying run in a set."""
     records = [repeat.records[0] for repeat in repeats]
     values = [repeat.value for repeat in repeats]
     return any(warnings.warn_of_outlying_run(records, values, repeats[0].unit))

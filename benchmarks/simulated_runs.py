@@ -191,7 +191,7 @@ def _false_outliers(draw: np.random.Generator, repeats: int, shape: str, count: 
 
 
 def _has_outlier(runs: Sequence[float]) -> bool:
-    """Say whether a run is said to be an outlier."""
+    """Return whether a run is said to be an outlier."""
     at = spread.outlier(runs)
     return at is not None and abs(runs[at] - RATE) > OUTLYING
 
@@ -226,7 +226,7 @@ def _called_different(draw: np.random.Generator, repeats: int, faster: int, shap
 
 
 def different(name: str, base: Sequence[float], other: Sequence[float]) -> bool:
-    """Say whether `compare` would call two systems different."""
+    """Return whether `compare` would call two systems different."""
     interval = None
     if name == MEDIAN:
         interval = medians.median_ratio_interval(base, other)
@@ -274,6 +274,6 @@ def trend(draw: np.random.Generator, repeats: int) -> Iterator[Cell]:
 
 
 def _called_lower(past: Sequence[float], new: Sequence[float]) -> bool:
-    """Say whether `history check` would call new runs lower."""
+    """Return whether `history check` would call new runs lower."""
     bounds = history.interval_of_new_to_past(Runs(past, hosts=None), Runs(new, hosts=None))
     return bounds is not None and bounds[1] < 1

@@ -73,7 +73,7 @@ def _value_type(entry: schema.Point[Any] | schema.Mark) -> _ValueType | None:
 
 
 def _is_possible_accuracy(value: Any, largest: float | None) -> bool:
-    """Tell whether the value of an eval_accuracy event is a number in range, or a table of such numbers.
+    """Return whether the value of an eval_accuracy event is a number in range, or a table of such numbers.
 
     0.758 and {"AUC": 0.803} are possible, but not True or "75.8 %". With a largest value of 1, 75.8 is not possible.
 

@@ -25,7 +25,7 @@ class Decoder:
         self._pipeline: Any = None
 
     def fault(self, content: bytes) -> str:
-        """Say why DALI cannot decode an image; return an empty text if it can.
+        """Return why DALI cannot decode an image; an empty text if it can.
 
         Args:
             content: The bytes of the encoded image, as of a JPEG file.

@@ -64,8 +64,8 @@ class Segment(NamedTuple):
 
 
 def fault(content: bytes) -> str:
-    """Say why some bytes are not a whole image of a supported kind, such as "it is truncated: ..."; empty if no fault
-    is found.
+    """Return why some bytes are not a whole image of a supported kind, such as "it is truncated: ..."; empty if no
+    fault is found.
 
     JPEG, PNG and WebP are checked by their structure, which takes no decoding. A file of any other kind is decoded by
     Pillow if DALI knows its kind. Of other kinds no fault is reported, because DALI does that.
@@ -85,7 +85,7 @@ def fault(content: bytes) -> str:
 
 
 def _jpeg_fault(content: bytes) -> str:
-    """Say why a JPEG is not whole, or is of a kind that is not decoded; return an empty text if no fault is found.
+    """Return why a JPEG is not whole, or is of a kind that is not decoded; an empty text if no fault is found.
 
     A whole JPEG has, among other segments, a frame, which tells the kind of JPEG; then one scan or several, each with
     pixels behind it; and an end marker. A missing frame is left to the decoder.
@@ -113,7 +113,7 @@ def _jpeg_fault(content: bytes) -> str:
 
 
 def _segment_fault(segment: Segment, content: bytes, scan_has_begun: bool) -> str:
-    """Say why a segment of a JPEG is damaged, cut off or not supported; return an empty text if it is not.
+    """Return why a segment of a JPEG is damaged, cut off or not supported; an empty text if it is not.
 
     The kind is judged first, as the length means nothing in a segment of no kind; then the length; then the content.
 
@@ -138,7 +138,8 @@ def _segment_fault(segment: Segment, content: bytes, scan_has_begun: bool) -> st
 
 
 def _frame_fault(frame: Segment, content: bytes) -> str:
-    """Say that a JPEG's frame lacks the picture's size, or has other than 8 bits a channel; empty if it is in order.
+    """Return a message that a JPEG's frame lacks the picture's size, or has other than 8 bits a channel; empty if it is
+    in order.
 
     Args:
         frame: Kind and place of the frame's segment.
@@ -153,7 +154,7 @@ def _frame_fault(frame: Segment, content: bytes) -> str:
 
 
 def _ends_with_marker(content: bytes, scan_start: int) -> bool:
-    """Tell whether an end marker lies among the last JPEG_TAIL bytes of a JPEG with only one scan.
+    """Return whether an end marker lies among the last JPEG_TAIL bytes of a JPEG with only one scan.
 
     Only these bytes are searched, because to search the whole scan takes 20 times as long. The price is that a picture
     that was cut off passes if another picture follows it in the file: the end marker is then the other's.
@@ -243,7 +244,7 @@ def webp_size(content: bytes) -> tuple[int, int] | None:
 
 
 def is_cmyk_without_mark(content: bytes) -> bool:
-    """Tell whether a file is a JPEG of CMYK without the marker of Adobe.
+    """Return whether a file is a JPEG of CMYK without the marker of Adobe.
 
     The marker says that 0 is full ink. Without the marker DALI takes 0 for no ink, as TensorFlow does, while Pillow
     takes 0 for full ink.
@@ -265,7 +266,7 @@ def is_cmyk_without_mark(content: bytes) -> bool:
 
 
 def _png_fault(content: bytes) -> str:
-    """Say that the last chunk of a PNG is absent; return an empty text if it is there as a whole.
+    """Return a message that the last chunk of a PNG is absent; an empty text if it is there as a whole.
 
     Args:
         content: All bytes of the PNG.
@@ -313,12 +314,12 @@ def png_chunks(content: bytes) -> Iterator[PngChunk]:
 
 
 def _is_webp(content: bytes) -> bool:
-    """Tell by its first bytes whether a file is a WebP."""
+    """Return whether the first bytes of a file are those of a WebP."""
     return content.startswith(b"RIFF") and content[8:WEBP_HEAD] == b"WEBP"
 
 
 def _webp_fault(content: bytes) -> str:
-    """Say that a WebP file is shorter than its head says; return an empty text if it is not.
+    """Return a message that a WebP file is shorter than its head says; an empty text if it is not.
 
     Args:
         content: All bytes of the file.
@@ -330,7 +331,7 @@ def _webp_fault(content: bytes) -> str:
 
 
 def _fault_by_decoding(content: bytes) -> str:
-    """Say why an image of a rarer kind cannot be taken, by decoding it with Pillow; return an empty text if it can.
+    """Return why an image of a rarer kind cannot be taken, by decoding it with Pillow; an empty text if it can.
 
     Pillow is kept to the kinds that DALI knows, too: of others, such as AVIF, it raises errors of its libraries.
 
@@ -353,7 +354,7 @@ def _fault_by_decoding(content: bytes) -> str:
 
 
 def _pnm_fault(opened: PpmImagePlugin.PpmImageFile) -> str:
-    """Say that DALI would decode a PNM too dark; return an empty text if it would not.
+    """Return a message that DALI would decode a PNM too dark; an empty text if it would not.
 
     The head of a PNM says which value is white (its "maxval"), but DALI takes a fixed white for most files. If the
     head's white is lower than that, the picture becomes too dark.
@@ -380,7 +381,7 @@ def _pnm_fault(opened: PpmImagePlugin.PpmImageFile) -> str:
 
 
 def _tiff_fault(opened: TiffImagePlugin.TiffImageFile) -> str:
-    """Say that DALI would mistake the colours of a TIFF; return an empty text if it would not.
+    """Return a message that DALI would mistake the colours of a TIFF; an empty text if it would not.
 
     DALI takes three or more channels for RGB, and a single channel for grey whose 0 is black.
 

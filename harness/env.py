@@ -219,7 +219,7 @@ def _given_by_user(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_resolved(environ: Mapping[str, str]) -> bool:
-    """Tell whether `resolve` made an environment, so that the system's config file has been applied.
+    """Return whether `resolve` made an environment, so that the system's config file has been applied.
 
     Args:
         environ: Environment variables.
@@ -402,7 +402,7 @@ def without(prefix: str | tuple[str, ...]) -> dict[str, str]:
 
 
 def refusal(**changed: str) -> str:
-    """Say why this process's environment with some variables changed describes no job; empty if it describes one.
+    """Return why this process's environment with some variables changed describes no job; empty if it describes one.
 
     Args:
         changed: New values by the names of environment variables.
@@ -528,7 +528,7 @@ def export_trainer(rank: int, endpoints: list[str]) -> None:
 
 
 def is_rank() -> bool:
-    """Say whether mpirun started this process."""
+    """Return whether mpirun started this process."""
     return "OMPI_COMM_WORLD_SIZE" in os.environ
 
 
@@ -557,12 +557,12 @@ def rank_by_mpirun() -> int:
 
 
 def user_names_mpi_interfaces() -> bool:
-    """Say whether the user names the interfaces by which Open MPI connects nodes, or those that it leaves out."""
+    """Return whether the user names the interfaces by which Open MPI connects nodes, or those that it leaves out."""
     return "OMPI_MCA_btl_tcp_if_include" in os.environ or "OMPI_MCA_btl_tcp_if_exclude" in os.environ
 
 
 def user_fixes_mpirun_ports() -> bool:
-    """Say whether the user names the ports at which the daemons of mpirun on the nodes listen."""
+    """Return whether the user names the ports at which the daemons of mpirun on the nodes listen."""
     return any(name.startswith(("PRTE_MCA_oob_tcp_static_", "PRTE_MCA_oob_tcp_dynamic_")) for name in os.environ)
 
 

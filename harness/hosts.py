@@ -65,7 +65,7 @@ def _text_of_file(path: Path) -> str:
 
 
 def named_twice(hosts: list[str]) -> str:
-    """Say which hosts are named more than once, and what to do; return an empty text if none is.
+    """Return which hosts are named more than once, and what to do; an empty text if none is.
 
     Args:
         hosts: Names of hosts.

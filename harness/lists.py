@@ -94,7 +94,7 @@ def lines(list_file: Path) -> list[Line]:
 
 
 def _is_utf16(content: bytes) -> bool:
-    """Tell whether bytes are text in UTF-16: they decode, to a text without NUL.
+    """Return whether bytes are text in UTF-16: they decode, to a text without NUL.
 
     Args:
         content: Bytes that begin with a mark of UTF-16. Binary data may begin so, too.
@@ -133,7 +133,7 @@ class Folders:
         self._faults_by_folder: dict[str, dict[str, str]] = {}
 
     def has(self, path: str) -> bool:
-        """Tell whether there is a file at a path, absolute or relative to the root."""
+        """Return whether there is a file at a path, absolute or relative to the root."""
         return not self.fault(path)
 
     def fault(self, path: str) -> str:
@@ -177,7 +177,7 @@ class Folders:
         return ""
 
     def _is_absent(self, path: str) -> bool:
-        """Tell whether nothing is at a path; false if a folder or a broken link is there, which is not a file."""
+        """Return whether nothing is at a path; false if a folder or a broken link is there, which is not a file."""
         return self.fault(path) == _ABSENT
 
     def relative(self, path: str) -> str:

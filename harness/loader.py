@@ -211,7 +211,7 @@ class Loader(ABC):
         return self._batch(outputs, self._ids_being_decoded.popleft())
 
     def _culprit(self, error: RuntimeError) -> str:
-        """Say in one line why the pipeline failed: which file is at fault or, if none is, what DALI says.
+        """Return in one line why the pipeline failed: which file is at fault or, if none is, what DALI says.
 
         DALI does not name the file. So the files of all batches in the pipeline are checked, and decoded one by one, up
         to the first that is at fault.
@@ -252,7 +252,7 @@ def _build(pipeline: Any) -> None:
 
 
 def undecodable(name: str, fault: str) -> str:
-    """Say in one line that a file cannot be decoded, and what to do.
+    """Return in one line that a file cannot be decoded, and what to do.
 
     Args:
         name: Name of the file.

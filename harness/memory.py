@@ -282,7 +282,7 @@ def explain_exhaustion(batchsize: int) -> Iterator[None]:
 
 
 def _exhaustion_in_words(message: str, batchsize: int) -> str:
-    """Say in one line what the run was doing, which memory ran out, and what to lower.
+    """Return in one line what the run was doing, which memory ran out, and what to lower.
 
     Args:
         message: Text of the error.
@@ -303,7 +303,7 @@ def _exhaustion_in_words(message: str, batchsize: int) -> str:
 
 
 def _exhausted_memory(text: str) -> str:
-    """Say which memory ran out and what is known of it, by the message of an error.
+    """Return which memory ran out and what is known of it, by the message of an error.
 
     A message that is not about a GPU is about this host's memory. How much of it is left is read now.
 
@@ -325,7 +325,7 @@ def _exhausted_memory(text: str) -> str:
 
 
 def _exhausted_gpu_memory(message: str, host: str) -> str:
-    """Say which GPU ran out of memory, and how much it was asked for, if the message tells.
+    """Return which GPU ran out of memory, and how much it was asked for, if the message tells.
 
     Args:
         message: Message of an error of Paddle, CUDA or DALI.
@@ -355,7 +355,7 @@ def _exhausted_gpu_memory(message: str, host: str) -> str:
 
 
 def _host_memory(host: str) -> str:
-    """Say how much memory this machine has left, and how much of it this process holds.
+    """Return how much memory this machine has left, and how much of it this process holds.
 
     Args:
         host: Name of this machine, for the text.

@@ -400,7 +400,7 @@ def gpu_of(handle: Handle) -> Gpu:
 
 
 def _holds_more_than_service(memory: Memory) -> bool:
-    """Tell whether more memory of a GPU is used than a service process such as MPS would hold.
+    """Return whether more memory of a GPU is used than a service process such as MPS would hold.
 
     Then the GPU may be in use even if NVML lists no process on it, as NVML may leave one out.
 
@@ -484,7 +484,7 @@ def _processes(questions: Sequence[str], handle: Handle) -> list[Any] | None:
 
 
 def _is_service(process: Any) -> bool:
-    """Tell whether a process on a GPU is a service, as MPS: it holds too little memory for a context of CUDA.
+    """Return whether a process on a GPU is a service, as MPS: it holds too little memory for a context of CUDA.
 
     Args:
         process: NVML's entry of the process. If it does not tell the memory, the result is False.

@@ -360,7 +360,7 @@ def _labels_of_folders(names: Sequence[str], labels: Array) -> dict[str, set[int
 
 
 def _are_record_numbers(names: Sequence[str]) -> bool:
-    """Tell whether the names of samples are numbers of records, "0" and up, and not names of files.
+    """Return whether the names of samples are numbers of records, "0" and up, and not names of files.
 
     Args:
         names: Names of the samples in their order.

@@ -87,7 +87,7 @@ def ancestors() -> list[int]:
 
 
 def is_alive(pid: int) -> bool:
-    """Tell whether a process is there and has not ended; one that nobody has waited for yet has ended.
+    """Return whether a process is there and has not ended; one that nobody has waited for yet has ended.
 
     Args:
         pid: Its process id.
@@ -98,7 +98,7 @@ def is_alive(pid: int) -> bool:
 
 
 def has_living_child(pid: int) -> bool:
-    """Tell whether a process has a child that has not ended; False where the process itself is gone.
+    """Return whether a process has a child that has not ended; False where the process itself is gone.
 
     Args:
         pid: Its process id.

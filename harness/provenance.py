@@ -28,7 +28,7 @@ CODE = ("*.sh", "launch/*", "locks/*.lock", "runlog/*.py", "program/**/*.py", "h
 
 
 def is_for_cuda_12() -> bool:
-    """Tell whether Paddle's build for CUDA 12 is installed (`CUDA=12 launch/setup.sh`); False without Paddle."""
+    """Return whether Paddle's build for CUDA 12 is installed (`CUDA=12 launch/setup.sh`); False without Paddle."""
     builds = importlib.metadata.distributions(name="paddlepaddle-gpu")  # none where logs are only checked
     return any(build.version.endswith(".post120") for build in builds)
 

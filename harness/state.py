@@ -46,14 +46,14 @@ def tensors(main: static.Program) -> Iterator[tuple[str, Any]]:
 
 
 def _is_kept(variable: Any) -> bool:
-    """Tell whether a program's variable is state that a run must keep: it outlasts a step, and is not computed anew."""
+    """Return whether a variable is state that a run must keep: it outlasts a step and is not computed anew."""
     is_state = variable.persistable and variable.type == _DENSE and not variable.is_data
     is_sum_of_gradients = variable.name.endswith(MERGED)  # zero between two updates
     return is_state and variable.name not in _NOT_KEPT and not is_sum_of_gradients
 
 
 def is_loss_scale(name: str) -> bool:
-    """Tell whether a variable belongs to the loss scale of FP16: the scale itself, or a count of a dynamic one.
+    """Return whether a variable belongs to the loss scale of FP16: the scale itself, or a count of a dynamic one.
 
     Args:
         name: Name of a variable, such as "loss_scaling_0" or "num_bad_steps_0". The names are Paddle's
@@ -63,7 +63,7 @@ def is_loss_scale(name: str) -> bool:
 
 
 def has_dynamic_loss_scale(names: Iterable[str]) -> bool:
-    """Tell whether a training state has a dynamic loss scale, which is adjusted during the training.
+    """Return whether a training state has a dynamic loss scale, which is adjusted during the training.
 
     Args:
         names: Names of all tensors of the state. A fixed scale, as of a captured step, lacks Paddle's

@@ -76,7 +76,7 @@ class Traits:
     decoder: DecoderMemory | None = None  # None: its images are decoded on the host
 
     def captures(self, *, is_half: bool) -> bool:
-        """Tell whether a training step can be captured as a CUDA graph.
+        """Return whether a training step can be captured as a CUDA graph.
 
         In half precision it must have a fixed loss scale. Paddle's kernels of a dynamic one copy tables from memory of
         the host that a replay would not find.

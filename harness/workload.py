@@ -136,7 +136,7 @@ class Workload(ABC):
         """
 
     def doubt(self, totals: dict[str, Any]) -> str:
-        """Say why an evaluation shows nothing; return an empty text if it shows something.
+        """Return why an evaluation shows nothing; an empty text if it shows something.
 
         Args:
             totals: The totals QUALITY and COUNTED of the evaluation, summed over the ranks, by name.

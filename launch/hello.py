@@ -120,7 +120,7 @@ def addresses_of(host: str) -> list[str]:
 
 
 def is_this_machine(host: str) -> bool:
-    """Tell whether a host's name has an address of this machine, which is one that a socket can be bound to.
+    """Return whether a host's name has an address of this machine, which is one that a socket can be bound to.
 
     Args:
         host: Name or address of a host.

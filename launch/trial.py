@@ -454,7 +454,7 @@ class Trial:
                 folder.rmdir()
 
     def is_done(self, status: int) -> bool:
-        """Tell whether the trial did its work: mpirun ended with 0, and rank 0 has written a result.
+        """Return whether the trial did its work: mpirun ended with 0, and rank 0 has written a result.
 
         The status is not enough: mpirun of Open MPI 5.0.11 ends with 0 if it loses a node as the ranks start. A result
         is a finished log or, of commands that write none, a file with another suffix.
@@ -472,7 +472,7 @@ class Trial:
 
 
 def _stdout_is_full() -> bool:
-    """Tell whether what is printed would have to wait, as a pager or a stopped terminal reads no more of it."""
+    """Return whether what is printed would have to wait, as a pager or a stopped terminal reads no more of it."""
     poll = select.poll()
     poll.register(STDOUT, select.POLLOUT)
     return not poll.poll(0)

@@ -122,7 +122,7 @@ class Recipe:
         return f"{self.image_width}x{self.image_height}"
 
     def is_eval_epoch(self, epoch: int, last: int) -> bool:
-        """Tell whether an evaluation follows an epoch.
+        """Return whether an evaluation follows an epoch.
 
         Args:
             epoch: Number of the epoch; counts from 1.

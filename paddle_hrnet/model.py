@@ -397,7 +397,7 @@ def pretrained_weights(path: Path, program: static.Program) -> dict[str, Array]:
 
 
 def _fix_of_misfits(misfits: Mapping[str, str], loaded: Mapping[str, Array]) -> str:
-    """Say what to do about a weights file that does not fit the network.
+    """Return what to do about a weights file that does not fit the network.
 
     If only the classifier does not fit, and the file has its weight, the file is likely for another number of classes,
     which the text then tells.
@@ -428,7 +428,7 @@ def _name_in_backbone(name: str) -> str:
 
 
 def _misfit(name_in_file: str, value: Array | None, variable: static.Variable) -> str:
-    """Say why the value of a weights file does not fit a variable.
+    """Return why the value of a weights file does not fit a variable.
 
     Args:
         name_in_file: Name of the value in the file, for the message.

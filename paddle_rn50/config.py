@@ -114,7 +114,7 @@ class Recipe:
         return self.epochs * per_epoch
 
     def is_eval_epoch(self, epoch: int, last: int) -> bool:
-        """Tell whether an evaluation follows an epoch.
+        """Return whether an evaluation follows an epoch.
 
         Args:
             epoch: Number of the epoch; counts from 1.

@@ -595,7 +595,7 @@ def _require_no_circle(root: Path, current: str, entry: os.DirEntry[str]) -> Non
 
 
 def _is_pipe_or_device(entry: os.DirEntry[str]) -> bool:
-    """Tell whether an entry of a folder is a pipe, a socket or a device, on which a reader may wait for ever.
+    """Return whether an entry of a folder is a pipe, a socket or a device, on which a reader may wait for ever.
 
     A link to what is absent is taken for a file, so that the message about it is that of an absent image.
 

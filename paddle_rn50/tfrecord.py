@@ -221,7 +221,7 @@ def _other_fields(names: Collection[str]) -> str:
 
 
 def first_record_fault(file: Path) -> str:
-    """Say why the first record of a file is not an image with a label; return an empty text if it is.
+    """Return why the first record of a file is not an image with a label; an empty text if it is.
 
     Args:
         file: A file whose name is that of a TFRecord; there need be no index. If it is empty or compressed, so that it

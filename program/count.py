@@ -419,7 +419,7 @@ def buckets(main: static.Program) -> list[dict[str, Any]]:
 
 
 def _is_backward_kernel(work: Work) -> bool:
-    """Tell whether an operator computes gradients in the backward pass, and moves data."""
+    """Return whether an operator computes gradients in the backward pass, and moves data."""
     return bool(work.role & ops.BACKWARD) and work.is_kernel and work.kind.endswith("_grad")
 
 
@@ -504,5 +504,5 @@ def counts_of(main: static.Program) -> dict[str, Any]:
 
 
 def _is_transpose(kind: str) -> bool:
-    """Tell whether operators of this type only transpose, as a forward or a gradient operator."""
+    """Return whether operators of this type only transpose, as a forward or a gradient operator."""
     return kind.removesuffix("_grad") in CLASSES["transpose"]

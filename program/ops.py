@@ -64,7 +64,7 @@ def prove(claim: bool, otherwise: str) -> None:
 
 
 def is_close(value: float, expected: float) -> bool:
-    """Tell whether a value is the expected one up to the rounding of C's float.
+    """Return whether a value is the expected one up to the rounding of C's float.
 
     Args:
         value: Number to test.
@@ -128,7 +128,7 @@ def completed_at(block: Block, gradients: Iterable[str]) -> dict[str, int]:
 
 
 def _computes(op: Operator) -> bool:
-    """Tell whether an operator computes what it writes, and does not sum it over ranks or update by it."""
+    """Return whether an operator computes what it writes, and does not sum it over ranks or update by it."""
     return not is_optimizer(op) and op.type not in TRANSPORT
 
 
@@ -157,7 +157,7 @@ def operands(op: Operator, *slots: str) -> list[str]:
 
 
 def is_optimizer(op: Operator) -> bool:
-    """Tell whether an operator belongs to the update of the parameters."""
+    """Return whether an operator belongs to the update of the parameters."""
     return bool(op.attr("op_role") & OPTIMIZE)
 
 
@@ -167,17 +167,17 @@ def is_accumulator(name: str) -> bool:
 
 
 def is_merge(op: Operator) -> bool:
-    """Tell whether an operator adds a gradient and its accumulator (gradient merge)."""
+    """Return whether an operator adds a gradient and its accumulator (gradient merge)."""
     return bool(op.type == "elementwise_add" and is_accumulator(op.input("Y")[0]))
 
 
 def is_clear(op: Operator) -> bool:
-    """Tell whether an operator sets an accumulator back to zero (gradient merge)."""
+    """Return whether an operator sets an accumulator back to zero (gradient merge)."""
     return bool(op.type == "fill_constant" and is_accumulator(op.output("Out")[0]) and op.attr("value") == 0.0)
 
 
 def is_aliasing(op: Operator) -> bool:
-    """Tell whether an operator only lets its output use the buffer of its input, and computes nothing.
+    """Return whether an operator only lets its output use the buffer of its input, and computes nothing.
 
     A `share_buffer` with a second input computes: it takes the place of a sum whose second addend a convolution has
     added to the first (`enable_addto`).

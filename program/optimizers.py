@@ -30,7 +30,7 @@ class OptimizerConfig:
             raise ValueError(f"optimizer {self.kind!r}: must be one of {', '.join(KINDS)}")
 
     def decays(self, name: str) -> bool:
-        """Tell whether a parameter of this name decays; weights of convolutions and matrices always do."""
+        """Return whether a parameter of this name decays; weights of convolutions and matrices always do."""
         if ".bn." in name:
             return self.decay_bn_and_bias
         is_bias = name.endswith(".b")

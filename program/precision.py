@@ -248,7 +248,7 @@ def _replace_input(readers: Sequence[Operator], name: str, new_name: str) -> Non
 
 
 def _casts_to_half(op: Operator, name: str) -> bool:
-    """Tell whether an operator casts the variable `name` to float16."""
+    """Return whether an operator casts the variable `name` to float16."""
     return op.type == "cast" and op.input("X") == [name] and bool(op.attr("out_dtype") == paddle.float16)
 
 

@@ -202,18 +202,18 @@ NOT_PLAIN_YET: set[str] = set()
 
 
 def holds(node: ast.AST, kinds: type[ast.AST] | tuple[type[ast.AST], ...]) -> bool:
-    """Tell whether a node of these kinds stands inside another one."""
+    """Return whether a node of these kinds stands inside another one."""
     return any(isinstance(inner, kinds) for inner in ast.walk(node) if inner is not node)
 
 
 def is_text(node: ast.AST) -> bool:
-    """Tell whether a node is a text, a tuple or a list as it stands."""
+    """Return whether a node is a text, a tuple or a list as it stands."""
     is_string = isinstance(node, ast.Constant) and isinstance(node.value, str)
     return is_string or isinstance(node, ast.JoinedStr | ast.Tuple | ast.List)
 
 
 def is_condition(node: ast.AST) -> bool:
-    """Tell whether a node is a bool by its form."""
+    """Return whether a node is a bool by its form."""
     is_not = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
     is_bool = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "bool"
     return is_not or is_bool or isinstance(node, ast.Compare | ast.BoolOp)

@@ -30,7 +30,7 @@ class State(dict[str, Any]):
 
 
 def is_integer(value: float) -> bool:
-    """Tell whether a value is an integer, within 0.00001, as mlp_compliance.py does.
+    """Return whether a value is an integer, within 0.00001, as mlp_compliance.py does.
 
     Args:
         value: The value that a rule asks about.

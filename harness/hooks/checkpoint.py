@@ -166,7 +166,7 @@ class Keeper(Hook):
 
     @property
     def last_written(self) -> str:
-        """Say in words which checkpoint is the last one written by a run that has done all of its epochs.
+        """Return in words which checkpoint is the last one written by a run that has done all of its epochs.
 
         Unlike `last_good` this does not say that a run can go on from it, because no epoch is left. This waits until
         the checkpoint is written, and every rank must ask.
@@ -266,13 +266,13 @@ class Keeper(Hook):
             self._earlier_handlers = {number: signal.signal(number, self._on_signal) for number in STOPPED_BY}
 
     def _is_due(self) -> bool:
-        """Say whether CHECKPOINT_MINUTES are set and have passed since the last checkpoint, by this rank's clock."""
+        """Return whether CHECKPOINT_MINUTES are set and have passed since the last checkpoint, by this rank's clock."""
         assert self._last_checkpoint_s is not None, "a window has ended before the first step"
         limit_s = 60 * self._settings.minutes
         return limit_s > 0 and time.monotonic() - self._last_checkpoint_s >= limit_s
 
     def _is_due_after_epoch(self, epoch: int) -> bool:
-        """Say whether CHECKPOINT_EPOCHS asks for a checkpoint after an epoch and its evaluation."""
+        """Return whether CHECKPOINT_EPOCHS asks for a checkpoint after an epoch and its evaluation."""
         every_epochs = self._settings.epochs  # 0: none is due by epochs
         return every_epochs > 0 and epoch % every_epochs == 0
 
@@ -339,7 +339,7 @@ class Keeper(Hook):
             self._writer = writer  # if it fails later, as on a full disk, the next `_report` logs that
 
     def _is_writing(self) -> bool:
-        """Say whether this rank's thread still writes a checkpoint."""
+        """Return whether this rank's thread still writes a checkpoint."""
         return self._writer is not None and self._writer.is_alive()
 
     def _copy_shared(self, main: static.Program) -> dict[str, Array]:

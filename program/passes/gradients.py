@@ -113,7 +113,7 @@ class _Group(NamedTuple):
     read_at: list[int]  # indices of the operators that read one of them, in any order
 
     def is_read_from(self, index: int) -> bool:
-        """Tell whether the operator at `index` or a later one reads a variable of the group."""
+        """Return whether the operator at `index` or a later one reads a variable of the group."""
         return any(at >= index for at in self.read_at)
 
     def writes_after(self, index: int) -> list[int]:
@@ -191,7 +191,7 @@ class _Groups:
         return None if is_old_value_read else changing.kept
 
     def _have_one_form(self, groups: list[_Group]) -> bool:
-        """Tell whether the variables of these groups have the same shape and data type."""
+        """Return whether the variables of these groups have the same shape and data type."""
         variables = [self._block.var(group.kept) for group in groups]
         return len({(variable.shape, variable.dtype) for variable in variables}) == 1
 
@@ -391,7 +391,7 @@ def convolve_gradients(main: static.Program) -> None:
 
 
 def _gains_by_convolving(block: Block, op: Operator) -> bool:
-    """Tell whether a forward convolution would compute the input gradient of a convolution faster on a CPU.
+    """Return whether a forward convolution would compute the input gradient of a convolution faster on a CPU.
 
     Args:
         block: Block that declares the operator's variables.
@@ -408,7 +408,7 @@ def _gains_by_convolving(block: Block, op: Operator) -> bool:
 
 
 def _is_plain_3x3(block: Block, op: Operator) -> bool:
-    """Tell whether a convolution is 3x3 in NCHW, padded by 1, with stride 1, and without dilation and groups.
+    """Return whether a convolution is 3x3 in NCHW, padded by 1, with stride 1, and without dilation and groups.
 
     Args:
         block: Block that declares the operator's variables.

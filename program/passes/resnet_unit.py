@@ -132,7 +132,7 @@ class UnitVariables(NamedTuple):
 
 
 def takes_convolution(op: Operator, block: Block) -> bool:
-    """Tell whether an operator is a convolution that Paddle's fused operator `resnet_unit` can compute.
+    """Return whether an operator is a convolution that Paddle's fused operator `resnet_unit` can compute.
 
     The kernel must be 1x1 or 3x3, in NHWC, without groups and dilation, with one stride in both directions, and padded
     so that a stride of 1 keeps the image's size. Output channels must be a multiple of 32 and input channels one of 8

@@ -268,5 +268,5 @@ def _zeros(shape: Sequence[int], dtype: Any) -> dict[str, Any]:
 
 
 def _updates_or_communicates(op: Operator) -> bool:
-    """Tell whether an operator belongs to the update of the parameters, or carries gradients between ranks."""
+    """Return whether an operator belongs to the update of the parameters, or carries gradients between ranks."""
     return ops.is_optimizer(op) or op.type in ops.TRANSPORT

@@ -130,7 +130,7 @@ def _check_fusions(block: Block, decided: Strategy, *, asked: Strategy) -> list[
 
 
 def _made_in_words(fusion: _Fusion, made_count: int) -> str:
-    """Say how much the pass of a knob that is on made, such as "merged_lars found nothing to change".
+    """Return how much the pass of a knob that is on made, such as "merged_lars found nothing to change".
 
     Args:
         fusion: The knob, an option of STRATEGY, and the noun for what its pass makes.
@@ -247,7 +247,7 @@ def _count_sums_for_convolutions(block: Block) -> int:
 
 
 def _could_add(writer: Operator, gradient: str) -> bool:
-    """Tell whether an operator is a convolution's gradient that could still add its result to a gradient.
+    """Return whether an operator is a convolution's gradient that could still add its result to a gradient.
 
     Args:
         writer: Operator that writes a gradient.
@@ -259,7 +259,7 @@ def _could_add(writer: Operator, gradient: str) -> bool:
 
 
 def _is_relu(op: Operator | None) -> bool:
-    """Tell whether there is an operator, and it is a relu."""
+    """Return whether there is an operator, and it is a relu."""
     return op is not None and op.type == "relu"
 
 
@@ -287,7 +287,7 @@ class _Reads:
         return readers[0] if len(readers) == 1 else None
 
     def is_add_before_relu(self, op: Operator | None) -> bool:
-        """Tell whether there is an operator that is an addition before a relu, or Paddle's fusion of the two."""
+        """Return whether there is an operator that is an addition before a relu, or Paddle's fusion of the two."""
         if op is None:
             return False
         if op.type == "fused_elemwise_add_activation":
@@ -295,7 +295,7 @@ class _Reads:
         return self.is_unfused_add_before_relu(op)
 
     def is_unfused_add_before_relu(self, op: Operator) -> bool:
-        """Tell whether an operator is an addition whose only reader is a relu."""
+        """Return whether an operator is an addition whose only reader is a relu."""
         return op.type == "elementwise_add" and _is_relu(self.sole_reader(op, "Out"))
 
 
@@ -309,7 +309,7 @@ def _sole_readers_of_half_nhwc_norms(block: Block) -> list[Operator | None]:
 
 
 def _is_half_nhwc_norm(op: Operator, block: Block) -> bool:
-    """Tell whether an operator is a batch norm in float16 and NHWC, which is what cuDNN's fused kernels take."""
+    """Return whether an operator is a batch norm in float16 and NHWC, which is what cuDNN's fused kernels take."""
     return (
         op.type == "batch_norm" and op.attr("data_layout") == "NHWC" and type_in(block, op.input("X")[0]) == "float16"
     )
@@ -433,7 +433,7 @@ def _check_has_norm_of_cudnn(block: Block) -> None:
 
 
 def _is_norm_of_cudnn(op: Operator) -> bool:
-    """Tell whether an operator is a normalization that cuDNN computes. Paddle has a kernel of its own over ranks."""
+    """Return whether an operator is a normalization that cuDNN computes. Paddle has a kernel of its own over ranks."""
     return op.type in ops.NORMALIZATIONS and op.type != "sync_batch_norm"
 
 

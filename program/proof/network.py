@@ -408,7 +408,7 @@ def _attributes_of_norm(op: Operator) -> Hashable:
 
 
 def _is_cast_of_floats(op: Operator) -> bool:
-    """Tell whether an operator casts one type of floating-point numbers to another."""
+    """Return whether an operator casts one type of floating-point numbers to another."""
     return op.type == "cast" and int(op.attr("in_dtype")) in _FLOATS and int(op.attr("out_dtype")) in _FLOATS
 
 

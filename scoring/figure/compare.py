@@ -126,7 +126,7 @@ def _without_implausible_efficiency(row: Row) -> Row:
 
 
 def _is_mlperf_result(score: Score) -> bool:
-    """Tell whether a score counts as an MLPerf result in the notes."""
+    """Return whether a score counts as an MLPerf result in the notes."""
     return score.standing is not None and score.standing.uses_the_name
 
 
@@ -187,7 +187,7 @@ def _speedup(ratio: float, protocol: Protocol) -> float:
 
 
 def _is_different(ratio: float, interval: tuple[float, float] | None) -> bool | None:
-    """Tell whether two figures differ; None without an interval of their ratio.
+    """Return whether two figures differ; None without an interval of their ratio.
 
     They differ if the interval excludes 1, and if the ratio is off 1 by as much as hosts of one kind differ, or more.
 
@@ -202,7 +202,7 @@ def _is_different(ratio: float, interval: tuple[float, float] | None) -> bool | 
 
 
 def excludes_1(interval: tuple[float, float]) -> bool:
-    """Tell whether 1 lies outside an interval (low, high)."""
+    """Return whether 1 lies outside an interval (low, high)."""
     low, high = interval
     return low > 1 or high < 1
 
@@ -227,7 +227,7 @@ def _efficiency(base: Score, other: Score, speedup: float) -> float | None:
 
 
 def _differ_in_more_than_devices(base: Score, other: Score) -> bool:
-    """Tell whether the runs of two scores differ in the framework or in a setting, such as the precision.
+    """Return whether the runs of two scores differ in the framework or in a setting, such as the precision.
 
     If the runs differ so, the number of devices is not the only cause of a difference in speed. The settings are the
     model, the batch of one device, the precision and the math mode. The versions of the software may differ.
@@ -273,7 +273,7 @@ def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> B
 
 
 def _has_several_runs_of_their_system(candidate: Score, base: Score, other: Score) -> bool:
-    """Tell whether a score has several runs of the system of two other scores, and all of these runs converged.
+    """Return whether a score has several runs of the system of two other scores, and all of these runs converged.
 
     Args:
         candidate: The score.
@@ -285,7 +285,7 @@ def _has_several_runs_of_their_system(candidate: Score, base: Score, other: Scor
 
 
 def _are_all_of_one_system(scores: Sequence[Score]) -> bool:
-    """Tell whether each two of the scores are of one system.
+    """Return whether each two of the scores are of one system.
 
     A score that gives no precision agrees with one of FP32 and with one of FP16, but these two do not agree.
     """
@@ -293,7 +293,7 @@ def _are_all_of_one_system(scores: Sequence[Score]) -> bool:
 
 
 def _are_of_one_system(one: Score, other: Score) -> bool:
-    """Tell whether the runs of two scores are repeats of one system.
+    """Return whether the runs of two scores are repeats of one system.
 
     They must be of one kind of system (see `_agree_but_for_hosts`), and their logs must describe the same hardware or
     none. Only the first log of each score is asked for its hardware.
@@ -303,7 +303,7 @@ def _are_of_one_system(one: Score, other: Score) -> bool:
 
 
 def _agree_but_for_hosts(one: Score, other: Score) -> bool:
-    """Tell whether the runs of two scores are of one kind of system, perhaps on different hosts.
+    """Return whether the runs of two scores are of one kind of system, perhaps on different hosts.
 
     Args:
         one: A score. Its first log stands for all of its runs, which are repeats.
@@ -325,7 +325,7 @@ def _agree_but_for_hosts(one: Score, other: Score) -> bool:
 
 
 def _contradict(one: Score, other: Score, name: str) -> bool:
-    """Tell whether the logs of two scores both give the fact `name`, and differ in it."""
+    """Return whether the logs of two scores both give the fact `name`, and differ in it."""
     value = _first_known(one.records, name)
     other_value = _first_known(other.records, name)
     return value is not None and other_value is not None and value != other_value
@@ -504,7 +504,7 @@ def _host_means_if_of_one_system(base: Score, other: Score) -> IndependentValues
 
 
 def _all_converged(score: Score) -> bool:
-    """Tell whether all runs of a score reached their target."""
+    """Return whether all runs of a score reached their target."""
     return all(math.isfinite(value) for value in _run_values(score))
 
 

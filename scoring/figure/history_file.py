@@ -266,7 +266,7 @@ def rows_of(connection: sqlite3.Connection) -> list[Row]:
 
 
 def _is_valid(column: str, value: object) -> bool:
-    """Tell whether this code can have written a value into a column. SQLite itself does not check types.
+    """Return whether this code can have written a value into a column. SQLite itself does not check types.
 
     Args:
         column: Name of the column, which is a field of Row.
@@ -380,7 +380,7 @@ def last_other_runs(
 
 
 def _say_the_same(old: Row, row: Row) -> bool:
-    """Tell whether two rows agree in all but the log's path and date, and the last digits of the rate.
+    """Return whether two rows agree in all but the log's path and date, and the last digits of the rate.
 
     The path and the date may change if the log is copied, and the last digits of the rate with the version of this
     code (SAME_RATE_WITHIN).

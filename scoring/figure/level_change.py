@@ -65,7 +65,7 @@ def change_point(values: Sequence[float], first_index: int, last_index: int) -> 
 
 
 def _rises_from(start: int, strengths: Mapping[int, float], direction: int) -> bool:
-    """Tell whether a greater strength lies in one direction from an index, without a deep dip on the way.
+    """Return whether a greater strength lies in one direction from an index, without a deep dip on the way.
 
     The strength at an index says how far apart the means of the values before and after it are. Where a series changes
     from one level to another, the strengths have a peak. A greater strength nearby shows that `start` is only on the

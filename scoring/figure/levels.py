@@ -282,7 +282,7 @@ def means_of_hosts(values: Sequence[float], hosts: Sequence[str]) -> Independent
 
 
 def _are_several_with_a_repeat(hosts: Sequence[str]) -> bool:
-    """Tell whether runs are of two hosts or more, and some host has several runs; `hosts` has one name for each run."""
+    """Return whether runs are of two hosts or more, and one has several runs; `hosts` has one name for each run."""
     different_hosts = set(hosts)
     some_host_has_several_runs = len(different_hosts) < len(hosts)
     return len(different_hosts) > 1 and some_host_has_several_runs

@@ -110,7 +110,7 @@ class Protocol:
         return mean
 
     def _number_of_runs_is_open(self) -> bool:
-        """Tell whether the number of runs depends on a benchmark that is not known yet."""
+        """Return whether the number of runs depends on a benchmark that is not known yet."""
         return self.by_benchmark and not self.runs_given
 
     def _steps_in_words(self) -> str:

@@ -8,7 +8,7 @@ from scoring.record import InputError, Record, Window
 
 
 def are_rates_of_one_device(record: Record) -> bool:
-    """Tell whether the rates of a log can only be given for one device, because it does not say how many ran.
+    """Return whether the rates of a log can only be given for one device, because it does not say how many ran.
 
     Args:
         record: The run as read from its log. If it prints rates of all devices, it need not say how many they are.

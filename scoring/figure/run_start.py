@@ -75,5 +75,5 @@ def date_of_stamp(stamp_s: float | None) -> float | None:
 
 
 def _is_date(unix_s: float | None) -> TypeGuard[float]:
-    """Tell whether a Unix time lies in the years of runs. None does not, nor does the time of a clock from 0."""
+    """Return whether a Unix time lies in the years of runs. None does not, nor does the time of a clock from 0."""
     return unix_s is not None and OLDEST_DATE_S < unix_s < LATEST_DATE_S

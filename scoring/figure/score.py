@@ -399,7 +399,7 @@ def _unit(records: Sequence[Record], protocol: Protocol) -> str:
 
 
 def _is_per_device(records: Sequence[Record], protocol: Protocol) -> bool:
-    """Tell whether the figure is the throughput of one device, because a log does not say how many devices ran.
+    """Return whether the figure is the throughput of one device, because a log does not say how many devices ran.
 
     Args:
         records: The runs as read from their logs. One that prints rates of all devices need not say how many they are.

@@ -93,7 +93,7 @@ def _print_json(result: Score) -> None:
 
 
 def _was_resumed_and_finished(record: Record) -> bool:
-    """Tell whether a log is of a run that was resumed from a checkpoint and then finished."""
+    """Return whether a log is of a run that was resumed from a checkpoint and then finished."""
     return record.status == "success" and record.is_resumed
 
 

@@ -89,7 +89,7 @@ def _batch_means(values: Sequence[float]) -> list[float]:
 
 
 def _are_from_rounding(deviations: Sequence[float], mean: float) -> bool:
-    """Tell whether deviations from a mean are so small that rounding explains them.
+    """Return whether deviations from a mean are so small that rounding explains them.
 
     Args:
         deviations: The values less their mean.

@@ -162,7 +162,7 @@ def _error_of_trimmed_mean(kept: Sequence[float], dropped: int) -> float:
 
 
 def has_no_width(interval: tuple[float, float]) -> bool:
-    """Tell whether the two bounds of an interval are equal, but for rounding.
+    """Return whether the two bounds of an interval are equal, but for rounding.
 
     Such an interval would wrongly say that a figure is exact.
 
@@ -208,7 +208,7 @@ def name_of_ratio_t(base: Estimate, other: Estimate) -> str:
 
 
 def _one_has_few_values(base: Estimate, other: Estimate) -> bool:
-    """Tell whether one of two means is of so few values, against the other, that Welch's t would be too small."""
+    """Return whether one of two means is of so few values, against the other, that Welch's t would be too small."""
     fewer, more = sorted([base.freedom, other.freedom])
     return fewer <= more * GREATEST_SHARE_OF_FREEDOM
 

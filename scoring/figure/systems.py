@@ -219,7 +219,7 @@ def read_described(log: str | Path, **options: Any) -> Record:
 
 
 def _are_devices_from_batch(log: str | Path, record: Record, options: dict[str, Any]) -> bool:
-    """Tell whether a run's number of devices was worked out from the option --batch, the batch of one device.
+    """Return whether a run's number of devices was worked out from the option --batch, the batch of one device.
 
     For example, a log states only the batch of all devices, 1024. With --batch 128, the record has 1024 / 128 = 8
     devices, a number that is wrong if --batch is wrong.

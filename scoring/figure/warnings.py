@@ -207,7 +207,7 @@ def _warn_if_whole_run_disagrees(record: Record, value: float, last_line: int) -
 
 
 def _importer_found_other_run_time(record: Record) -> bool:
-    """Tell whether the importer found that the time of the whole run and the times of its epochs disagree.
+    """Return whether the importer found that the time of the whole run and the times of its epochs disagree.
 
     Args:
         record: The run as read from its log, with the comparisons that the importer made.
@@ -497,7 +497,7 @@ def _letters_and_digits(value: object) -> str:
 
 
 def _names_only_others_than_fp32(named_precisions: Collection[str]) -> bool:
-    """Tell whether some logs name precisions, and none of these is FP32.
+    """Return whether some logs name precisions, and none of these is FP32.
 
     A log without a precision, whose run may be in FP32, then differs from these logs.
 

@@ -465,7 +465,7 @@ def _variance_of_pairs(count: int) -> float:
 
 
 def _look_like_running_averages(times: Sequence[float]) -> bool:
-    """Tell whether times look like running averages: they are smooth, and their changes die out.
+    """Return whether times look like running averages: they are smooth, and their changes die out.
 
     An average of all rows so far changes little from row to row, and the less, the more rows it is of. The times are
     smooth if their von Neumann ratio, mean squared change / variance, is low.
@@ -487,7 +487,7 @@ def _look_like_running_averages(times: Sequence[float]) -> bool:
 
 
 def _die_out(changes: Sequence[float]) -> bool:
-    """Tell whether changes in the last quarter are, in the mean, far smaller than in the first quarter.
+    """Return whether changes in the last quarter are, in the mean, far smaller than in the first quarter.
 
     Args:
         changes: The distances of neighbours in a series, in order, four or more.
@@ -499,7 +499,7 @@ def _die_out(changes: Sequence[float]) -> bool:
 
 
 def _stamps_confirm_times(windows: Sequence[Window]) -> bool:
-    """Tell whether the seconds that windows print agree with their time stamps.
+    """Return whether the seconds that windows print agree with their time stamps.
 
     The seconds of a window must be about the time from the stamp before it to its own. They are then times of this
     window alone, not running averages over earlier windows.

@@ -129,7 +129,7 @@ def _doubts_about_logs(scored: Score) -> list[str]:
 
 
 def _knows_spread_of_runs(scored: Score) -> bool:
-    """Tell whether the interval of a score shows how far runs lie apart.
+    """Return whether the interval of a score shows how far runs lie apart.
 
     Args:
         scored: The score. With a single run it has at most an interval of the run's own mean, which does not show it.

@@ -113,7 +113,7 @@ def why_untrained(losses: Array, kind: str) -> str:
 
 
 def why_not_finite(losses: Array, kind: str) -> str:
-    """Say that one of the losses [ranks, steps] is infinite or NaN; empty if all are finite."""
+    """Return a message that one of the losses [ranks, steps] is infinite or NaN; empty if all are finite."""
     if np.isfinite(losses).all():
         return ""
     return f"a {kind} step's loss is not finite"
@@ -532,7 +532,8 @@ def judge_replayed_losses(launched: Array, replayed: Array) -> Verdict:
 
 
 def _difference_of_replay(launched: Array, replayed: Array) -> str:
-    """Say how replayed losses differ from launched ones: "2 of 20 losses differ, first at step 19, by 1.0e-07 of it".
+    """Return how replayed losses differ from launched ones: "2 of 20 losses differ, first at step 19, by 1.0e-07 of
+    it".
 
     Args:
         launched: The losses of steps that were launched operator by operator, float32 [ranks, steps]; all are finite.
