@@ -146,7 +146,7 @@ def _notes_on_copies(train: _Part, evaluation: _Part, chosen: list[int]) -> list
         evaluation: The evaluation part.
         chosen: Numbers of the evaluation samples to look at.
     """
-    # Sizes of images (`is_exact`) cannot be compared with sizes of whole records, as of a TFRecord.
+    # Sizes of images (`is_exact`) cannot be compared with sizes of whole records, for example of a TFRecord.
     have_comparable_sizes = train.contents.is_exact == evaluation.contents.is_exact
     if not have_comparable_sizes:
         return []

@@ -28,7 +28,7 @@ class Decoder:
         """Return why DALI cannot decode an image; an empty text if it can.
 
         Args:
-            content: The bytes of the encoded image, as of a JPEG file.
+            content: The bytes of the encoded image, for example of a JPEG file.
         """
         if self._pipeline is None:
             self._pipeline = self._build_pipeline()

@@ -282,8 +282,8 @@ class ClusterSettings:
         The share is the smaller of two, rounded down, but at least 1:
 
         - the cores that this process may use, divided by the ranks that share these cores
-        - the CPU time that a cgroup allows, as by docker --cpus, divided by all ranks of the node; without a known
-          limit of CPU time, the first of the two is the share
+        - the CPU time that a cgroup allows, for example by docker --cpus, divided by all ranks of the node; without a
+          known limit of CPU time, the first of the two is the share
 
         For example, 4 ranks that share 16 cores under docker --cpus=10 have 10 / 4 = 2.5, so 2 threads each, and not
         16 / 4 = 4.

@@ -108,7 +108,7 @@ def _all_handles() -> tuple[list[Handle], str]:
     for index in range(pynvml.nvmlDeviceGetCount()):
         try:
             handles.append(_handle(index))
-        except UNANSWERED as error:  # as of a GPU that fell off the bus: it is counted, but answers nothing
+        except UNANSWERED as error:  # for example of a GPU that fell off the bus: it is counted, but answers nothing
             reasons.append(f"GPU{index}: {error}")
     return handles, "; ".join(reasons)
 

@@ -89,7 +89,7 @@ def _row_pattern(name: str, device_count: int) -> re.Pattern[str]:
 
     Returns:
         A pattern with two groups: `links`, such as "  X  NV12", and `cores`, the CPU cores near to the device, such as
-        "0-23". `cores` is None for a row without cores, as of a network card.
+        "0-23". `cores` is None for a row without cores, for example of a network card.
     """
     link = rf"\s+{_LINK}"  # as "  NV12"
     repetition = "{" + str(device_count) + "}"  # as "{2}"

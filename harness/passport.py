@@ -262,7 +262,7 @@ def _note_on_shared_labels(part: str, names: Sequence[str], contents: Contents) 
 
 
 def _note_on_first_label(train: Contents) -> list[str]:
-    """Return a sentence if the training labels are 1 to N without a gap, as of a list that counts from 1.
+    """Return a sentence if the training labels are 1 to N without a gap, for example of a list that counts from 1.
 
     Training works, but with every class one number too high. Pretrained weights and other people's lists of labels
     count from 0, so that the trained network fits none of them.

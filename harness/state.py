@@ -66,7 +66,7 @@ def has_dynamic_loss_scale(names: Iterable[str]) -> bool:
     """Return whether a training state has a dynamic loss scale, which is adjusted during the training.
 
     Args:
-        names: Names of all tensors of the state. A fixed scale, as of a captured step, lacks Paddle's
+        names: Names of all tensors of the state. A fixed scale, for example of a captured step, lacks Paddle's
             "num_bad_steps_...".
     """
     return any(name.startswith("num_bad_steps_") for name in names)

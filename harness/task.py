@@ -160,8 +160,8 @@ def data_set(data: DataSettings, me: Ranks, embedded: Any) -> tuple[str, Path]:
 def require_same_on_all(me: Ranks, part: str, samples: Samples) -> None:
     """Raise ValueError unless all ranks number the samples of a part alike; every rank must call this.
 
-    Ranks share out the samples of a step by their numbers. If a node numbers them otherwise, as where it lacks a class
-    folder, its ranks train with other labels, or on samples of other ranks.
+    Ranks share out the samples of a step by their numbers. If a node numbers them otherwise, for example if it lacks
+    a class folder, its ranks train with other labels, or on samples of other ranks.
 
     Args:
         me: This process among the ranks of the job.

@@ -343,8 +343,8 @@ def train_to_target(
         eval_batches: This rank's evaluation batches, one evaluation after the other.
 
     Raises:
-        RunError: The target was not reached in the task's epochs, or the training failed, as by a loss that is not
-            finite.
+        RunError: The target was not reached in the task's epochs, or the training failed, for example by a loss that is
+            not finite.
     """
     task = run.task
     log = run.log

@@ -386,7 +386,7 @@ def _notes_on_others(folder: Path, others: list[Path]) -> tuple[str, ...]:
 
 
 def _notes_on_lone_labels(root: Path, part: str, images: list[Path]) -> tuple[str, ...]:
-    """Return a note for the user if labels of a part have no image, as where images were not all unpacked.
+    """Return a note for the user if labels of a part have no image, for example if images were not all unpacked.
 
     Args:
         root: Folder of a data set in Cityscapes' layout.

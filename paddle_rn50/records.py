@@ -224,7 +224,8 @@ class Records:
         return contents
 
     def _require_own_source(self, image_bytes: int) -> None:
-        """Raise ValueError if the records were not packed from their `source`, as where they have replaced a pack.
+        """Raise ValueError if the records were not packed from their `source`, for example if they have replaced a
+        pack.
 
         Args:
             image_bytes: Bytes of all images in the records. A pack holds the bytes of its source's files unchanged.

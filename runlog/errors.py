@@ -12,7 +12,7 @@ from runlog.text import visible
 _P = ParamSpec("_P")
 
 INTERRUPTED = "stopped by signal INT"  # why a run ended by KeyboardInterrupt
-INTERRUPTED_STATUS = 128 + signal.SIGINT  # the exit status then, as of a shell
+INTERRUPTED_STATUS = 128 + signal.SIGINT  # the exit status then, for example of a shell
 
 
 class RunError(Exception):

@@ -41,7 +41,7 @@ def refuse_unusable(path: Path) -> None:
     """Raise UnusableError if a path leads to a pipe, a socket or a device, where a command could wait without end.
 
     Accepted are files and folders, /dev/null, the streams of this process such as /dev/stdin, and paths that cannot be
-    looked up, as where nothing is: the code that opens the path later creates the file or reports the error.
+    looked up, for example if nothing is: the code that opens the path later creates the file or reports the error.
 
     Args:
         path: Path as the user gave it.

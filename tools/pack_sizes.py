@@ -186,6 +186,6 @@ def batches_with_progress(what: str, total: int, *, done: int = 0) -> Iterator[A
     Yields:
         Arrays of consecutive numbers. The last one may be shorter.
     """
-    is_on_terminal = sys.stdout is not None and sys.stdout.isatty()  # None: it was closed, as by `>&-`
+    is_on_terminal = sys.stdout is not None and sys.stdout.isatty()  # None: it was closed, for example by `>&-`
     for start in progress.track(range(done, total, AT_ONCE), what, disable=not is_on_terminal):
         yield np.arange(start, min(start + AT_ONCE, total))

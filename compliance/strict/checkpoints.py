@@ -250,7 +250,7 @@ class Checkpoints:
                 continue
             epoch = step // epoch_steps
             gap_ms = self._gap_ms_by_next_epoch.get(epoch + 1)
-            if gap_ms is None:  # not known, as where the log has no next epoch
+            if gap_ms is None:  # not known, for example if the log has no next epoch
                 continue
             if wait.waited_ms > gap_ms + self._tolerance_ms(gap_ms):
                 waited = f"a wait of {six_digits(wait.waited_ms / 1000)} s for the checkpoint after epoch {epoch}"

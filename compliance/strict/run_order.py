@@ -530,8 +530,8 @@ class RunOrder:
     def _take_accuracy(self, event: Event) -> None:
         """Check an eval_accuracy against its eval_start and the training so far, and keep it with its epoch.
 
-        An accuracy that only repeats the one before, with its epoch and without an eval_start, as where each rank logs
-        it, is reported and not kept.
+        An accuracy that only repeats the one before, with its epoch and without an eval_start, for example if each
+        rank logs it, is reported and not kept.
 
         Args:
             event: An eval_accuracy.
@@ -569,7 +569,7 @@ class RunOrder:
         return self.run.number_of_events(schema.EVAL_ACCURACY)
 
     def _is_repeated_accuracy(self, event: Event, epoch: int) -> bool:
-        """Return whether an accuracy repeats the one before, as where each rank logs it.
+        """Return whether an accuracy repeats the one before, for example if each rank logs it.
 
         It repeats it if value and epoch are equal, and no epoch has started since. The starts are counted, because the
         numbers of the epochs are wrong in some logs.

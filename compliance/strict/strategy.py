@@ -101,8 +101,8 @@ def parts_of_batch(strategy: str) -> int | None:
     """Return into how many parts STRATEGY divides a batch: 2 for "enable_addto=0,gradient_merge=2".
 
     Args:
-        strategy: The value of the setting: knobs, divided by commas. If gradient_merge stands there twice, as where a
-            user adds one to those of a config file, the last one counts.
+        strategy: The value of the setting: knobs, divided by commas. If gradient_merge stands there twice, for example
+            where a user adds one to those of a config file, the last one counts.
 
     Returns:
         The number; 1 without gradient_merge, and None for a value that is not a whole number from 1 to _MAX_NUMBER.

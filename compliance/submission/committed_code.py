@@ -104,7 +104,8 @@ def _entries_of(commit: str) -> list[_Entry]:
     # Without it, this is a copy of the code without its history, and whether the commit exists is not known.
     if not is_checkout:
         raise ValueError(no_commit)
-    # This command names no commit, so it fails only if git cannot read the checkout, as where another user owns it.
+    # This command names no commit, so it fails only if git cannot read the checkout, for example if another user
+    # owns it.
     asked_for_folder = _asked_of_git("rev-parse", "--git-dir")
     if asked_for_folder.returncode != 0:
         raise ValueError(f"{REPOSITORY}: git does not read this checkout: {_error_of(asked_for_folder)}")

@@ -240,7 +240,7 @@ def is_of_old_form(root: Path, file: TreeFile) -> bool:
         return False
     try:
         return has_old_events(file.content)
-    except (ValueError, OSError):  # as of a pipe, or a link that leads nowhere: the report on the log says so
+    except (ValueError, OSError):  # for example of a pipe, or a link that leads nowhere: the report on the log says so
         return False
 
 

@@ -325,7 +325,7 @@ def _check_code(folder: Path, commit: str) -> list[Verdict]:
 def _lost_permissions(executable: Sequence[Path]) -> list[Verdict]:
     """Return a warning if files of a package's code are no longer executable, else none.
 
-    It is not a failure: a download from a web server, as of a published folder, keeps no permissions.
+    It is not a failure: a download from a web server, for example of a published folder, keeps no permissions.
 
     Args:
         executable: The files that are executable in their commit.

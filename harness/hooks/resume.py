@@ -38,8 +38,8 @@ FROM_STEP_0 = Start(position=Position(step=0, epoch=1, epoch_step=0, seed=-1, gl
 
 
 # Names in an identity of what may change, with a note: the digests of the training and of the evaluation files, as
-# where a damaged image is replaced during a run, the order of the training files, as where a list is written anew, and
-# the images over which batch norm takes its statistics, as on another number of ranks.
+# where a damaged image is replaced during a run, the order of the training files, for example if a list is written
+# anew, and the images over which batch norm takes its statistics, as on another number of ranks.
 TRAIN_SHA256 = "train_sha256"
 EVAL_SHA256 = "eval_sha256"
 TRAIN_ORDER = "train_order"

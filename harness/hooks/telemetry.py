@@ -322,7 +322,7 @@ def _port_bytes(counter: str) -> int | None:
         return None
     try:
         return sum(4 * int(path.read_text()) for path in files)
-    except (OSError, ValueError):  # as of a port that is down
+    except (OSError, ValueError):  # for example of a port that is down
         return None
 
 

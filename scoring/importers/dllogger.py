@@ -431,8 +431,8 @@ class MXNet(PyTorch):
         part in the training.
 
         Returns:
-            The number, with the first line of the highest rank. None if fewer than two ranks count, as where rank 0
-            prints alone, or where lines have no tags.
+            The number, with the first line of the highest rank. None if fewer than two ranks count, for example where
+            rank 0 prints alone, or where lines have no tags.
         """
         last_row_line = self.windows[-1].line if self.windows else 0
         # `self.lines.ranks` has, by rank, the first line with a tag of this rank.

@@ -520,7 +520,7 @@ class MLLog(FormatReader):
         """Fill `evaluation_spans` with the times of the logged evaluations, and `qualities` with the logged accuracies.
 
         An evaluation is left out if its start or stop is missing or if its duration is not positive. An accuracy is
-        left out if it is not a finite number, or repeats the one before it, as where several ranks log it.
+        left out if it is not a finite number, or repeats the one before it, for example if several ranks log it.
         """
         for evaluation in self.events.evaluations:
             start = evaluation.start

@@ -68,7 +68,7 @@ def run_rate(record: Record) -> RunRate | None:
 
     Returns:
         The images/s from the start of the run to its stop, or over its epochs if the log does not state both. None if
-        the windows are not whole epochs, or if no positive time is left, as where the clock was set back.
+        the windows are not whole epochs, or if no positive time is left, for example if the clock was set back.
     """
     rows = rows_of_epochs(record)  # none if the windows are not whole epochs
     if not rows:
@@ -97,7 +97,8 @@ def training_rate_by_clock(record: Record, rows: Sequence[Window]) -> RunRate | 
         rows: The epochs, as `rows_of_epochs` returns them. Each states its duration and when it ended.
 
     Returns:
-        The rate. None if no positive time is left of the epochs or of the run, as where the clock was set back.
+        The rate. None if no positive time is left of the epochs or of the run, for example if the clock was set
+        back.
     """
     rate_over_epochs = _training_rate_over(record, rows, EPOCHS_SPAN, _span_of_rows(rows))
     if record.run_span is None:  # the log does not state when the run started or stopped
@@ -250,9 +251,9 @@ def _rate_over(record: Record, rows: Sequence[Window], time_name: str, seconds: 
         seconds: The seconds.
 
     Returns:
-        The rate and the text, or None if the seconds are not positive, as where the clock was set back.
+        The rate and the text, or None if the seconds are not positive, for example if the clock was set back.
     """
-    if seconds <= 0:  # as where the clock was set back
+    if seconds <= 0:  # for example if the clock was set back
         return None
     rate = _images_of_epochs(record, rows) / seconds
     text = f"{lines_in_words(rows)}: {time_name}, {six_digits(seconds)} s, which is {six_digits(rate)} images/s"

@@ -141,7 +141,7 @@ class FormatReader:
             self.facts_by_name.setdefault(name, Fact(value, line))
 
     def set_last(self, name: str, value: object, line: int) -> None:
-        """Set a value that a later line may state anew, as where a start failed: the last start counts.
+        """Set a value that a later line may state anew, for example if a start failed: the last start counts.
 
         Args:
             name: Name of the value, such as "devices".
