@@ -278,8 +278,8 @@ def contents_by_first_bytes(records: Records, first_bytes: Array) -> Contents:
         int64.
 
     Raises:
-        ValueError: A record is seen to be damaged, does not hold one image with one label, or has a label that is no
-            class. The message names the first such record.
+        ValueError: A record is seen to be damaged, does not hold one image with one label, or has a label that is
+            not a class. The message names the first such record.
     """
     fields = first_bytes.view(HEAD_FIELDS)[:, 0]  # [records]: each row of bytes as one record of named fields
     # Both are right where the first bytes suffice. The others are replaced below.

@@ -17,7 +17,7 @@ from runlog.reader import Entry, Event, Header, from_json, settings_of
 LONGEST_TEXT = 200  # of a value that is kept
 _FIRST_DATE_MS = 1_514_764_800_000  # Unix time of 2018-01-01, before the first MLPerf logs
 _LAST_DATE_MS = 4_102_444_800_000  # and of 2100-01-01
-NO_DATE = "no date from 2018 to 2099"
+NO_DATE = "not a date from 2018 to 2099"
 _PHASE_AFTER = {  # what goes on after an event
     schema.INIT_START.key: "preparing",
     schema.RUN_START.key: "training",

@@ -316,7 +316,7 @@ class MLLog(FormatReader):
         if start is None or is_date_of_run(start.value * 1000):
             return
         consequence = "all times are wrong if it does not count milliseconds"
-        self.note_problem(f"line {start.line}: time_ms gives {NO_DATE}: {consequence}")
+        self.note_problem(f"line {start.line}: time_ms is {NO_DATE}: {consequence}")
 
     def _read_single_events(self) -> None:
         """Set the values that a log states in one event each, such as the batch size of all devices and the benchmark.
