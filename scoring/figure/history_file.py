@@ -113,13 +113,21 @@ def row_of(result: Score, index: int, system: str | None) -> Row:
         date=date.isoformat(timespec="seconds"),
         date_of=started.source,
         revision=encodable(str(commit)) if commit else None,
-        system=encodable(f"{machine}, {record.devices or 'unknown'} devices, {record.framework_name}"),
+        system=encodable(f"{machine}, {_devices_in_words(record)}, {record.framework_name}"),
         workload=encodable(f"{record.model or 'model unsaid'}, batch {record.global_batch or 'unsaid'}"),
         precision=encodable(record.math_mode or record.precision or "precision unsaid"),
         protocol=encodable(f"{result.protocol.name}: {result.protocol.describe()}"),
         images_per_s=images_per_s,
         unit=result.unit,
     )
+
+
+def _devices_in_words(record: Record) -> str:
+    """Return how many devices a run had, and on how many nodes if the log says several: "16 devices on 2 nodes"."""
+    devices = f"{record.devices or 'unknown'} devices"
+    if record.nodes and record.nodes > 1:
+        devices += f" on {record.nodes} nodes"
+    return devices
 
 
 def _identity_of_run(record: Record) -> str:

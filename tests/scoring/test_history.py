@@ -143,6 +143,14 @@ def test_a_lower_result_is_found_and_repeats_are_not(tmp_path: Path, command: Co
     assert code == 0 and "cannot be told" in out and "0 earlier runs" in out
 
 
+def test_runs_on_other_numbers_of_nodes_are_of_another_trend(tmp_path: Path, command: Command) -> None:
+    """Two nodes, whose all-reduce crosses the network, were called LOWER than one node with as many devices in all."""
+    command("add", *logs(tmp_path, "a", PAST))
+    two_nodes = samples.mllog(samples.run_of([0.6] * 200), nodes=2)
+    done = command("check", samples.write(tmp_path, "b.txt", two_nodes))
+    assert done.returncode == 0 and "LOWER" not in done.stdout
+
+
 def test_runs_that_print_one_figure_judge_nothing(tmp_path: Path, command: Command) -> None:
     command("add", *logs(tmp_path, "past", [1] * 5))
     done = command("check", *logs(tmp_path, "new", [1.01] * 5))
