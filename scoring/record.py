@@ -321,6 +321,23 @@ class Record:
         return (self.framework or self.format).rsplit(" ", 1)[0]
 
     @property
+    def data(self) -> str | None:
+        """The images of a run of this project, as `1437 images of 64 x 64` or `synthetic images of 224 x 224`.
+
+        The name of a data set is left out, because it is that of its folder. None if the log does not state the rest.
+        """
+        dataset = section(self, "dataset")
+        height = image_side(self, "height")
+        width = image_side(self, "width")
+        samples = dataset.get("train_samples")
+        is_synthetic = dataset.get("synthetic")
+        is_stated = type(samples) is int and isinstance(is_synthetic, bool)
+        if not height or not width or not is_stated:
+            return None
+        which = "synthetic" if is_synthetic else str(samples)
+        return f"{which} images of {width} x {height}"
+
+    @property
     def machine(self) -> str | None:
         """The GPUs of each kind of node, such as `8 x A100`, or its CPU, from our own logs; else the platform."""
         nodes = sorted(f"{node.gpus} x {node.name}" if node.gpus else node.name for node in self._kinds_of_nodes())
@@ -482,6 +499,24 @@ def config_of(record: Record) -> dict[str, JsonObject]:
         record: What the log of the run says. For other programs' logs the result is empty.
     """
     return {str(name): entry for name, entry in section(record, "config").items() if isinstance(entry, dict)}
+
+
+def image_side(record: Record, side: str) -> int:
+    """Return the height or the width of the training images in pixels, as the run was configured.
+
+    Args:
+        record: The run as read from its log. Only a log of this project has a configuration.
+        side: "height" or "width".
+
+    Returns:
+        The pixels; 0 if the configuration has no size.
+    """
+    config = config_of(record)
+    side_of_square = real(config.get("RECIPE.image_size", {}).get("value"))
+    if side_of_square:
+        return int(side_of_square)
+    this_side = real(config.get(f"RECIPE.image_{side}", {}).get("value"))
+    return int(this_side or 0)
 
 
 def recipe_target(record: Record) -> float | None:

@@ -26,7 +26,7 @@ from scoring.importers.checks import MAX_PLAUSIBLE_RATIO
 from scoring.record import InputError, Record
 
 # Two logs of one system agree in these facts, if both give them.
-FACTS_OF_ONE_SYSTEM = ("model", "mode", "nodes", "precision", "math_mode")
+FACTS_OF_ONE_SYSTEM = ("model", "data", "mode", "nodes", "precision", "math_mode")
 
 
 @dataclass(frozen=True)
@@ -230,7 +230,7 @@ def _differ_in_more_than_devices(base: Score, other: Score) -> bool:
     """Return whether the runs of two scores differ in the framework or in a setting, such as the precision.
 
     If the runs differ so, the number of devices is not the only cause of a difference in speed. The settings are the
-    model, the batch of one device, the precision and the math mode. The versions of the software may differ.
+    model, its data, the batch of one device, the precision and the math mode. The versions of the software may differ.
 
     Args:
         base: The score of the first system.

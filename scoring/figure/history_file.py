@@ -114,7 +114,7 @@ def row_of(result: Score, index: int, system: str | None) -> Row:
         date_of=started.source,
         revision=encodable(str(commit)) if commit else None,
         system=encodable(f"{machine}, {_devices_in_words(record)}, {record.framework_name}"),
-        workload=encodable(f"{record.model or 'model unsaid'}, batch {record.global_batch or 'unsaid'}"),
+        workload=encodable(_work_in_words(record)),
         precision=encodable(record.math_mode or record.precision or "precision unsaid"),
         protocol=encodable(f"{result.protocol.name}: {result.protocol.describe()}"),
         images_per_s=images_per_s,
@@ -128,6 +128,12 @@ def _devices_in_words(record: Record) -> str:
     if record.nodes and record.nodes > 1:
         devices += f" on {record.nodes} nodes"
     return devices
+
+
+def _work_in_words(record: Record) -> str:
+    """Return what a run trained: its model, batch and, if the log says it, its data."""
+    work = f"{record.model or 'model unsaid'}, batch {record.global_batch or 'unsaid'}"
+    return work if record.data is None else f"{work}, {record.data}"
 
 
 def _identity_of_run(record: Record) -> str:

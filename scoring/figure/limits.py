@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from runlog import workloads
 from runlog.run import real
 from scoring.published.table import Card, card_of
-from scoring.record import Record, config_of, nodes_of
+from scoring.record import Record, image_side, nodes_of
 
 
 def utilization(records: Sequence[Record], images_per_s: float) -> float | None:
@@ -89,24 +89,6 @@ def _flop_per_image(record: Record) -> float | None:
     if workload is None:
         return None
     return workload.flop_of(image_side(record, "height"), image_side(record, "width"))
-
-
-def image_side(record: Record, side: str) -> int:
-    """Return the height or the width of the training images in pixels, as the run was configured.
-
-    Args:
-        record: The run as read from its log. Only a log of this project has a configuration.
-        side: "height" or "width".
-
-    Returns:
-        The pixels; 0 if the configuration has no size.
-    """
-    config = config_of(record)
-    side_of_square = real(config.get("RECIPE.image_size", {}).get("value"))
-    if side_of_square:
-        return int(side_of_square)
-    this_side = real(config.get(f"RECIPE.image_{side}", {}).get("value"))
-    return int(this_side or 0)
 
 
 def images_per_joule(records: Sequence[Record]) -> float | None:

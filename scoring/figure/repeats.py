@@ -7,7 +7,7 @@ from runlog.text import called
 from scoring.record import InputError, Record
 
 # Fields that repeats have in common, as far as the logs say them.
-IN_COMMON = ("devices", "nodes", "batch_per_device", "global_batch", "precision", "mode", "model", "machine")
+IN_COMMON = ("devices", "nodes", "batch_per_device", "global_batch", "precision", "mode", "model", "data", "machine")
 
 
 def refuse_unless_repeats(records: Sequence[Record]) -> None:

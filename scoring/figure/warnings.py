@@ -423,7 +423,7 @@ def warn_if_mean_of_run_rates_is_high(rates: Sequence[float]) -> Iterator[Verdic
 
 
 def warn_of_mixed_settings(records: Sequence[Record]) -> Iterator[Verdict]:
-    """Yield a warning for each setting in which runs differ: model, batch, precision, math mode, then software.
+    """Yield a warning for each setting in which runs differ: model, data, batch, precision, math mode, then software.
 
     A log that does not give a setting agrees with the others. The one exception is the precision, because a log that
     names none may be of FP32 (see `_different_values`):
@@ -436,6 +436,7 @@ def warn_of_mixed_settings(records: Sequence[Record]) -> Iterator[Verdict]:
     """
     for rule, field, field_in_words in (
         ("mixed_model", "model", "model"),
+        ("mixed_data", "data", "data"),
         ("mixed_batch", "batch_per_device", "batch of one device"),
         ("mixed_precision", "precision", "precision"),
         ("mixed_math_mode", "math_mode", "math mode"),

@@ -34,6 +34,7 @@ class _System(NamedTuple):
 
     framework: str | None
     model: str | None
+    data: str | None
     batch_per_device: int | None
     precision: str | None
     math_mode: str | None
@@ -245,6 +246,7 @@ def _system_of(record: Record) -> _System:
     return _System(
         framework=framework_name,
         model=record.model,
+        data=record.data,
         batch_per_device=batch_per_device,
         precision=record.precision,
         math_mode=record.math_mode,

@@ -41,14 +41,14 @@ def name_of_group(record: Record, *, name_machine: bool) -> str:
 def with_own_names(groups: Sequence[Group]) -> list[Group]:
     """Return the groups of repeated runs, each with a name that no other group has.
 
-    Groups of equal names get more words, until they can be told apart: the framework, the mode, the folder of their
-    logs, and at last the numbers of their runs.
+    Groups of equal names get more words, until they can be told apart: the framework, the data, the mode, the folder of
+    their logs, and at last the numbers of their runs.
 
     Args:
         groups: The groups with their names so far.
     """
     named = list(groups)
-    for describe in (_framework_of, _mode_of, _folder_of, _numbers_of_runs):
+    for describe in (_framework_of, _data_of, _mode_of, _folder_of, _numbers_of_runs):
         named = _with_more_in_equal_names(named, describe)
     return named
 
@@ -89,6 +89,11 @@ def _framework_of(group: Group) -> str:
     if not framework:
         return "framework not said"
     return visible(framework.split()[0], 40)
+
+
+def _data_of(group: Group) -> str:
+    """Return the images that a group's runs train on, "1437 images of 64 x 64"."""
+    return visible(group.record.data or "data not said", 80)
 
 
 def _mode_of(group: Group) -> str:

@@ -6,12 +6,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from runlog import workloads
-from scoring.figure import limits
 from scoring.figure.compare import ratio_interval, spread_between_runs
 from scoring.figure.score import Score
 from scoring.importers.text import steps_as_weights, weighted_mean
 from scoring.published.table import Published, systems_by_devices
-from scoring.record import Record, Window, section
+from scoring.record import Record, Window, image_side, section
 from scoring.report.content import Curve, Group, ScalingRow, StepTime, values_of
 
 LONG_WORD = 8  # letters
@@ -388,8 +387,8 @@ def _warning_of_other_data(record: Record, workload: workloads.Workload) -> str:
     dataset = section(record, "dataset")
     if not dataset:
         return ""
-    height = limits.image_side(record, "height")
-    width = limits.image_side(record, "width")
+    height = image_side(record, "height")
+    width = image_side(record, "width")
     is_full_size = (height, width) == (workload.flop_height, workload.flop_width)
     is_synthetic = bool(dataset.get("synthetic"))
     if is_full_size and not is_synthetic:
