@@ -461,16 +461,28 @@ def _describe_equal_intervals(run: LoggedRun, other: LoggedRun, name_of_other: s
         most_chance: The intervals are suspicious if coincidence makes so many equal with at most this chance.
     """
     kinds = sorted({kind for kind, _ in run.intervals})
-    by_kind = [_compare_intervals(run.durations(kind), other.durations(kind)) for kind in kinds]
-    equal = sum(of_kind.equal for of_kind in by_kind)
-    compared = sum(of_kind.compared for of_kind in by_kind)
+    durations_by_kind = [(run.durations(kind), other.durations(kind)) for kind in kinds]
+    # Hardly any pair of runs gets beyond this count. The chance of a coincidence takes ten times as long.
+    equal = sum(_number_of_equal_intervals(intervals, others) for intervals, others in durations_by_kind)
     if equal < MIN_EQUAL_VALUES:
         return ""
+    by_kind = [_compare_intervals(intervals, others) for intervals, others in durations_by_kind]
+    compared = sum(of_kind.compared for of_kind in by_kind)
     # The kinds are taken as independent, so the chances that so many of each are equal by coincidence are multiplied.
     chance = math.prod(of_kind.most_chance_of_coincidence for of_kind in by_kind)
     if chance > most_chance:
         return ""
     return f"{equal} of {compared} intervals are, to the clock's tick, those of {name_of_other}"
+
+
+def _number_of_equal_intervals(intervals: Sequence[float], others: Sequence[float]) -> int:
+    """Return at how many places two runs have equal intervals. Those of 0 do not count.
+
+    Args:
+        intervals: Durations of one kind in the one run, in the order of its log.
+        others: Durations of the same kind in the other run. The longer series is cut to the length of the shorter.
+    """
+    return sum(interval == other > 0 for interval, other in zip(intervals, others, strict=False))
 
 
 def _compare_intervals(intervals: Sequence[float], others: Sequence[float]) -> _EqualIntervals:
@@ -487,7 +499,7 @@ def _compare_intervals(intervals: Sequence[float], others: Sequence[float]) -> _
     """
     count = min(len(intervals), len(others))
     places = [place for place in range(count) if intervals[place] > 0 and others[place] > 0]
-    equal = sum(intervals[place] == others[place] for place in places)
+    equal = _number_of_equal_intervals(intervals, others)
     chance_of_one = _chance_of_equal_neighbours(intervals[:count], others[:count], places)
     return _EqualIntervals(equal=equal, compared=len(places), chance_of_one=chance_of_one)
 
