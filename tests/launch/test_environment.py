@@ -254,6 +254,11 @@ def test_a_job_needs_nothing_of_its_shell(standing_in: Path, tmp_path: Path) -> 
     cluster = {"OMPI_MCA_pml": "ucx", "OMPI_MCA_btl": "openib", "SLURM_JOB_ID": "7", "SLURM_NODELIST": "n1"}
     cluster |= {"PBS_JOBID": "7", "PBS_ENVIRONMENT": "PBS_BATCH", "PBS_NODEFILE": str(other_nodes)}
     cluster |= {"PRTE_MCA_prte_default_hostfile": str(other_nodes)}
+    module = tmp_path / "module"  # of another Open MPI, whose libraries have the names of the job's
+    module.mkdir()
+    for library in ("libmpi.so.40", "libopen-pal.so.80", "libpmix.so.2", "libprrte.so.3", "libhwloc.so.15"):
+        (module / library).write_text("")
+    cluster |= {"LD_LIBRARY_PATH": str(module), "OPAL_PREFIX": str(module)}
     job = [f"{name}={value}" for name, value in {**jobs.TINY, **cluster, "LOGDIR": tmp_path}.items()]
     script = f"umask 077; exec {standing_in}/run_and_time.sh <&- >&-"
     done = jobs.run(["env", "-i", *job, "/bin/bash", "-c", script], cwd=tmp_path)

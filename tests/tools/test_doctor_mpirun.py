@@ -28,6 +28,13 @@ def test_mpirun_is_tried_without_the_nodes_of_a_scheduler(tmp_path: Path, monkey
     assert mpirun_failure() == ""
 
 
+def test_mpirun_is_tried_with_its_own_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module of another MPI names its folder of libraries; the doctor then told the user to install Open MPI."""
+    (tmp_path / "libpmix.so.2").touch()
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    assert mpirun_failure() == ""
+
+
 def test_ranks_that_do_not_reach_each_other_end() -> None:
     """As where a firewall stands between the nodes: the doctor waited for ever."""
     lines = [
