@@ -427,9 +427,10 @@ def _throughput_figure(report: Report, our_rates: Sequence[plots.Points], first_
             runs if no system was run on several numbers of devices.
         first_published_style: Number of the colour and marker of the first published curve.
     """
+    published_in_words = "; dotted: published" if report.curves else ""
     plot = _PlotByDevices(
         name="scaling",
-        caption="Throughput by number of devices: both axes logarithmic; dotted: published.",
+        caption=f"Throughput by number of devices: both axes logarithmic{published_in_words}.",
         unit="images/s",
         axis="images/s",
         is_logarithmic=True,

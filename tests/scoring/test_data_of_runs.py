@@ -1,4 +1,4 @@
-"""Runs on other data: synthetic or real, of other sizes. They are no repeats, and no efficiency compares them."""
+"""Runs on other data: synthetic or real, of other sizes. They are not repeats, and no efficiency compares them."""
 
 import json
 from pathlib import Path

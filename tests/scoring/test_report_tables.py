@@ -345,6 +345,10 @@ def test_two_folders_of_one_device_count_have_no_scaling_efficiency(tmp_path: Pa
     larger = write_log(tmp_path / "larger.txt", devices=16, seed=2)
     [table] = values_of(*folders, larger)["scaling"]
     assert [row["devices"] for row in table] == [8, 8, 16]
+    assert "both axes logarithmic; dotted: published." in report(*folders, larger).stdout
+    for log in (*(folder / "log.txt" for folder in folders), larger):
+        log.write_text(log.read_text().replace('"device": "gpu"', '"device": "cpu"'))  # beside it no figure is drawn
+    assert "both axes logarithmic." in report(*folders, larger).stdout
 
 
 def test_a_device_that_does_more_among_many_does_not_stand(tmp_path: Path) -> None:
