@@ -55,7 +55,7 @@ def image_size(name: str, content: bytes) -> Size:
     if content.startswith(encoded.JPEG_START):
         return _jpeg_size(name, content)
     # A file that is not a PNG raises ValueError here, such as "a.gif: is not a PNG or JPEG file: convert it or ...".
-    depth, colour_type, size = _png_header(name, content, "no PNG or JPEG file")
+    depth, colour_type, size = _png_header(name, content, "a PNG or JPEG file")
     if (depth, colour_type) != (8, RGB):
         # For 16 bits of RGB `_is_but_must` gives "has 16 bits of RGB a pixel, must have 8".
         raise ValueError(f"{name}: {_is_but_must(depth, colour_type)} of RGB: {FIX}")
@@ -72,7 +72,7 @@ def label_size(name: str, content: bytes) -> Size:
     Raises:
         ValueError: It is neither a PNG of 8 bits of greyscale nor a PNG with a palette.
     """
-    depth, colour_type, size = _png_header(name, content, "no PNG file, as a label must be")
+    depth, colour_type, size = _png_header(name, content, "a PNG file, as a label must be")
     if colour_type != PALETTE and (depth, colour_type) != (8, GREY):
         raise ValueError(f"{name}: {_is_but_must(depth, colour_type)} of greyscale, or a palette: {FIX}")
     return size
@@ -121,19 +121,19 @@ class _Header(NamedTuple):
     size: Size
 
 
-def _png_header(name: str, content: bytes, otherwise: str) -> _Header:
+def _png_header(name: str, content: bytes, expected: str) -> _Header:
     """Return the fields of a PNG's header: bits of a channel, colour type and size.
 
     Args:
         name: The file's name, for messages.
         content: The whole file, or its first PNG_HEAD_BYTES (33) or more.
-        otherwise: Words for what the file is if it is not a PNG, such as "no PNG or JPEG file".
+        expected: Words for what the file should be, for the error, such as "a PNG or JPEG file".
 
     Raises:
         ValueError: The file is not a PNG.
     """
     if not content.startswith(encoded.PNG_START) or len(content) < PNG_HEAD_BYTES:
-        raise ValueError(f"{name}: is {otherwise}: {FIX}")
+        raise ValueError(f"{name}: is not {expected}: {FIX}")
     width, height, depth, colour_type = PNG_HEADER.unpack_from(content, PNG_HEADER_AT)
     return _Header(depth, colour_type, Size(height, width))
 
